@@ -1,0 +1,65 @@
+"""What a project's APIs can do, as values: the apps, their operations, and what each takes and gives."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from app.records import Json
+
+Place = Literal["path", "query", "header", "cookie", "body"]
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One argument of an operation. The fields of a JSON object body are arguments of their own."""
+
+    name: str  # a Python identifier; what the agent writes
+    wire_name: str  # what the document calls it
+    place: Place
+    required: bool
+    schema: dict[str, Json]  # JSON Schema, references resolved
+    description: str = ""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One `apis.<app>.<name>(...)`."""
+
+    app: str
+    name: str  # a Python identifier made of the operationId, or of method and path
+    method: str  # upper case
+    path: str  # with {wire_name} where path parameters go
+    summary: str
+    description: str = ""
+    parameters: tuple[Parameter, ...] = ()
+    body_is_object: bool = True  # False: the whole body is the one argument `body`
+    returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
+
+    @property
+    def api(self) -> str:
+        return f"{self.app}.{self.name}"
+
+    @property
+    def safe(self) -> bool:
+        """May it be sent twice without harm (RFC 9110, section 9.2.1)?"""
+        return self.method in {"GET", "HEAD", "OPTIONS"}
+
+
+class App(msgspec.Struct, frozen=True, kw_only=True):
+    """One OpenAPI document, under the name the agent knows it by."""
+
+    name: str
+    description: str
+    server: str  # base URL, {variables} still in it
+    variables: dict[str, str]  # defaults of the server variables
+    operations: dict[str, Operation]
+    digest: str  # sha256 of the document
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """All apps of one project. `supervisor.complete_task` and `api_docs` are built in and not listed here."""
+
+    apps: Mapping[str, App] = {}
+
+    def names(self) -> dict[str, list[str]]:
+        """The operations of each app, as the sandbox wants them."""
+        return {app.name: list(app.operations) for app in self.apps.values()}

@@ -1,0 +1,275 @@
+"""The whole schema on one page. A change here comes with a migration."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    DateTime,
+    Enum,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from app.records import Stop
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {
+        str: Text,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[str]: ARRAY(Text),
+        StrEnum: Enum(
+            StrEnum, native_enum=False, length=32, values_callable=lambda kind: [each.value for each in kind]
+        ),
+    }
+
+
+class Row(Base):
+    """What most tables share."""
+
+    __abstract__ = True
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4, sort_order=-1)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class Project(Row):
+    """What isolates: APIs, skills, tasks, trajectories, releases and keys belong to one project."""
+
+    __tablename__ = "projects"
+
+    name: Mapped[str] = mapped_column(unique=True)
+    skill_rev: Mapped[int] = mapped_column(BigInteger, default=0)  # every write to a skill takes the next number
+
+
+class Key(Row):
+    """An API key. Only its hash is kept. Without a project it is good for all."""
+
+    __tablename__ = "keys"
+
+    name: Mapped[str]
+    hash: Mapped[str] = mapped_column(unique=True)  # sha256, hex
+    hint: Mapped[str]  # the first characters, for people
+    scopes: Mapped[list[str]]
+    project_id: Mapped[UUID | None] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    revoked_at: Mapped[datetime | None]
+
+
+class Api(Row):
+    """An OpenAPI document of a project. `secret` is a static bearer token, put in by the gateway."""
+
+    __tablename__ = "apis"
+    __table_args__ = (UniqueConstraint("project_id", "name"),)
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    source: Mapped[str]  # the URL it came from, or "upload"
+    server: Mapped[str | None]  # overrides the document's server
+    document: Mapped[dict[str, Any]]
+    digest: Mapped[str]
+    secret: Mapped[str | None]
+
+
+class ReleaseState(StrEnum):
+    CANDIDATE = "candidate"
+    ACTIVE = "active"
+    REJECTED = "rejected"
+    RETIRED = "retired"
+
+
+class Release(Row):
+    """What serves, as a unit. At most one is active per project; a rollout keeps the one it began with."""
+
+    __tablename__ = "releases"
+    __table_args__ = (
+        UniqueConstraint("project_id", "number"),
+        Index(
+            "uq_releases_one_active",
+            "project_id",
+            unique=True,
+            postgresql_where=text("state = 'active'"),
+        ),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    state: Mapped[ReleaseState] = mapped_column(default=ReleaseState.CANDIDATE)
+    model: Mapped[str] = mapped_column(default="base")  # the name the engine knows: "base" or an adapter's hash
+
+
+class TaskState(StrEnum):
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    DONE = "done"  # the rollout ended; `stop` says how
+    FAILED = "failed"  # it could not be carried out; `failure` says why
+    CANCELLED = "cancelled"
+
+
+class Task(Row):
+    """Work someone asked for. The accepted rows are the queue."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        UniqueConstraint("project_id", "idempotency_key"),
+        Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
+        Index("ix_tasks_listing", "project_id", "created_at", "id"),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))  # pinned when it is first claimed
+    instruction: Mapped[str]
+    scenario: Mapped[str | None]
+    variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs
+    use_skills: Mapped[bool] = mapped_column(default=True)
+    check_code: Mapped[str | None]  # Python that scores the finished task
+    idempotency_key: Mapped[str | None]
+    request_digest: Mapped[str | None]  # of the submission, to tell a repeat from a clash
+    state: Mapped[TaskState] = mapped_column(default=TaskState.ACCEPTED)
+    stop: Mapped[Stop | None]
+    answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    failure: Mapped[str | None]
+    score: Mapped[float | None]  # in [0, 1]: the check's, else the latest feedback's
+    turns: Mapped[int] = mapped_column(default=0)
+    generated_tokens: Mapped[int] = mapped_column(default=0)
+    calls: Mapped[int] = mapped_column(default=0)
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    owner: Mapped[str | None]  # the runner that holds the lease
+    lease_until: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
+    finished_at: Mapped[datetime | None]
+
+
+class TaskEvent(Base):
+    """What the event stream tells, in order."""
+
+    __tablename__ = "task_events"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class TaskTurn(Base):
+    """A turn as the policy gave it, stored before its code runs: what a resumed task replays."""
+
+    __tablename__ = "task_turns"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    record: Mapped[bytes]  # msgpack of records.Turn
+    ended: Mapped[bool] = mapped_column(default=False)  # the record holds the observation, too
+
+
+class TaskCall(Base):
+    """The journal: a row is committed before a call goes out, and completed when its result is in."""
+
+    __tablename__ = "task_calls"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    api: Mapped[str]
+    arguments: Mapped[dict[str, Any]]
+    repeatable: Mapped[bool]  # safe to send again if the result was lost
+    record: Mapped[bytes | None]  # msgpack of records.Call; NULL while the call is in flight
+
+
+class Trajectory(Row):
+    """What one task's rollout did, as msgpack of `records.Trajectory`; columns repeat only what is queried."""
+
+    __tablename__ = "trajectories"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), unique=True)
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
+    record: Mapped[bytes]
+
+
+class SkillState(StrEnum):
+    ACTIVE = "active"
+    SUPERSEDED = "superseded"  # a newer version of the name exists
+    RETIRED = "retired"  # taken out by hand, can be restored
+    DELETED = "deleted"  # its source is gone; the row stays for what refers to it
+
+
+class Skill(Row):
+    """A function the agent wrote and that passed its checks. Never edited: a better one is the next version."""
+
+    __tablename__ = "skills"
+    __table_args__ = (
+        UniqueConstraint("project_id", "name", "version"),
+        Index("ix_skills_rev", "project_id", "rev"),
+        Index(
+            "uq_skills_one_active_version",
+            "project_id",
+            "name",
+            unique=True,
+            postgresql_where=text("state = 'active'"),
+        ),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    version: Mapped[int]
+    state: Mapped[SkillState] = mapped_column(default=SkillState.ACTIVE)
+    signature: Mapped[str]
+    source: Mapped[str]
+    apis: Mapped[list[str]]  # "app.operation" it called when it was validated: all it may ever call
+    instruction: Mapped[str]
+    scenario: Mapped[str | None]
+    task_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))  # that made it
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
+    embedder: Mapped[str | None]  # the model of both vectors; NULL until they are made
+    query_vector: Mapped[bytes | None]  # of the instruction, float32
+    source_vector: Mapped[bytes | None]
+    rev: Mapped[int] = mapped_column(BigInteger)
+
+
+class SkillOffer(Base):
+    """A skill put before a task, and what came of it: the edge from the task that made it to one that used it."""
+
+    __tablename__ = "skill_offers"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    skill_id: Mapped[UUID] = mapped_column(
+        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    position: Mapped[int]
+    ranks: Mapped[dict[str, Any]]
+    calls: Mapped[int] = mapped_column(default=0)
+    returned: Mapped[int] = mapped_column(default=0)  # calls that returned without raising
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class Feedback(Row):
+    """What someone thought of a task's result."""
+
+    __tablename__ = "feedback"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    score: Mapped[float]
+    comment: Mapped[str | None]

@@ -1,0 +1,49 @@
+"""What every engine can do. It knows tokens and adapters; it knows nothing of tasks, skills or SQL."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]  # (D,), length 1
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are drawn. top_p, top_k and min_p stay off: they would bias importance weights."""
+
+    max_tokens: int
+    temperature: float = 1.0  # 0 is greedy
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """One answer, as the engine reported it. Text is never tokenized a second time."""
+
+    ids: tuple[int, ...]  # the sampled tokens, a stop token included
+    logprobs: tuple[float, ...]  # log p of each, at temperature 1
+    finish: str  # "stop" or "length"
+
+
+class Engine(Protocol):
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        """Sample one continuation from `model`: "base" or the name of a loaded adapter. Raises EngineError."""
+        ...
+
+    async def load_adapter(self, name: str, path: Path) -> None: ...
+
+    async def unload_adapter(self, name: str) -> None: ...
+
+
+class Embedder(Protocol):
+    """Text to vectors, over HTTP. Vectors of different models are never compared."""
+
+    @property
+    def model(self) -> str: ...
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """One vector of length 1 per text. Raises EngineError."""
+        ...

@@ -1,0 +1,61 @@
+"""All configuration, read once from the environment and then never changed."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from app.errors import SettingError
+
+_PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names other tools set, too
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Each field is read from SAGE_<NAME>; the four URLs from <NAME>. Empty URLs mean: embedded, on this machine."""
+
+    data_dir: Path = Path("data")  # database, broker folders, adapters, keys of this machine
+    host: str = "127.0.0.1"
+    port: int = 8000
+    database_url: str = ""
+    broker_url: str = ""
+    engine_urls: str = ""  # comma-separated vLLM base URLs
+    embeddings_url: str = ""  # serves /v1/embeddings; default: the first engine
+    model: str = "seed"  # a model directory; "seed" is the one in the package
+    prompt_profile: Literal["", "full", "compact"] = ""  # "" takes the one that the model's card names
+    retrieval: Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"] = "fused"
+    skills_offered: int = 3  # at most, per task
+    tasks_at_once: int = 16  # rollouts in flight per API process
+    temperature: float = 0.0
+    max_turns: int = 12
+    max_turn_tokens: int = 512  # generated in one turn
+    max_task_tokens: int = 8192  # generated in one task
+    max_task_calls: int = 200
+    max_task_seconds: float = 300
+    lease_seconds: float = 30  # a task whose runner is silent for so long is taken up by another
+    sandbox_cpu_seconds: float = 5
+    sandbox_wall_seconds: float = 60
+    sandbox_memory_mb: int = 256
+    api_timeout_seconds: float = 30  # of one call to a live API
+    allow_private_hosts: bool = True  # may live APIs lie on loopback and private addresses?
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
+        """Raises SettingError with the variable's name where a value does not fit."""
+        values: dict[str, object] = {}
+        for name in cls.__struct_fields__:
+            variable = name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
+            if variable in env:
+                kind = cls.__annotations__[name]
+                try:
+                    values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=_from_text)
+                except msgspec.ValidationError as error:
+                    raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
+        return cls(**values)
+
+
+def _from_text(kind: type, text: str) -> object:
+    """For the types msgspec does not know, such as Path."""
+    return kind(text)
