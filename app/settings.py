@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -13,7 +13,7 @@ _PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # name
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Each field is read from SAGE_<NAME>; the four URLs from <NAME>. Empty URLs mean: embedded, on this machine."""
+    """Each field is read from SAGE_<NAME>, the four URLs from <NAME>. An empty URL means: embedded, here."""
 
     data_dir: Path = Path("data")  # database, broker folders, adapters, keys of this machine
     host: str = "127.0.0.1"
@@ -44,7 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Raises SettingError with the variable's name where a value does not fit."""
-        values: dict[str, object] = {}
+        values: dict[str, Any] = {}
         for name in cls.__struct_fields__:
             variable = name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
             if variable in env:
