@@ -1,0 +1,232 @@
+"""Text to token ids and back, and the model's own chat template, without torch or transformers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Self
+
+import jinja2
+import msgspec
+import yaml
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from app.errors import ModelError
+from app.records import Json
+
+NEEDED = ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_PROBE = "probe"
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: str  # system, user, assistant, ...: whatever the template knows
+    content: str
+
+
+class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model directory says about text. Its ids are those of transformers' tokenizer."""
+
+    tokenizer: Tokenizer
+    template: jinja2.Template
+    special: dict[str, str]  # bos_token, eos_token, ...: what templates may name
+    stop_ids: tuple[int, ...]  # generation ends after any of these
+    max_length: int  # positions the model has
+    vocab_size: int
+    card: dict[str, Json]  # the YAML front matter of README.md
+
+    @classmethod
+    def load(cls, model_dir: Path) -> Self:
+        """Reads no weights. Raises ModelError, naming the file that is missing or does not parse."""
+        config = read_json(model_dir, "config.json")
+        options = read_json(model_dir, "tokenizer_config.json")
+        tokenizer = _tokenizer(model_dir)
+        special = {name: text for name in _SPECIAL if (text := _token_text(options.get(name)))}
+        template = _template(model_dir, options)
+        shape = config.get("text_config", config)
+        stops = {*_eos_ids(model_dir, config), *_ids(tokenizer, [special.get("eos_token", "")])}
+        stops.update(_turn_end(tokenizer, template, special))
+        return cls(
+            tokenizer=tokenizer,
+            template=template,
+            special=special,
+            stop_ids=tuple(sorted(stops)),
+            max_length=_number(model_dir, shape, "max_position_embeddings"),
+            vocab_size=_number(model_dir, shape, "vocab_size"),
+            card=_card(model_dir),
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Special tokens written in the text become their ids; none are added."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Special tokens stay visible."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
+    def render(self, messages: Sequence[Message], *, generate: bool) -> str:
+        """The conversation in the model's format; `generate` opens the assistant's next turn.
+
+        Raises ModelError where the template refuses the messages.
+        """
+        return _render(self.template, self.special, messages, generate=generate)
+
+
+def read_json(model_dir: Path, name: str) -> dict[str, Any]:
+    path = model_dir / name
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise _missing(model_dir, name) from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as JSON ({error}). Copy the model directory again.") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} must hold a JSON object. Copy the model directory again.")
+    return value
+
+
+def _missing(model_dir: Path, name: str) -> ModelError:
+    return ModelError(
+        f"{model_dir} has no {name}. A model directory needs {', '.join(NEEDED)} and a chat template: "
+        "name another directory, or put the file there."
+    )
+
+
+def _tokenizer(model_dir: Path) -> Tokenizer:
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        raise _missing(model_dir, path.name)
+    text = path.read_text("utf-8", errors="replace")
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"{path} is not a tokenizer file: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _template(model_dir: Path, options: Mapping[str, Any]) -> jinja2.Template:
+    path = model_dir / "chat_template.jinja"
+    source = path.read_text("utf-8") if path.is_file() else options.get("chat_template")
+    if isinstance(source, list):  # several, by name
+        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+    if not isinstance(source, str):
+        raise _missing(model_dir, path.name)
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError as error:
+        raise ModelError(f"the chat template in {model_dir} does not compile: {error}") from error
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote. It renders as its body."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
+
+    def parse(self, parser: Parser) -> Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Macro) -> str:
+        return str(caller())
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """Templates come with model files, so they run sandboxed, with what transformers offers them."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _now
+    return environment
+
+
+def _to_json(
+    value: Json,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _render(
+    template: jinja2.Template, special: Mapping[str, str], messages: Sequence[Message], *, generate: bool
+) -> str:
+    chat = [{"role": message.role, "content": message.content} for message in messages]
+    try:
+        return template.render(
+            messages=chat, tools=None, documents=None, add_generation_prompt=generate, **special
+        )
+    except jinja2.TemplateError as error:
+        raise ModelError(f"the model's chat template refuses these messages: {error}") from error
+
+
+def _token_text(token: Any) -> str:
+    """A special token is written as text, or as a dict about it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""
+
+
+def _eos_ids(model_dir: Path, config: Mapping[str, Any]) -> set[int]:
+    sources = [config, config.get("text_config", {})]
+    if (model_dir / "generation_config.json").is_file():
+        sources.append(read_json(model_dir, "generation_config.json"))
+    found: set[int] = set()
+    for source in sources:
+        eos = source.get("eos_token_id")
+        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    return found
+
+
+def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> set[int]:
+    return {number for text in texts if text and (number := tokenizer.token_to_id(text)) is not None}
+
+
+def _turn_end(tokenizer: Tokenizer, template: jinja2.Template, special: Mapping[str, str]) -> set[int]:
+    """The special token that the template writes after an answer. Not every model names it as its eos."""
+    messages = [Message("user", "?"), Message("assistant", _PROBE)]
+    tail = _render(template, special, messages, generate=False).rpartition(_PROBE)[2].lstrip()
+    ids: list[int] = tokenizer.encode(tail, add_special_tokens=False).ids
+    added = tokenizer.get_added_tokens_decoder()
+    return {ids[0]} if ids and ids[0] in added and added[ids[0]].special else set()
+
+
+def _number(model_dir: Path, config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    if not isinstance(value, int):
+        raise ModelError(f"{model_dir / 'config.json'} does not say {name}. Add it to the file.")
+    return value
+
+
+def _card(model_dir: Path) -> dict[str, Json]:
+    path = model_dir / "README.md"
+    if not path.is_file():
+        return {}
+    text = path.read_text("utf-8")
+    if not text.startswith("---\n"):
+        return {}
+    try:
+        card = yaml.safe_load(text[4:].partition("\n---")[0])
+    except yaml.YAMLError as error:
+        raise ModelError(f"the front matter of {path} is not YAML: {error}") from error
+    return card if isinstance(card, dict) else {}
