@@ -1,0 +1,74 @@
+"""From trajectories to tensors: one row per trajectory, whole, because turns only ever append.
+
+The same batches feed supervised steps and policy-gradient steps. No model here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from app.records import Trajectory
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The T tokens of one trajectory, and which of them the policy sampled."""
+
+    ids: tuple[int, ...]
+    sampled: tuple[bool, ...]
+
+
+class Batch(NamedTuple):
+    """B samples padded on the right to T tokens."""
+
+    ids: Tensor  # (B, T) int64
+    present: Tensor  # (B, T) bool, False on padding
+    sampled: Tensor  # (B, T) bool, True where the policy sampled the token; never True in column 0
+
+
+def sample_of(trajectory: Trajectory) -> Sample:
+    """All tokens of a trajectory in the order the engine saw them.
+
+    Raises ValueError if the chat template rewrote history: such a trajectory is no single sequence.
+    """
+    ids: list[int] = []
+    sampled: list[bool] = []
+    for turn in trajectory.turns:
+        if not turn.extends:
+            raise ValueError(f"the template rewrote history in task {trajectory.task.id}")
+        ids += [*turn.context_ids, *turn.sampled_ids]
+        sampled += [False] * len(turn.context_ids) + [True] * len(turn.sampled_ids)
+    return Sample(tuple(ids), tuple(sampled))
+
+
+def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
+    """Right-padded tensors, T rounded up to a multiple of 32 so that few shapes occur."""
+    length = -(-max(len(sample.ids) for sample in samples) // 32) * 32
+    ids = torch.zeros(len(samples), length, dtype=torch.long)
+    present = torch.zeros(len(samples), length, dtype=torch.bool)
+    sampled = torch.zeros(len(samples), length, dtype=torch.bool)
+    for row, sample in enumerate(samples):
+        size = len(sample.ids)
+        ids[row, :size] = torch.tensor(sample.ids)
+        present[row, :size] = True
+        sampled[row, :size] = torch.tensor(sample.sampled)
+    sampled[:, 0] = False
+    return Batch(ids.to(device), present.to(device), sampled.to(device))
+
+
+def plan(lengths: Sequence[int], token_budget: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """One epoch: every index once, grouped by similar length so that little is padding, in random order.
+
+    A group holds at most `token_budget` tokens after padding, and at least one sample.
+    """
+    shuffled = torch.randperm(len(lengths), generator=generator).tolist()
+    by_length = sorted(shuffled, key=lambda index: lengths[index] // 32)  # stable: random within a bucket
+    groups: list[list[int]] = [[]]
+    for index in by_length:
+        if groups[-1] and (len(groups[-1]) + 1) * lengths[index] > token_budget:
+            groups.append([])
+        groups[-1].append(index)
+    for group in torch.randperm(len(groups), generator=generator).tolist():
+        yield groups[group]

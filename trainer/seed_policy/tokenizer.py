@@ -1,0 +1,54 @@
+"""A word-level tokenizer for the seed policy: each word of the practice world is one token, wherever it stands.
+
+A small model learns to copy a value only if the value is spelled alike in prompt and code, so words carry no
+leading space and whole identifiers are tokens. Anything else falls back to letters, and outside ASCII to bytes,
+so every text survives the round trip.
+"""
+
+import json
+import string
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+SPECIAL = (PAD, USER, ASSISTANT, END)
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def build_tokenizer(pieces: Iterable[str]) -> Tokenizer:
+    """A tokenizer that cuts text into as few of these pieces as possible.
+
+    It is a unigram model with equal scores; single characters score lower than any word, bytes lower still.
+    """
+    words = sorted({piece for piece in pieces if len(piece) > 1}, key=lambda piece: (len(piece), piece))
+    characters = sorted({*string.printable[:95], "\n", *(str(digit) for digit in range(10))})
+    vocabulary = [(token, 0.0) for token in SPECIAL]
+    vocabulary += [(word, -1.0) for word in words]
+    vocabulary += [(character, -1.5) for character in characters]
+    vocabulary += [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path, max_length: int) -> None:
+    """Write the files that transformers, vLLM and this project's own loader read."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": PAD,
+        "eos_token": END,
+        "chat_template": CHAT_TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": max_length,
+    }
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
