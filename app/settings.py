@@ -9,6 +9,7 @@ import msgspec
 
 from app.errors import SettingError
 
+_SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names other tools set, too
 
 
@@ -22,6 +23,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     broker_url: str = ""
     engine_urls: str = ""  # comma-separated vLLM base URLs
     embeddings_url: str = ""  # serves /v1/embeddings; default: the first engine
+    engine_port: int = 8001  # of the embedded model server
+    engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # of the embedded model server
+    demo: bool = True  # run the demo APIs and offer them in the project "demo"?
+    demo_port: int = 8100
     model: str = "seed"  # a model directory; "seed" is the one in the package
     prompt_profile: Literal["", "full", "compact"] = ""  # "" takes the one that the model's card names
     retrieval: Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"] = "fused"
@@ -40,6 +45,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     api_timeout_seconds: float = 30  # of one call to a live API
     allow_private_hosts: bool = True  # may live APIs lie on loopback and private addresses?
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def model_dir(self) -> Path:
+        return _SEED if self.model == "seed" else Path(self.model)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
