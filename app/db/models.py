@@ -8,13 +8,13 @@ from uuid import UUID, uuid4
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    CheckConstraint,
     DateTime,
     Enum,
     ForeignKey,
     Index,
     LargeBinary,
     MetaData,
-    Text,
     UniqueConstraint,
     func,
     text,
@@ -22,6 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from app.db.text import Prose
 from app.records import Stop
 
 
@@ -32,14 +33,15 @@ class Base(DeclarativeBase):
             "fk": "fk_%(table_name)s_%(column_0_name)s",
             "uq": "uq_%(table_name)s_%(column_0_name)s",
             "ix": "ix_%(table_name)s_%(column_0_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
         }
     )
     type_annotation_map: ClassVar = {
-        str: Text,
+        str: Prose,
         bytes: LargeBinary,
         datetime: DateTime(timezone=True),
         dict[str, Any]: JSONB,
-        list[str]: ARRAY(Text),
+        list[str]: ARRAY(Prose),
         StrEnum: Enum(
             StrEnum, native_enum=False, length=32, values_callable=lambda kind: [each.value for each in kind]
         ),
@@ -127,6 +129,15 @@ class TaskState(StrEnum):
     CANCELLED = "cancelled"
 
 
+TASK_MOVES = {
+    TaskState.ACCEPTED: {TaskState.RUNNING, TaskState.CANCELLED},
+    TaskState.RUNNING: {TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED},
+    TaskState.DONE: set[TaskState](),
+    TaskState.FAILED: set[TaskState](),
+    TaskState.CANCELLED: set[TaskState](),
+}
+
+
 class Task(Row):
     """Work someone asked for. The accepted rows are the queue."""
 
@@ -135,6 +146,7 @@ class Task(Row):
         UniqueConstraint("project_id", "idempotency_key"),
         Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
+        CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
@@ -151,6 +163,7 @@ class Task(Row):
     answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     failure: Mapped[str | None]
     score: Mapped[float | None]  # in [0, 1]: the check's, else the latest feedback's
+    checked: Mapped[bool] = mapped_column(default=False)  # the score is the check's
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
     calls: Mapped[int] = mapped_column(default=0)
@@ -216,6 +229,14 @@ class SkillState(StrEnum):
     DELETED = "deleted"  # its source is gone; the row stays for what refers to it
 
 
+SKILL_MOVES = {
+    SkillState.ACTIVE: {SkillState.SUPERSEDED, SkillState.RETIRED, SkillState.DELETED},
+    SkillState.SUPERSEDED: {SkillState.ACTIVE, SkillState.DELETED},
+    SkillState.RETIRED: {SkillState.ACTIVE, SkillState.DELETED},
+    SkillState.DELETED: set[SkillState](),
+}
+
+
 class Skill(Row):
     """A function the agent wrote and that passed its checks. Never edited: a better one is the next version."""
 
@@ -240,8 +261,11 @@ class Skill(Row):
     source: Mapped[str]
     apis: Mapped[list[str]]  # "app.operation" it called when it was validated: all it may ever call
     instruction: Mapped[str]
+    slots: Mapped[list[str]] = mapped_column(default=list)  # its words that were arguments: a search skips them
     scenario: Mapped[str | None]
-    task_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))  # that made it
+    task_id: Mapped[UUID | None] = mapped_column(  # that made it
+        ForeignKey("tasks.id", ondelete="SET NULL"), index=True
+    )
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
     embedder: Mapped[str | None]  # the model of both vectors; NULL until they are made
     query_vector: Mapped[bytes | None]  # of the instruction, float32
@@ -269,6 +293,7 @@ class Feedback(Row):
     """What someone thought of a task's result."""
 
     __tablename__ = "feedback"
+    __table_args__ = (CheckConstraint("score BETWEEN 0 AND 1", name="score"),)
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
     score: Mapped[float]
