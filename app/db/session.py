@@ -1,0 +1,59 @@
+"""The database, and sessions on it."""
+
+from typing import Self
+
+import msgspec
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from app.db.text import to_json
+from app.errors import DatabaseError
+
+Sessions = async_sessionmaker[AsyncSession]
+
+
+class Database(msgspec.Struct, frozen=True):
+    """An open database. Nothing is connected before the first use."""
+
+    engine: AsyncEngine
+    sessions: Sessions
+
+    async def ping(self) -> None:
+        """Raises DatabaseError, in one line, where PostgreSQL does not answer."""
+        try:
+            async with self.engine.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+        except DBAPIError as error:
+            raise refused(self.engine.url.render_as_string(), error) from error
+
+    async def dispose(self) -> None:
+        await self.engine.dispose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.dispose()
+
+
+def open_database(url: str, *, connections: int = 20) -> Database:
+    """Raises DatabaseError if the URL is not one of PostgreSQL."""
+    engine = create_async_engine(full_url(url), pool_size=connections, pool_pre_ping=True, json_serializer=to_json)
+    return Database(engine, async_sessionmaker(engine, expire_on_commit=False))
+
+
+def full_url(url: str) -> str:
+    """The URL with the driver we use, whatever it said: postgres://, postgresql://, postgresql+psycopg://."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise DatabaseError(f"DATABASE_URL cannot be read: {error}") from error
+    if parsed.drivername.split("+")[0] not in ("postgres", "postgresql"):
+        raise DatabaseError(f"DATABASE_URL names {parsed.drivername}, but only postgresql:// works")
+    return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+
+def refused(url: str, error: DBAPIError) -> DatabaseError:
+    reason = str(error.orig).strip().splitlines()[0]
+    return DatabaseError(f"PostgreSQL at {url} refuses: {reason}. Check DATABASE_URL and that the server runs")

@@ -1,0 +1,94 @@
+"""A real PostgreSQL with the real migrations: from TEST_DATABASE_URL, else one of our own for this run.
+
+Each pytest-xdist worker has a database of its own. Most tests run inside a transaction that is rolled back.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+
+from app.db import embedded
+from app.db.migrate import migrate
+from app.db.models import Base
+from app.db.session import Sessions, full_url, open_database
+
+_RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
+_DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a short path: it holds a socket
+
+
+def pytest_unconfigure() -> None:
+    """The last act of the run."""
+    if os.getpid() == _RUN:
+        embedded.stop(_DIRECTORY)
+        shutil.rmtree(_DIRECTORY.parent, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server_url() -> str:
+    """A PostgreSQL in which tests may make databases."""
+    given = os.environ.get("TEST_DATABASE_URL")
+    if given:
+        return full_url(given)
+    url = embedded.start(_DIRECTORY)
+    _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # nothing here outlives the run
+    return url
+
+
+@pytest.fixture
+def empty_database_url(server_url: str) -> Iterator[str]:
+    """A database without a schema."""
+    yield from _database(server_url)
+
+
+@pytest.fixture(scope="session")
+def database_url(server_url: str) -> Iterator[str]:
+    """A fresh database, brought up by the same migrations as production."""
+    for url in _database(server_url):
+        migrate(url)
+        yield url
+
+
+@pytest.fixture
+async def sessions(database_url: str) -> AsyncIterator[Sessions]:
+    """Sessions that believe they commit; in truth they only release savepoints. One connection: no two at once."""
+    async with open_database(database_url) as database, database.engine.connect() as connection:
+        outer = await connection.begin()
+        yield async_sessionmaker(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
+        await outer.rollback()
+
+
+@pytest.fixture
+async def committed(database_url: str) -> AsyncIterator[Sessions]:
+    """Sessions on connections of their own, for tests of locks, races and notices; emptied afterwards."""
+    async with open_database(database_url) as database:
+        yield database.sessions
+        async with database.engine.begin() as connection:
+            for table in reversed(Base.metadata.sorted_tables):
+                await connection.execute(table.delete())
+
+
+@pytest.fixture
+async def session(sessions: Sessions) -> AsyncIterator[AsyncSession]:
+    async with sessions() as opened:
+        yield opened
+
+
+def _database(server_url: str) -> Iterator[str]:
+    name = f"test_{uuid4().hex[:12]}"
+    _execute(server_url, f"CREATE DATABASE {name}")
+    yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
+    _execute(server_url, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _execute(url: str, *statements: str) -> None:
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.execute(text(statement))

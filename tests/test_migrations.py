@@ -1,0 +1,89 @@
+"""The migrations: what they build, what they refuse, what they leave behind when they fail."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy import NullPool, create_engine, inspect, text
+
+from app.db.migrate import alembic_config, migrate
+from app.errors import DatabaseError
+
+_FAILING = '''"""One table, then a mistake."""
+
+from alembic import op
+
+revision = "9999"
+down_revision = "{parent}"
+
+
+def upgrade() -> None:
+    op.execute("CREATE TABLE half (id int)")
+    op.execute("SELECT nonsense")
+'''
+
+
+def _tables(url: str) -> set[str]:
+    engine = create_engine(url, poolclass=NullPool)
+    return set(inspect(engine).get_table_names())
+
+
+def test_models_and_migrations_agree(database_url: str) -> None:
+    with create_engine(database_url, poolclass=NullPool).begin() as connection:
+        command.check(alembic_config(connection))  # raises if a migration is missing
+
+
+def test_the_schema_can_be_taken_down_and_brought_up_again(empty_database_url: str) -> None:
+    migrate(empty_database_url)
+    before = _tables(empty_database_url)
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        command.downgrade(alembic_config(connection), "base")
+    assert _tables(empty_database_url) == {"alembic_version"}
+    migrate(empty_database_url)
+    assert _tables(empty_database_url) == before
+    assert "tasks" in before
+
+
+def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0001"))
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with pytest.raises(Exception, match="nonsense"), engine.begin() as connection:  # noqa: PT012
+        config = alembic_config(connection)
+        shipped = Path(config.get_main_option("script_location") or "") / "versions"
+        config.set_main_option("version_locations", f"{shipped}:{tmp_path}")
+        config.set_main_option("path_separator", "os")
+        command.upgrade(config, "9999")
+    assert _tables(empty_database_url) == set()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(empty_database_url: str) -> None:
+    migrate(empty_database_url)
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '2099'"))
+    with pytest.raises(DatabaseError, match="2099, which this version does not know"):
+        migrate(empty_database_url)
+
+
+def test_two_processes_may_migrate_at_once(empty_database_url: str) -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            migrate(empty_database_url)
+        except Exception as error:  # noqa: BLE001 - a thread would lose it
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert "tasks" in _tables(empty_database_url)
+
+
+def test_a_server_that_refuses_is_told_in_one_line() -> None:
+    with pytest.raises(DatabaseError, match="refuses: .*Check DATABASE_URL") as caught:
+        migrate("postgresql://nobody@127.0.0.1:1/nothing")
+    assert "\n" not in str(caught.value)
