@@ -93,6 +93,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     extends: bool = True
     observation: str = ""  # as shown to the policy
     outcome: str = ""  # the sandbox's verdict on the code: ok, error, cpu, wall, ...; "" if no code ran
+    alive: bool = True  # False: the session died in this turn, and the next one began without what it had defined
     calls: tuple[Call, ...] = ()
     uses: tuple[Use, ...] = ()
     engine_seconds: float = 0.0

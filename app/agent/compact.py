@@ -1,0 +1,33 @@
+"""The `compact` profile: for a tiny policy that was taught this very format, where every token counts. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import msgspec
+
+from app.agent.observation import cut, error_of, last_line
+from app.engine.tokenizer import Message
+from app.records import Offer, Task
+from app.sandbox.protocol import Observation
+
+_LIMIT = 2000
+_ERROR_LIMIT = 400
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """One user message: the instruction as it is, then a line per offered skill. No system message."""
+
+    name: ClassVar[str] = "compact"
+
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:  # noqa: ARG002
+        lines = [task.instruction]
+        if offers:
+            lines += ["skills:", *(f"{offer.signature}: {offer.instruction}" for offer in offers)]
+        return [Message("user", "\n".join(lines))]
+
+    def observation(self, observation: Observation) -> str:
+        """What was printed, then what was raised, in one line; `ok` if there was neither."""
+        error = error_of(observation)
+        raised = cut(last_line(error), _ERROR_LIMIT) if error else ""
+        printed = cut(observation.stdout.rstrip(), _LIMIT - len(raised))
+        return "\n".join(part for part in (printed, raised) if part) or "ok"

@@ -1,0 +1,38 @@
+"""What a rollout may spend, and which limit it has met. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.agent.action import code_of
+from app.records import Stop, Turn
+from app.sandbox.protocol import Limits, RunStop
+
+
+class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Each limit has a stop of its own."""
+
+    turns: int = 12
+    turn_tokens: int = 512  # generated in one turn
+    task_tokens: int = 8192  # generated in all turns
+    calls: int = 200  # calls to live APIs
+    errors: int = 8  # turns whose code raised or was stopped
+    seconds: float = 300.0
+    session: Limits = Limits()
+
+    def tokens_left(self, turns: Sequence[Turn]) -> int:
+        return self.task_tokens - sum(len(turn.sampled_ids) for turn in turns)
+
+    def met(self, turns: Sequence[Turn]) -> Stop | None:
+        """Why there is no turn after these. None if there is one."""
+        if not turns:
+            return None
+        ends = (
+            (code_of(turns[-1].text) is None, Stop.NO_CODE),
+            (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
+            (sum(len(turn.calls) for turn in turns) >= self.calls, Stop.CALL_LIMIT),
+            (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
+            (len(turns) >= self.turns, Stop.TURN_LIMIT),
+            (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),
+        )
+        return next((stop for is_met, stop in ends if is_met), None)

@@ -1,0 +1,199 @@
+"""One rollout: an agent, a task and the way to its APIs go in, a trajectory comes out. No SQL, no torch."""
+
+import asyncio
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from app.agent.action import code_of
+from app.agent.chat import Chat, Prompt
+from app.agent.limits import RolloutLimits
+from app.agent.prompt import Profile
+from app.agent.repl import DivergedError, Repl, Start
+from app.agent.watcher import Watcher
+from app.engine.protocol import Engine, Sampling
+from app.engine.tokenizer import ChatTokenizer
+from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn
+from app.sandbox.gateway import Gateway
+from app.sandbox.protocol import Sandbox
+
+_LEAST_TOKENS = 16  # a turn with less room than this cannot hold a block of code
+
+
+@dataclass(frozen=True)
+class Agent:
+    """The parts that stay the same from rollout to rollout."""
+
+    engine: Engine
+    tokenizer: ChatTokenizer
+    profile: Profile
+    sandbox: Sandbox
+    limits: RolloutLimits
+    temperature: float = 0.0
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a rollout repeatable: its seed, its clock, and what an earlier process saw of it."""
+
+    seed: int = 0
+    now: datetime | None = None  # None: the real clock
+    recorded: tuple[Turn, ...] = ()  # turns whose code has run
+    begun: Turn | None = None  # one more that the policy gave, whose code may have run in part
+    known: tuple[Call, ...] = ()  # the calls that `begun` is known to have made
+
+
+End = tuple[Stop, str]
+"""Why a rollout ended, and more about it."""
+
+
+async def run_rollout(
+    agent: Agent,
+    task: Task,
+    policy: Policy,
+    gateway: Gateway,
+    offers: Sequence[Offer] = (),
+    origin: Origin | None = None,
+    watcher: Watcher | None = None,
+) -> Trajectory:
+    """Let the policy work on a task until it says it is done, or a limit is met.
+
+    The same function serves users, collects training data and runs the gate; only its arguments differ. Whatever
+    the agent's code does ends up in the trajectory. EngineError and SandboxError mean that a part is broken.
+    """
+    started = time.monotonic()
+    rollout = _Rollout(agent, task, policy, gateway, tuple(offers), origin or Origin())
+    stop, detail = await rollout.carry_out(watcher or Watcher())
+    return Trajectory(
+        task=task,
+        policy=policy,
+        profile=agent.profile.name,
+        turns=tuple(rollout.turns),
+        stop=stop,
+        answer=gateway.answer,
+        detail=detail,
+        offered=tuple(offers),
+        seconds=time.monotonic() - started,
+    )
+
+
+class _Rollout:
+    def __init__(
+        self, agent: Agent, task: Task, policy: Policy, gateway: Gateway, offers: tuple[Offer, ...], origin: Origin
+    ) -> None:
+        self.turns: list[Turn] = []
+        self._agent = agent
+        self._policy = policy
+        self._gateway = gateway
+        self._origin = origin
+        self._unfinished: Turn | None = None
+        apps = {app.name: app.description for app in gateway.catalog.apps.values()}
+        self._chat = Chat(agent.tokenizer, agent.profile.opening(task, offers, apps))
+        start = Start(limits=agent.limits.session, offers=offers, seed=origin.seed, now=origin.now)
+        self._repl = Repl(agent.sandbox, gateway, start)
+
+    async def carry_out(self, watcher: Watcher) -> End:
+        try:
+            async with asyncio.timeout(self._agent.limits.seconds) as clock:
+                watcher.attach(clock)
+                await self._resume(watcher)
+                return await self._go_on(watcher)
+        except DivergedError as error:
+            return Stop.IN_DOUBT, str(error)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            stop = Stop.CANCELLED if watcher.halted else Stop.WALL_LIMIT
+            self._keep_unfinished(stop.value)
+            return stop, ""
+        finally:
+            await self._repl.close()
+
+    async def _resume(self, watcher: Watcher) -> None:
+        """Come back to where an earlier process was."""
+        for index, turn in enumerate(self._origin.recorded):
+            self._add(turn)
+            code = code_of(turn.text)
+            if code is not None and turn.alive:
+                self._repl.remember(index, code, turn.calls)
+        if self._origin.recorded:
+            await self._repl.rebuilt()
+        if self._origin.begun is not None:
+            await self._run(self._origin.begun, watcher, self._origin.known)
+
+    async def _go_on(self, watcher: Watcher) -> End:
+        while (end := self._end()) is None:
+            prompt = self._chat.prompt()
+            room = self._agent.tokenizer.max_length - len(prompt.ids)
+            if room < _LEAST_TOKENS:
+                return (
+                    Stop.CONTEXT_FULL,
+                    f"{len(prompt.ids)} of {self._agent.tokenizer.max_length} tokens are taken",
+                )
+            turn = await self._sample(prompt, room)
+            await watcher.sampled(len(self.turns), turn)
+            await self._run(turn, watcher)
+        return end
+
+    async def _sample(self, prompt: Prompt, room: int) -> Turn:
+        limits = self._agent.limits
+        sampling = Sampling(
+            max_tokens=min(room, limits.turn_tokens, limits.tokens_left(self.turns)),
+            temperature=self._agent.temperature,
+            seed=zlib.crc32(f"{self._origin.seed} {len(self.turns)}".encode()),
+            stop_token_ids=self._agent.tokenizer.stop_ids,
+        )
+        started = time.monotonic()
+        completion = await self._agent.engine.complete(prompt.ids, model=self._policy.model, sampling=sampling)
+        return Turn(
+            context_ids=prompt.context_ids,
+            sampled_ids=completion.ids,
+            logprobs=completion.logprobs,
+            text=self._chat.text_of(completion.ids),
+            finish=completion.finish,
+            extends=prompt.extends,
+            engine_seconds=time.monotonic() - started,
+        )
+
+    async def _run(self, turn: Turn, watcher: Watcher, known: Sequence[Call] = ()) -> None:
+        """Run the turn's code, if it has any, and keep what came of it."""
+        index = len(self.turns)
+        code = code_of(turn.text)
+        if code is not None:
+            self._unfinished = turn
+            started = time.monotonic()
+            observation, calls = await self._repl.run(index, code, known=known)
+            self._unfinished = None
+            turn = msgspec.structs.replace(
+                turn,
+                observation=self._agent.profile.observation(observation),
+                outcome=observation.stop.value,
+                alive=observation.alive,
+                calls=calls,
+                uses=observation.uses,
+                sandbox_seconds=time.monotonic() - started,
+            )
+        self._add(turn)
+        await watcher.ended(index, turn)
+
+    def _end(self) -> End | None:
+        """Did the last turn end the rollout, or use up what it may spend?"""
+        if self._gateway.in_doubt is not None:
+            return Stop.IN_DOUBT, self._gateway.in_doubt
+        if self._gateway.completed:
+            return Stop.COMPLETED, ""
+        met = self._agent.limits.met(self.turns)
+        return None if met is None else (met, "")
+
+    def _add(self, turn: Turn) -> None:
+        self.turns.append(turn)
+        self._chat.add(turn)
+
+    def _keep_unfinished(self, outcome: str) -> None:
+        """The turn whose code was running belongs to the record, with the calls it had made."""
+        if self._unfinished is not None:
+            calls = self._gateway.take_calls()
+            self.turns.append(msgspec.structs.replace(self._unfinished, outcome=outcome, alive=False, calls=calls))
