@@ -8,6 +8,8 @@ import msgspec
 from app.records import Json
 
 Place = Literal["path", "query", "header", "cookie", "body"]
+Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "json"]
+"""How a value that is not a scalar is written outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,10 +21,15 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     required: bool
     schema: dict[str, Json]  # JSON Schema, references resolved
     description: str = ""
+    style: Style = "form"
+    explode: bool = True
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One `apis.<app>.<name>(...)`."""
+class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
+    """One `apis.<app>.<name>(...)`. Compared by identity, so that what is derived from it can be cached.
+
+    Schemas share their parts with those of other operations: they are never changed, and never written out whole.
+    """
 
     app: str
     name: str  # a Python identifier made of the operationId, or of method and path
@@ -32,6 +39,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body_is_object: bool = True  # False: the whole body is the one argument `body`
+    body_type: str = "application/json"
+    body_required: bool = False  # True: a body of no fields is sent as {}
+    server: str | None = None  # where the document gives it another server than its app
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
 
     @property

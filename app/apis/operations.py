@@ -1,0 +1,105 @@
+"""The operations of an OpenAPI document: what the agent calls each, what it takes, and what it gives."""
+
+from collections.abc import Iterator, Mapping
+
+from app.apis.bodies import Body, request_body
+from app.apis.catalog import Operation, Parameter
+from app.apis.names import argument_name, operation_name, unique
+from app.apis.parameters import parameters
+from app.apis.references import References
+from app.errors import ApiDocumentError
+from app.records import Json
+
+_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+
+
+def operations(app: str, document: Mapping[str, Json], references: References) -> dict[str, Operation]:
+    """Every operation under a name of its own. Raises ApiDocumentError naming the place."""
+    found: dict[str, Operation] = {}
+    for path, method, item, node in _nodes(document, references):
+        name = unique(operation_name(_text(node, "operationId"), method, path), found)
+        where = f"{method.upper()} {path}"
+        body = request_body(node.get("requestBody"), references, where)
+        found[name] = Operation(
+            app=app,
+            name=name,
+            method=method.upper(),
+            path=path,
+            summary=_summary(node),
+            description=_text(node, "description"),
+            parameters=_arguments(parameters(item, node, references, where), body),
+            body_is_object=body.is_object,
+            body_type=body.media_type,
+            body_required=body.required,
+            returns=_returns(node.get("responses"), references, where),
+            server=_server(node) or _server(item),
+        )
+    return found
+
+
+def _nodes(
+    document: Mapping[str, Json], references: References
+) -> Iterator[tuple[str, str, Mapping[str, Json], Mapping[str, Json]]]:
+    for path, item in document["paths"].items():
+        if path.startswith("/"):  # anything else is an extension
+            item = references.follow(item, f"paths/{path}")
+            for method in _METHODS:
+                if method in item:
+                    yield path, method, item, references.follow(item[method], f"{method.upper()} {path}")
+
+
+def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
+    """Required ones first, as in Python. Where a name is taken, the later one says where it belongs."""
+    named: dict[str, Parameter] = {}
+    for each in [*outside, *body.fields]:
+        name = argument_name(each.wire_name)
+        if name in named:
+            name = unique(f"{each.place}_{name}", named)
+        named[name] = Parameter(
+            name=name,
+            wire_name=each.wire_name,
+            place=each.place,
+            required=each.required,
+            schema=each.schema,
+            description=each.description,
+            style=each.style,
+            explode=each.explode,
+        )
+    return tuple(sorted(named.values(), key=lambda parameter: not parameter.required))
+
+
+def _returns(responses: Json, references: References, where: str) -> dict[str, Json]:
+    """The schema of the first success that has content; {} where there is none."""
+    if not isinstance(responses, Mapping):
+        return {}
+    successes = sorted(status for status in responses if str(status).startswith("2")) or ["default"]
+    for status in successes:
+        content = references.follow(responses.get(status, {}), f"{where} response {status}").get("content")
+        for media_type, media in content.items() if isinstance(content, Mapping) else ():
+            if "json" in media_type or media_type == "*/*":
+                schema = media.get("schema", {}) if isinstance(media, Mapping) else {}
+                return references.schema(schema, f"{where} response {status}")
+            if media_type.startswith("text/"):
+                return {"type": "string"}
+    return {}
+
+
+def _summary(node: Mapping[str, Json]) -> str:
+    """One line: the summary, or the first line of the description."""
+    text = _text(node, "summary") or _text(node, "description")
+    return " ".join(text.splitlines()[0].split()) if text else ""
+
+
+def _server(node: Mapping[str, Json]) -> str | None:
+    servers = node.get("servers")
+    if not isinstance(servers, list) or not servers:
+        return None
+    url = servers[0].get("url") if isinstance(servers[0], Mapping) else None
+    if not isinstance(url, str):
+        raise ApiDocumentError("servers/0: a server needs a url")
+    return url
+
+
+def _text(node: Mapping[str, Json], name: str) -> str:
+    value = node.get(name)
+    return value.strip() if isinstance(value, str) else ""

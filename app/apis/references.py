@@ -1,0 +1,151 @@
+"""References of one document, followed. Schemas come out as JSON Schema 2020-12 with nothing left to look up."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from app.apis.merge import merged
+from app.errors import ApiDocumentError
+from app.records import Json
+
+_DEPTH = 8  # of references within references; deeper, a schema says only its type
+_ALIASES = 20  # references that lead to nothing but a reference
+_TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
+_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+_TEXTS = {"description", "title", "format", "contentEncoding", "contentMediaType"}
+_FLAGS = {"uniqueItems", "readOnly", "writeOnly", "deprecated"}
+_ONE = {"items", "additionalProperties", "not", "contains", "propertyNames"}
+_MANY = {"allOf", "anyOf", "oneOf", "prefixItems"}
+_NAMED = {"properties", "patternProperties"}
+
+
+class References:
+    """What `$ref` means in one document. Each schema is resolved once per depth and shared, never copied.
+
+    A cycle is cut by depth alone, so that a schema reads the same wherever it was first met.
+    """
+
+    def __init__(self, document: Mapping[str, Json]) -> None:
+        self._document = document
+        self._schemas: dict[tuple[str, int], dict[str, Json]] = {}
+
+    def follow(self, node: Json, where: str) -> Mapping[str, Json]:
+        """The object itself, or the one its reference leads to. Raises ApiDocumentError naming the place."""
+        for _ in range(_ALIASES):
+            if not isinstance(node, Mapping):
+                raise ApiDocumentError(f"{where}: expected an object, found {_kind(node)}")
+            if not isinstance(node.get("$ref"), str):
+                return node
+            node = self._lookup(node["$ref"], where)
+        raise ApiDocumentError(f"{where}: the reference leads back to itself")
+
+    def schema(self, node: Json, where: str, depth: int = 0) -> dict[str, Json]:
+        """A schema with its references resolved, OpenAPI 3.0's own words put into JSON Schema's."""
+        if isinstance(node, bool):
+            return {} if node else {"not": {}}
+        if not isinstance(node, Mapping):
+            raise ApiDocumentError(f"{where}: expected a schema, found {_kind(node)}")
+        result = self._plain(node, where, depth)
+        reference = node.get("$ref")
+        if isinstance(reference, str):
+            target = self._referred(reference, where, depth)
+            result = merged({"allOf": [target], **result}) if result else target
+        return _nullable(result) if node.get("nullable") is True else result
+
+    def _referred(self, reference: str, where: str, depth: int) -> dict[str, Json]:
+        key = (reference, depth)
+        if key not in self._schemas:
+            target = self._lookup(reference, where)
+            if depth >= _DEPTH:
+                kind = target.get("type") if isinstance(target, Mapping) else None
+                self._schemas[key] = _typed(kind)
+            else:
+                self._schemas[key] = self.schema(target, reference, depth + 1)
+        return self._schemas[key]
+
+    def _lookup(self, reference: str, where: str) -> Json:
+        if not reference.startswith("#"):
+            raise ApiDocumentError(
+                f"{where}: {reference!r} refers to another document; bundle everything into one document first"
+            )
+        node: Json = self._document
+        for part in reference[1:].lstrip("/").split("/") if reference != "#" else []:
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping) and name in node:
+                node = node[name]
+            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+                node = node[int(name)]
+            else:
+                raise ApiDocumentError(f"{where}: {reference!r} refers to something the document does not have")
+        return node
+
+    def _plain(self, node: Mapping[str, Json], where: str, depth: int) -> dict[str, Json]:
+        result: dict[str, Json] = {}
+        for word, value in node.items():
+            if word in _ONE:
+                result[word] = self.schema(value, where, depth)
+            elif word in _MANY and isinstance(value, list) and value:
+                result[word] = [self.schema(each, where, depth) for each in value]
+            elif word in _NAMED and isinstance(value, Mapping):
+                result[word] = {name: self.schema(each, f"{where}/{name}", depth) for name, each in value.items()}
+            elif _usable(word, value):
+                result[word] = value
+        return merged(_bounded(result | _typed(node.get("type")), node))
+
+
+def _usable(word: str, value: Any) -> bool:
+    """Is it a keyword that checks or explains, with a value that JSON Schema allows? All else is left out."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if word in _NUMBERS:
+        return number and (word != "multipleOf" or value > 0)
+    if word in _COUNTS:
+        return number and value >= 0
+    if word in _TEXTS:
+        return isinstance(value, str)
+    if word in _FLAGS:
+        return isinstance(value, bool)
+    if word == "required":
+        return isinstance(value, list) and all(isinstance(name, str) for name in value)
+    if word == "pattern":
+        return isinstance(value, str) and _compiles(value)
+    return word in {"const", "default"} or (word == "enum" and isinstance(value, list))
+
+
+def _compiles(pattern: str) -> bool:
+    """Patterns are ECMAScript's; the few that Python reads otherwise are left to the server to check."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def _typed(kind: Json) -> dict[str, Json]:
+    kinds = kind if isinstance(kind, list) else [kind]
+    return {"type": kind} if kinds and all(isinstance(each, str) and each in _TYPES for each in kinds) else {}
+
+
+def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Json]:
+    """OpenAPI 3.0 says `exclusiveMinimum: true` beside the bound; JSON Schema makes it the bound."""
+    for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if node.get(exclusive) is True and bound in schema:
+            schema[exclusive] = schema.pop(bound)
+    return schema
+
+
+def _nullable(schema: dict[str, Json]) -> dict[str, Json]:
+    """OpenAPI 3.0 says `nullable: true`; JSON Schema knows the type null."""
+    if schema.keys() & {"anyOf", "oneOf", "allOf", "not", "const"}:
+        return {"anyOf": [schema, {"type": "null"}]}
+    result = dict(schema)
+    if kind := schema.get("type"):
+        result["type"] = [*(kind if isinstance(kind, list) else [kind]), "null"]
+    if None not in schema.get("enum", [None]):
+        result["enum"] = [*schema["enum"], None]
+    return result
+
+
+def _kind(node: Json) -> str:
+    return "nothing" if node is None else f"a {type(node).__name__}"

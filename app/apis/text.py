@@ -1,0 +1,79 @@
+"""JSON or YAML text as plain JSON values, YAML read as YAML 1.2 reads it: dates and `yes` stay text."""
+
+import re
+from typing import Any
+
+import msgspec
+import yaml
+
+from app.errors import ApiDocumentError
+from app.records import Json
+
+_NODES = 5_000_000  # a small text can name one part again and again, within itself
+_DEPTH = 200
+
+
+def read_text(text: str) -> Json:
+    """Raises ApiDocumentError that says where the text stops making sense."""
+    start = text.lstrip("\ufeff \t\r\n")
+    if start.startswith("<"):
+        raise ApiDocumentError("this is an HTML or XML page; give the address of the OpenAPI document itself")
+    if start.startswith(("{", "[")):
+        try:
+            return msgspec.json.decode(start)
+        except msgspec.DecodeError as error:
+            raise ApiDocumentError(f"the document is not valid JSON: {error}") from error
+        except RecursionError as error:
+            raise ApiDocumentError("the document is nested too deeply") from error
+    return _yaml(text)
+
+
+def _yaml(text: str) -> Json:
+    try:
+        return _Plain().of(yaml.load(text, _Loader))
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ApiDocumentError(f"the document is neither JSON nor YAML: {line}{error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error) or "it is nested too deeply"
+        raise ApiDocumentError(f"the document is neither JSON nor YAML: {reason}") from error
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML 1.2's core types only."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _kind, _pattern, _first in (
+    ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+    ("merge", r"^<<$", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
+
+
+class _Plain:
+    """What YAML can say and JSON cannot, put into JSON's terms: keys that are not text, values that repeat."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def of(self, value: Any, depth: int = 0) -> Json:
+        self._nodes += 1
+        if self._nodes > _NODES or depth > _DEPTH:
+            raise ApiDocumentError("the document is too large: its aliases repeat one another without end")
+        if isinstance(value, dict):
+            return {_key(name): self.of(each, depth + 1) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self.of(each, depth + 1) for each in value]
+        if value is None or isinstance(value, str | int | float):
+            return value
+        raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON cannot say")
+
+
+def _key(name: Any) -> str:
+    if isinstance(name, bool):
+        return str(name).lower()
+    return "null" if name is None else str(name)
