@@ -1,0 +1,96 @@
+"""Who is asking, and what they may see. Every route under /v1 names the scope it needs in its `opt`."""
+
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.di import NamedDependency
+from litestar.handlers import BaseRouteHandler
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import keys, models, projects, tasks
+from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
+
+Connection = ASGIConnection[Any, Any, Any, Any]
+
+
+class Access(msgspec.Struct, frozen=True):
+    """A key that was presented and found good."""
+
+    key_id: UUID
+    scopes: frozenset[str]
+    project_id: UUID | None  # None: all projects
+
+    def allows(self, scope: str) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+    def sees(self, project_id: UUID) -> bool:
+        return self.project_id in (None, project_id)
+
+
+Asking: TypeAlias = NamedDependency[Access]
+Db: TypeAlias = NamedDependency[AsyncSession]
+
+
+async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
+    """A guard: runs before the body is read, so that strangers learn nothing of it."""
+    access = await _read_access(connection)
+    scope = handler.opt["scope"]
+    if not access.allows(scope):
+        raise ForbiddenError(f"this key lacks the scope {scope!r}; ask an administrator for one that has it")
+    connection.state["access"] = access
+
+
+async def _read_access(connection: Connection) -> Access:
+    kind, _, secret = connection.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not secret.strip():
+        raise UnauthorizedError("send a key: Authorization: Bearer <key>")
+    async with connection.app.state.sessions() as session:
+        key = await keys.by_secret(session, secret.strip())
+    if key is None:
+        raise UnauthorizedError("this key is unknown or was revoked")
+    return Access(key.id, frozenset(key.scopes), key.project_id)
+
+
+async def provide_access(request: Any) -> Access:
+    access: Access = request.state["access"]
+    return access
+
+
+async def find_project(session: AsyncSession, access: Access, name: str | None) -> models.Project:
+    """The project of that name; without one the key's own, or the only one there is.
+
+    Raises NotFoundError also for a project that the key may not see.
+    """
+    if name is None and access.project_id is not None:
+        return await projects.by_id(session, access.project_id)
+    if name is not None:
+        return await _visible_project(session, access, name)
+    there = await projects.list_all(session)
+    if len(there) == 1:
+        return there[0]
+    raise InvalidError("name a `project`: this key is good for several; GET /v1/projects lists them")
+
+
+async def project_filter(session: AsyncSession, access: Access, name: str | None) -> UUID | None:
+    """What a listing is narrowed to. None: every project, for a key that sees them all."""
+    if name is None:
+        return access.project_id
+    return (await _visible_project(session, access, name)).id
+
+
+async def find_task(session: AsyncSession, access: Access, task_id: UUID) -> models.Task:
+    """Raises NotFoundError also for a task of a project that the key may not see."""
+    task = await tasks.get(session, task_id)
+    if not access.sees(task.project_id):
+        raise NotFoundError(f"no task has the id {task_id}")
+    return task
+
+
+async def _visible_project(session: AsyncSession, access: Access, name: str) -> models.Project:
+    unknown = NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
+    project = await projects.by_name(session, name)
+    if not access.sees(project.id):
+        raise unknown
+    return project

@@ -1,0 +1,87 @@
+"""The OpenAPI document and a page to read and try it, served from this machine: no script comes from elsewhere."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from litestar import MediaType, get
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, License, SecurityScheme, Tag
+from litestar.router import Router
+from litestar.static_files import create_static_files_router
+
+from app.errors import SettingError
+
+_ABOUT = """Give it tasks in plain words; it solves them by writing Python against your APIs, keeps the functions that
+worked as skills, and offers them to later tasks.
+
+Every request under `/v1` carries a key: `Authorization: Bearer sage_...`. Errors are `application/problem+json`."""
+
+_TAGS = [
+    Tag(name="Tasks", description="Work to be done, and how it went."),
+    Tag(name="Skills", description="Functions the agent wrote and kept: where each came from and who used it."),
+    Tag(name="Feedback", description="What people thought of a result."),
+    Tag(name="APIs", description="The OpenAPI documents the agent may call."),
+    Tag(name="Projects", description="What isolates: APIs, skills, tasks and keys belong to one."),
+    Tag(name="Keys", description="Who may do what."),
+    Tag(name="Releases", description="Which weights serve a project."),
+    Tag(name="Health", description="For load balancers and monitoring; no key needed."),
+]
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <title>sage-server API</title>
+  <link rel="icon" href="/docs/static/favicon-32x32.png">
+  <link rel="stylesheet" href="/docs/static/swagger-ui.css">
+</head>
+<body>
+  <div id="page"></div>
+  <script src="/docs/static/swagger-ui-bundle.js"></script>
+  <script>
+    SwaggerUIBundle({
+      url: "/schema/openapi.json", dom_id: "#page", deepLinking: true, persistAuthorization: true,
+      tryItOutEnabled: true, displayRequestDuration: true, validatorUrl: null
+    });
+  </script>
+</body>
+</html>
+"""
+
+
+def openapi_config(version: str) -> OpenAPIConfig:
+    bearer = SecurityScheme(type="http", scheme="bearer", description="A key: `sage_...`")
+    return OpenAPIConfig(
+        title="sage-server",
+        version=version,
+        description=_ABOUT,
+        license=License(name="Apache-2.0", identifier="Apache-2.0"),
+        path="/schema",
+        render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+        components=Components(security_schemes={"key": bearer}),
+        tags=_TAGS,
+        use_handler_docstrings=True,
+    )
+
+
+@get("/docs", media_type=MediaType.HTML, include_in_schema=False, sync_to_thread=False)
+def show_docs() -> str:
+    return _PAGE
+
+
+def docs_routes() -> list[Router | HTTPRouteHandler]:
+    static = create_static_files_router(
+        path="/docs/static", directories=[_ui_directory()], include_in_schema=False, name="docs-static"
+    )
+    return [show_docs, static]
+
+
+def _ui_directory() -> Path:
+    """Where the installed package keeps its files; it is found, not imported, for it drags in its own handlers."""
+    spec = find_spec("swagger_ui")
+    if spec is None or spec.origin is None:
+        raise SettingError("the package swagger-ui-py is missing: pip install swagger-ui-py")
+    return Path(spec.origin).parent / "static"

@@ -1,0 +1,75 @@
+"""Wakes the event streams of a task when it has news, over one LISTEN connection per process."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+from uuid import UUID
+
+import psycopg
+import structlog
+
+from app.db import events
+from app.db.session import full_url
+
+log = structlog.get_logger(__name__)
+
+_PAUSE = 1.0  # seconds before the next try to connect, and between looks while there is no connection
+
+
+class EventFeed:
+    """A hint, not a channel: the events themselves are read from their table, so a lost notice costs only time."""
+
+    def __init__(self, database_url: str) -> None:
+        self._url = full_url(database_url).replace("postgresql+psycopg://", "postgresql://", 1)
+        self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
+        self._listening: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._listening = asyncio.create_task(self._listen_for_ever(), name="event feed")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._listening
+
+    @contextmanager
+    def subscribe(self, task_id: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the task may have news."""
+        news = asyncio.Event()
+        self._streams[task_id].add(news)
+        try:
+            yield news
+        finally:
+            self._streams[task_id].discard(news)
+            if not self._streams[task_id]:
+                del self._streams[task_id]
+
+    async def _listen_for_ever(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except psycopg.OperationalError as error:
+                log.warning("event streams fall back to polling", cause=str(error).strip())
+            await asyncio.sleep(_PAUSE)
+            self._wake_all()
+
+    async def _listen(self) -> None:
+        async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
+            await connection.execute(f"LISTEN {events.CHANNEL}")
+            self._wake_all()  # something may have happened while nobody listened
+            async for notice in connection.notifies():
+                self._wake(notice.payload)
+
+    def _wake(self, payload: str) -> None:
+        with suppress(ValueError):
+            for news in self._streams.get(UUID(payload), ()):
+                news.set()
+
+    def _wake_all(self) -> None:
+        for streams in self._streams.values():
+            for news in streams:
+                news.set()

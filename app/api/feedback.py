@@ -1,0 +1,54 @@
+"""What someone thought of a task's result."""
+
+from datetime import datetime
+from typing import Annotated, Self
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, get, post
+from litestar.params import FromQuery, JSONBody
+
+from app.api.access import Asking, Db, find_task
+from app.api.fields import Score
+from app.api.problem import problems
+from app.db import feedback, models
+
+
+class NewFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """0 is a failure, 1 a success."""
+
+    task_id: UUID
+    score: Score
+    comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+
+
+class FeedbackView(msgspec.Struct, frozen=True):
+    id: UUID
+    task_id: UUID
+    score: float
+    comment: str | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: models.Feedback) -> Self:
+        return cls(row.id, row.task_id, row.score, row.comment, row.created_at)
+
+
+class FeedbackController(Controller):
+    path = "/feedback"
+    tags = ("Feedback",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(summary="Score a task", responses=problems(400, 401, 403, 404))
+    async def give(self, data: JSONBody[NewFeedback], session: Db, access: Asking) -> FeedbackView:
+        """Becomes the task's score, unless a check of its own has scored it."""
+        task = await find_task(session, access, data.task_id)
+        row = await feedback.add(session, task.id, data.score, data.comment)
+        await session.commit()
+        return FeedbackView.of(row)
+
+    @get(summary="Feedback on a task", responses=problems(400, 401, 403, 404))
+    async def index(self, task_id: FromQuery[UUID], session: Db, access: Asking) -> list[FeedbackView]:
+        """Oldest first."""
+        task = await find_task(session, access, task_id)
+        return [FeedbackView.of(row) for row in await feedback.of_task(session, task.id)]

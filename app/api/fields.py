@@ -1,0 +1,30 @@
+"""What values the edge lets in. PostgreSQL keeps no NUL in text, so none gets past here."""
+
+from datetime import datetime
+from typing import Annotated, TypeAlias
+
+import msgspec
+from litestar.params import QueryParameter
+
+Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
+Scenario: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+Name: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        description="letters, digits, `_`, `.` and `-`, at most 64, the first a letter or digit",
+    ),
+]
+AppName: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[a-z][a-z0-9_]{0,63}$", description="what the agent calls it by: `apis.<name>`; lower case"
+    ),
+]
+Score: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+ProjectName: TypeAlias = Annotated[str | None, QueryParameter(description="only of this project")]
+Cursor: TypeAlias = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before")]
+Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=200, description="at most so many, 1 to 200")]
+Since: TypeAlias = Annotated[datetime | None, QueryParameter(description="created at this moment or later")]
+Until: TypeAlias = Annotated[datetime | None, QueryParameter(description="created before this moment")]

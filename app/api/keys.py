@@ -1,0 +1,84 @@
+"""API keys: made, listed, revoked. The secret is told once; only its hash is kept."""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, delete, get, post
+from litestar.params import FromPath, JSONBody
+
+from app.api.access import Access, Asking, Db, find_project
+from app.api.fields import Name
+from app.api.problem import problems
+from app.db import keys, models, projects
+from app.errors import NotFoundError
+
+Scope = Literal["tasks", "skills", "admin"]
+
+
+class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scopes: `tasks` to submit and watch, `skills` to read and curate them, `admin` for everything."""
+
+    name: Name
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=3)]
+    project: str | None = None
+
+
+class KeyView(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    name: str
+    hint: str
+    scopes: list[str]
+    project: str | None
+    created_at: datetime
+    revoked_at: datetime | None
+
+    @classmethod
+    def of(cls, key: models.Key, names: dict[UUID, str]) -> Self:
+        return cls(**_columns(key, names))
+
+
+class KeyMade(KeyView, frozen=True, kw_only=True):
+    """`secret` is shown here and never again."""
+
+    secret: str
+
+
+class KeyController(Controller):
+    path = "/keys"
+    tags = ("Keys",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @post(summary="Make a key", responses=problems(400, 401, 403, 404))
+    async def create(self, data: JSONBody[NewKey], session: Db, access: Asking) -> KeyMade:
+        """Without a project the key is good for all; a key of one project makes keys of that project only."""
+        limited = data.project is not None or access.project_id is not None
+        project = await find_project(session, access, data.project) if limited else None
+        key, secret = await keys.create(session, data.name, sorted(set(data.scopes)), project.id if project else None)
+        await session.commit()
+        return KeyMade(secret=secret, **_columns(key, await projects.names(session)))
+
+    @get(summary="List keys", responses=problems(401, 403))
+    async def index(self, session: Db, access: Asking) -> list[KeyView]:
+        """Revoked ones included. Never a secret."""
+        names = await projects.names(session)
+        return [KeyView.of(key, names) for key in await keys.list_all(session) if _sees(access, key)]
+
+    @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
+    async def revoke(self, key_id: FromPath[UUID], session: Db, access: Asking) -> None:
+        """From now on it opens nothing."""
+        there = {key.id for key in await keys.list_all(session) if _sees(access, key)}
+        if key_id not in there:
+            raise NotFoundError(f"no key has the id {key_id}")
+        await keys.revoke(session, key_id)
+        await session.commit()
+
+
+def _sees(access: Access, key: models.Key) -> bool:
+    return access.project_id is None or key.project_id == access.project_id
+
+
+def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, object]:
+    row = {name: getattr(key, name) for name in KeyView.__struct_fields__ if name != "project"}
+    return {**row, "project": names[key.project_id] if key.project_id else None}

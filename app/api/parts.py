@@ -1,0 +1,40 @@
+"""What the edge needs of the parts below it, as protocols, so that each can be handed in."""
+
+from collections.abc import Mapping
+from typing import Protocol
+from uuid import UUID
+
+import httpx
+import msgspec
+
+from app.api.feed import EventFeed
+from app.api.health import Probe
+from app.db.session import Sessions
+from app.records import Offer
+
+
+class Work(Protocol):
+    """The runner, as the edge sees it."""
+
+    def wake(self) -> None:
+        """There may be work, or a task to cancel. Missing a call costs a moment, never a task."""
+        ...
+
+
+class Search(Protocol):
+    """The skill library, as the edge sees it."""
+
+    async def find(
+        self, project_id: UUID, instruction: str, scenario: str | None, limit: int
+    ) -> list[Offer]: ...
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the HTTP application stands on."""
+
+    sessions: Sessions
+    feed: EventFeed
+    work: Work
+    library: Search
+    client: httpx.AsyncClient  # fetches OpenAPI documents
+    probes: Mapping[str, Probe]

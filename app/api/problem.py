@@ -1,0 +1,100 @@
+"""From our errors to HTTP answers (RFC 9457); nothing below the API knows about responses."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.types import ExceptionHandlersMap
+from sqlalchemy.exc import DataError, OperationalError
+
+from app.errors import AppError, ConflictError, DatabaseError, ForbiddenError, InvalidError, NotFoundError
+from app.errors import UnauthorizedError
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError)
+_NAMES = {kind.status: kind.__name__ for kind in _KINDS}
+
+AnyRequest = Request[Any, Any, Any]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every error answer. `field` is the part of the request that is wrong, where that is known."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    error: str
+    field: str | None = None
+
+
+def problems(*statuses: int) -> dict[int, ResponseSpec]:
+    """The error answers a handler declares for the OpenAPI document."""
+    return {
+        status: ResponseSpec(
+            Problem, description=HTTPStatus(status).phrase, generate_examples=False, media_type=MEDIA_TYPE
+        )
+        for status in statuses
+    }
+
+
+def answer(
+    status: int,
+    error: str,
+    detail: str,
+    *,
+    field: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response[Problem]:
+    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, error=error, field=field)
+    return Response(body, status_code=status, media_type=MEDIA_TYPE, headers=headers)
+
+
+def _answer_app_error(_: AnyRequest, error: AppError) -> Response[Problem]:
+    headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else None
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("a part failed", error=type(error).__name__, detail=str(error), cause=repr(error.__cause__))
+    return answer(error.status, type(error).__name__, str(error), headers=headers)
+
+
+def _answer_http_exception(_: AnyRequest, error: HTTPException) -> Response[Problem]:
+    """What the framework found wrong before our code ran: the route, the method, the body, a parameter."""
+    status = HTTPStatus(error.status_code)
+    name = _NAMES.get(status, f"{status.phrase.title().replace(' ', '')}Error")
+    first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
+    if not isinstance(first, dict):
+        return answer(status, name, error.detail or status.phrase, headers=error.headers)
+    field = first.get("key")
+    detail = f"{field}: {first['message']}" if field and field != "data" else str(first["message"])
+    return answer(status, name, detail, field=field, headers=error.headers)
+
+
+def _answer_refused_value(_: AnyRequest, error: DataError) -> Response[Problem]:
+    return answer(400, InvalidError.__name__, f"a value cannot be stored: {error.orig}")
+
+
+def _answer_database_down(_: AnyRequest, error: OperationalError) -> Response[Problem]:
+    log.error("the database does not answer", cause=str(error.orig))
+    return answer(503, DatabaseError.__name__, "the database does not answer; try again in a moment")
+
+
+def _answer_bug(request: AnyRequest, error: Exception) -> Response[Problem]:
+    """The last resort: the caller learns nothing of our insides, the log everything."""
+    log.error("a request broke", method=request.method, path=request.url.path, exc_info=error)
+    return answer(500, "InternalError", "internal error; the server's log says more")
+
+
+HANDLERS: ExceptionHandlersMap = {
+    AppError: _answer_app_error,
+    HTTPException: _answer_http_exception,
+    DataError: _answer_refused_value,
+    OperationalError: _answer_database_down,
+    Exception: _answer_bug,
+}

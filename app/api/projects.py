@@ -1,0 +1,68 @@
+"""Projects: what isolates."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, delete, get, post
+from litestar.params import FromPath, JSONBody
+
+from app.api.access import Asking, Db, find_project
+from app.api.fields import Name
+from app.api.problem import problems
+from app.db import models, projects
+from app.errors import ForbiddenError
+
+
+class NewProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Name
+
+
+class ProjectView(msgspec.Struct, frozen=True):
+    id: UUID
+    name: str
+    created_at: datetime
+
+    @classmethod
+    def of(cls, project: models.Project) -> Self:
+        return cls(project.id, project.name, project.created_at)
+
+
+class ProjectController(Controller):
+    path = "/projects"
+    tags = ("Projects",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(
+        opt={"scope": "admin"}, summary="Make a project", responses=problems(400, 401, 403, 409)
+    )
+    async def create(self, data: JSONBody[NewProject], session: Db, access: Asking) -> ProjectView:
+        """With release 1, the base model, serving it."""
+        if access.project_id is not None:
+            raise ForbiddenError("a key of one project cannot make another; use an administrator's key")
+        project = await projects.create(session, data.name)
+        await session.commit()
+        return ProjectView.of(project)
+
+    @get(summary="List projects", responses=problems(401, 403))
+    async def index(self, session: Db, access: Asking) -> list[ProjectView]:
+        """Those the key may see, by name."""
+        rows = await projects.list_all(session)
+        return [ProjectView.of(row) for row in rows if access.sees(row.id)]
+
+    @get("/{name:str}", summary="Show a project", responses=problems(401, 403, 404))
+    async def show(self, name: FromPath[str], session: Db, access: Asking) -> ProjectView:
+        return ProjectView.of(await find_project(session, access, name))
+
+    @delete(
+        "/{name:str}",
+        opt={"scope": "admin"},
+        summary="Delete a project and all it holds",
+        responses=problems(401, 403, 404),
+    )
+    async def remove(self, name: FromPath[str], session: Db, access: Asking) -> None:
+        """Its tasks, trajectories, skills, APIs, releases and keys go with it, for good."""
+        project = await find_project(session, access, name)
+        await projects.delete(session, project.id)
+        await session.commit()

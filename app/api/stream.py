@@ -1,0 +1,86 @@
+"""GET a task's events as they happen (server-sent events)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import FromPath, HeaderParameter
+from litestar.response import ServerSentEvent
+from litestar.response.sse import ServerSentEventMessage
+
+from app.api.access import Asking, find_task
+from app.api.feed import EventFeed
+from app.api.problem import problems
+from app.db import events, tasks
+from app.db.models import TaskEvent, TaskState
+from app.db.session import Sessions
+
+PING_SECONDS = 15.0
+_ENDED = {TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED}
+_AT_ONCE = 500  # events read in one go
+
+_ABOUT = ResponseSpec(
+    None,
+    description="`event` is turn, call, observation, skill or done; `id` counts up; `data` is JSON. "
+    "Send the last id as `Last-Event-ID` to go on from there. A comment comes every 15 s; after `done` it ends.",
+    media_type="text/event-stream",
+    generate_examples=False,
+)
+
+
+class StreamController(Controller):
+    path = "/tasks/{task_id:uuid}/events"
+    tags = ("Tasks",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+    responses = {200: _ABOUT, **problems(400, 401, 403, 404)}  # noqa: RUF012
+
+    @get(summary="Events of a task, live", media_type="text/event-stream")
+    async def follow(
+        self,
+        task_id: FromPath[UUID],
+        access: Asking,
+        sessions: NamedDependency[Sessions],
+        feed: NamedDependency[EventFeed],
+        last_event_id: Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0)] = 0,
+    ) -> ServerSentEvent:
+        """What has happened so far, then what happens next, up to `done`."""
+        async with sessions() as session:
+            task = await find_task(session, access, task_id)
+        return ServerSentEvent(_tell(sessions, feed, task.id, last_event_id))
+
+
+async def _tell(
+    sessions: Sessions, feed: EventFeed, task_id: UUID, seen: int
+) -> AsyncIterator[ServerSentEventMessage]:
+    """No session is held between two looks; an idle stream costs a dictionary entry."""
+    with feed.subscribe(task_id) as news:
+        while True:
+            news.clear()  # before looking: what happens meanwhile wakes us again
+            async with sessions() as session:
+                state = (await tasks.get(session, task_id)).state  # before the events: the last is stored first
+                rows = await events.after(session, task_id, seen, _AT_ONCE)
+            for row in rows:
+                yield _message(row)
+                seen = row.seq
+            if state in _ENDED and len(rows) < _AT_ONCE:
+                return
+            if not rows and not await _wait(news):
+                yield ServerSentEventMessage(comment="ping", data=None)
+
+
+async def _wait(news: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _message(row: TaskEvent) -> ServerSentEventMessage:
+    return ServerSentEventMessage(data=msgspec.json.encode(row.data), event=row.kind, id=row.seq)

@@ -1,0 +1,132 @@
+"""What POST /v1/tasks takes: one task, or a list of them."""
+
+import ast
+import hashlib
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Access, find_project
+from app.api.fields import Scenario, Text
+from app.db import models, tasks
+from app.errors import InvalidError
+
+Instruction = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=20_000,
+        pattern=r"^[^\x00]*$",
+        description="what to do, in plain words",
+        examples=["archive every one of my mails from iris"],
+    ),
+]
+Check = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=50_000,
+        pattern=r"^[^\x00]*$",
+        description="Python run after the task in a sandbox of its own, with read access to the same APIs; "
+        "it finds the task's answer in `answer` and sets `score`, a number from 0 to 1",
+        examples=["score = float(len(apis.mail.list_mails(folder='inbox')) == 0)"],
+    ),
+]
+Variables = Annotated[
+    dict[Text, Text],
+    msgspec.Meta(max_length=100, description="values for the server variables of the project's OpenAPI documents"),
+]
+ProjectOf = Annotated[
+    str, msgspec.Meta(description="default: the key's own project, or the only one", examples=["demo"])
+]
+
+
+class NewTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task. Tasks of one `scenario` ask for the same thing with other details; a label is optional."""
+
+    instruction: Instruction
+    project: ProjectOf | None = None
+    scenario: Scenario | None = None
+    variables: Variables = {}
+    use_skills: bool = True
+    check: Check | None = None
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either the fields of one task, or `tasks`: up to 1,000 of them, accepted together or not at all."""
+
+    instruction: Instruction | UnsetType = UNSET
+    project: ProjectOf | None = None
+    scenario: Scenario | None = None
+    variables: Variables = {}
+    use_skills: bool = True
+    check: Check | None = None
+    tasks: Annotated[list[NewTask], msgspec.Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
+
+    @property
+    def is_list(self) -> bool:
+        return self.tasks is not UNSET
+
+    def all(self) -> list[NewTask]:
+        """The tasks asked for. Raises InvalidError where the request is neither one task nor a list."""
+        tasks = self.tasks if self.tasks is not UNSET else [self._alone()]
+        if self.tasks is not UNSET and self != Submission(tasks=self.tasks):
+            raise InvalidError("send either the fields of one task or `tasks`, not both")
+        for task in tasks:
+            if not task.instruction.strip():
+                raise InvalidError("instruction: say in words what is to be done; blanks are not enough")
+            if task.check is not None:
+                _refuse_unparsable(task.check)
+        return tasks
+
+    def digest(self) -> str:
+        """The same for the same request: tells a repeated submission from another one under the same key."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+    def _alone(self) -> NewTask:
+        if self.instruction is UNSET:
+            raise InvalidError("instruction: missing; say in words what is to be done")
+        return NewTask(
+            instruction=self.instruction,
+            project=self.project,
+            scenario=self.scenario,
+            variables=self.variables,
+            use_skills=self.use_skills,
+            check=self.check,
+        )
+
+
+async def submit_all(
+    session: AsyncSession, access: Access, submission: Submission, key: str | None
+) -> list[models.Task]:
+    """Stores every task, or raises and stores none. The caller commits.
+
+    Each task of a submission has the caller's idempotency key with its place, so a repeat meets all of them.
+    """
+    wanted = submission.all()
+    digest = submission.digest() if key else None
+    owners = {name: await find_project(session, access, name) for name in {task.project for task in wanted}}
+    return [
+        await tasks.submit(
+            session,
+            owners[task.project].id,
+            instruction=task.instruction,
+            scenario=task.scenario,
+            variables=dict(task.variables),
+            use_skills=task.use_skills,
+            check_code=task.check,
+            idempotency_key=f"{key}#{place}" if key else None,
+            request_digest=digest,
+        )
+        for place, task in enumerate(wanted)
+    ]
+
+
+def _refuse_unparsable(check: str) -> None:
+    try:
+        ast.parse(check)
+    except SyntaxError as error:
+        raise InvalidError(f"check: not valid Python, line {error.lineno}: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:
+        raise InvalidError("check: too deeply nested to be parsed") from error

@@ -1,0 +1,153 @@
+"""A task as the caller sees it."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, projects, releases, skills
+from app.records import Json, Stop
+
+
+class Links(msgspec.Struct, frozen=True):
+    """Where to look next."""
+
+    self: str
+    events: str
+    trajectory: str
+
+    @classmethod
+    def of(cls, task_id: UUID) -> "Links":
+        own = f"/v1/tasks/{task_id}"
+        return cls(own, f"{own}/events", f"{own}/trajectory")
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The task is safely stored and will be taken up in turn."""
+
+    id: UUID
+    state: models.TaskState
+    links: Links
+
+    @classmethod
+    def of(cls, task: models.Task) -> Self:
+        return cls(task.id, task.state, Links.of(task.id))
+
+
+class AcceptedMany(msgspec.Struct, frozen=True):
+    """In the order they were sent."""
+
+    tasks: list[Accepted]
+
+
+class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A task in a list."""
+
+    id: UUID
+    project: str
+    instruction: str
+    scenario: str | None
+    state: models.TaskState
+    stop: Stop | None  # how the rollout ended
+    answer: Json
+    failure: str | None  # why it could not be carried out
+    score: float | None
+    turns: int
+    generated_tokens: int
+    calls: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, task: models.Task, project: str) -> "TaskLine":
+        return TaskLine(project=project, **_columns(task))
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Newest first. `next_cursor` is null on the last page."""
+
+    tasks: list[TaskLine]
+    next_cursor: str | None
+
+
+class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill, and the task that made it."""
+
+    id: UUID
+    name: str
+    version: int
+    task_id: UUID | None
+
+    @classmethod
+    def of(cls, skill: models.Skill) -> Self:
+        return cls(id=skill.id, name=skill.name, version=skill.version, task_id=skill.task_id)
+
+
+class TaskSkills(msgspec.Struct, frozen=True):
+    """`offered` were put before the agent, `used` are those of them it called, `written` are new."""
+
+    offered: list[SkillRef]
+    used: list[SkillRef]
+    written: list[SkillRef]
+
+
+class ServedBy(msgspec.Struct, frozen=True):
+    """The release that the task was pinned to when it began."""
+
+    number: int
+    model: str
+
+
+class TaskView(TaskLine, frozen=True, kw_only=True):
+    """Everything about one task but its turns, which /trajectory has."""
+
+    skills: TaskSkills
+    release: ServedBy | None
+    variables: dict[str, Json]
+    use_skills: bool
+    check: str | None
+    cancel_requested: bool
+    attempt: int
+    seconds: float | None  # from the first start to the end
+    links: Links
+
+    @classmethod
+    def whole(
+        cls, task: models.Task, project: str, skills: TaskSkills, release: models.Release | None
+    ) -> "TaskView":
+        started, finished = task.started_at, task.finished_at
+        return TaskView(
+            project=project,
+            skills=skills,
+            release=ServedBy(release.number, release.model) if release else None,
+            variables=task.variables,
+            use_skills=task.use_skills,
+            check=task.check_code,
+            cancel_requested=task.cancel_requested,
+            attempt=task.attempt,
+            seconds=(finished - started).total_seconds() if started and finished else None,
+            links=Links.of(task.id),
+            **_columns(task),
+        )
+
+
+async def view_task(session: AsyncSession, task: models.Task) -> TaskView:
+    names = await projects.names(session)
+    release = await releases.get(session, task.release_id) if task.release_id else None
+    return TaskView.whole(task, names[task.project_id], await _skills_of(session, task.id), release)
+
+
+async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
+    offers = await skills.offers_to(session, task_id)
+    return TaskSkills(
+        offered=[SkillRef.of(skill) for _, skill in offers],
+        used=[SkillRef.of(skill) for offer, skill in offers if offer.calls],
+        written=[SkillRef.of(skill) for skill in await skills.made_by(session, task_id)],
+    )
+
+
+def _columns(task: models.Task) -> dict[str, Json]:
+    return {name: getattr(task, name) for name in TaskLine.__struct_fields__ if name != "project"}

@@ -1,0 +1,101 @@
+"""POST a task, then ask how it went."""
+
+from typing import Annotated
+from uuid import UUID
+
+from litestar import Controller, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody
+
+from app.api.access import Asking, Db, find_task, project_filter
+from app.api.fields import Cursor, Limit, ProjectName, Since, Until
+from app.api.parts import Work
+from app.api.problem import problems
+from app.api.submission import Submission, submit_all
+from app.api.task_view import Accepted, AcceptedMany, TaskLine, TaskPage, TaskView, view_task
+from app.db import events, models, projects, tasks
+from app.records import Stop
+
+IdempotencyKey = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="a submission sent again under the same key is the same submission: no task is made twice",
+    ),
+]
+
+
+class TaskController(Controller):
+    path = "/tasks"
+    tags = ("Tasks",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(status_code=202, summary="Submit one task or many", responses=problems(400, 401, 403, 404, 409, 413))
+    async def submit(
+        self,
+        data: JSONBody[Submission],
+        session: Db,
+        access: Asking,
+        work: NamedDependency[Work],
+        idempotency_key: IdempotencyKey = None,
+    ) -> Accepted | AcceptedMany:
+        """Stored at once, carried out in turn. All tasks of one submission are accepted, or none."""
+        rows = await submit_all(session, access, data, idempotency_key)
+        await session.commit()  # before waking the runner, which must be able to see the rows
+        work.wake()
+        accepted = [Accepted.of(row) for row in rows]
+        return AcceptedMany(accepted) if data.is_list else accepted[0]
+
+    @get(summary="List tasks", responses=problems(400, 401, 403, 404))
+    async def index(
+        self,
+        session: Db,
+        access: Asking,
+        project: ProjectName = None,
+        state: FromQuery[models.TaskState | None] = None,
+        stop: FromQuery[Stop | None] = None,
+        scenario: FromQuery[str | None] = None,
+        created_after: Since = None,
+        created_before: Until = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> TaskPage:
+        """Newest first."""
+        rows, next_cursor = await tasks.page(
+            session,
+            project_id=await project_filter(session, access, project),
+            state=state,
+            stop=stop,
+            scenario=scenario,
+            created_after=created_after,
+            created_before=created_before,
+            cursor=cursor,
+            limit=limit,
+        )
+        names = await projects.names(session)
+        return TaskPage([TaskLine.of(row, names[row.project_id]) for row in rows], next_cursor)
+
+    @get("/{task_id:uuid}", summary="How a task stands", responses=problems(400, 401, 403, 404))
+    async def show(self, task_id: FromPath[UUID], session: Db, access: Asking) -> TaskView:
+        """Its state and answer, what it cost, which skills it was offered, used and wrote, and what served it."""
+        return await view_task(session, await find_task(session, access, task_id))
+
+    @post(
+        "/{task_id:uuid}/cancel",
+        status_code=202,
+        summary="Cancel a task",
+        responses=problems(400, 401, 403, 404, 409),
+    )
+    async def cancel(
+        self, task_id: FromPath[UUID], session: Db, access: Asking, work: NamedDependency[Work]
+    ) -> TaskView:
+        """A waiting task is cancelled at once, a running one within a second or so. 409 if it has ended."""
+        await find_task(session, access, task_id)
+        task = await tasks.request_cancel(session, task_id)
+        if task.state is models.TaskState.CANCELLED:
+            await events.append(session, task_id, "done", {"state": task.state.value})
+        await session.commit()
+        work.wake()
+        return await view_task(session, task)

@@ -1,0 +1,108 @@
+"""GET the full record of a task: every turn with its tokens, logprobs, observation and calls."""
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, get
+from litestar.params import FromPath, QueryParameter
+from msgspec import UNSET, UnsetType
+
+from app.api.access import Asking, Db, find_task
+from app.api.problem import problems
+from app.db import trajectories
+from app.errors import NotFoundError
+from app.records import Call, Json, Offer, Policy, Stop, Trajectory, Turn, Use
+
+
+class TurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn. Tokens `span[0]` to `span[1]` of the sequence are the policy's own, all others it was given."""
+
+    text: str
+    finish: str
+    observation: str
+    outcome: str
+    calls: tuple[Call, ...]
+    uses: tuple[Use, ...]
+    engine_seconds: float
+    sandbox_seconds: float
+    extends: bool  # False: the prompt was rendered anew, and the sequence begins again with this turn
+    span: tuple[int, int]
+    context_ids: tuple[int, ...] | UnsetType = UNSET  # what is new in the prompt
+    sampled_ids: tuple[int, ...] | UnsetType = UNSET
+    logprobs: tuple[float, ...] | UnsetType = UNSET  # of the sampled ids
+
+
+class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """The sequence is context_ids and sampled_ids of all turns in order."""
+
+    task_id: UUID
+    policy: Policy
+    profile: str
+    stop: Stop
+    detail: str
+    answer: Json
+    seconds: float
+    offered: tuple[Offer, ...]
+    turns: tuple[TurnView, ...]
+
+
+class TrajectoryController(Controller):
+    path = "/tasks/{task_id:uuid}/trajectory"
+    tags = ("Tasks",)
+    opt = {"scope": "tasks"}  # noqa: RUF012  (the framework copies it)
+    responses = problems(400, 401, 403, 404)
+
+    @get(summary="Every turn of a task")
+    async def show(
+        self,
+        task_id: FromPath[UUID],
+        session: Db,
+        access: Asking,
+        tokens: Annotated[bool, QueryParameter(description="false leaves token ids and logprobs out")] = True,
+    ) -> TrajectoryView:
+        """The record the rollout left. 404 until the rollout has ended."""
+        task = await find_task(session, access, task_id)
+        trajectory = await trajectories.of_task(session, task.id)
+        if trajectory is None:
+            raise NotFoundError(f"task {task.id} is {task.state.value}: it has left no trajectory")
+        return view(trajectory, tokens=tokens)
+
+
+def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
+    """Pure: where each turn's own tokens lie follows from the lengths before it."""
+    turns = []
+    position = 0
+    for turn in trajectory.turns:
+        start = (position if turn.extends else 0) + len(turn.context_ids)
+        position = start + len(turn.sampled_ids)
+        turns.append(_view_turn(turn, (start, position), tokens=tokens))
+    return TrajectoryView(
+        task_id=trajectory.task.id,
+        policy=trajectory.policy,
+        profile=trajectory.profile,
+        stop=trajectory.stop,
+        detail=trajectory.detail,
+        answer=trajectory.answer,
+        seconds=trajectory.seconds,
+        offered=trajectory.offered,
+        turns=tuple(turns),
+    )
+
+
+def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
+    return TurnView(
+        text=turn.text,
+        finish=turn.finish,
+        observation=turn.observation,
+        outcome=turn.outcome,
+        calls=turn.calls,
+        uses=turn.uses,
+        engine_seconds=turn.engine_seconds,
+        sandbox_seconds=turn.sandbox_seconds,
+        extends=turn.extends,
+        span=span,
+        context_ids=turn.context_ids if tokens else UNSET,
+        sampled_ids=turn.sampled_ids if tokens else UNSET,
+        logprobs=turn.logprobs if tokens else UNSET,
+    )
