@@ -26,7 +26,10 @@ class Chat:
 
     def __init__(self, tokenizer: ChatTokenizer, opening: Sequence[Message]) -> None:
         self._tokenizer = tokenizer
-        self._messages = list(opening)
+        self._special = [
+            token.content for token in tokenizer.tokenizer.get_added_tokens_decoder().values() if token.special
+        ]
+        self._messages = [self._plain(message.role, message.content) for message in opening]
         self._ids: tuple[int, ...] = ()
         self._seen = ""  # the text that the ids stand for, up to the last answer
         self._answer = ""
@@ -55,7 +58,13 @@ class Chat:
         self._seen = self._tokenizer.render(self._messages, generate=True)
         self._answer = turn.text
         self._ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in self._tokenizer.stop_ids
-        self._messages += [Message("assistant", turn.text), Message("user", turn.observation)]
+        self._messages += [Message("assistant", turn.text), self._plain("user", turn.observation)]
+
+    def _plain(self, role: str, content: str) -> Message:
+        """Text from outside cannot end its own message: special tokens in it are split by a space."""
+        for token in self._special:
+            content = content.replace(token, f"{token[:1]} {token[1:]}")
+        return Message(role, content)
 
     def _glue(self, text: str) -> str | None:
         """What the template adds after the last answer. None if it rewrote what went before, or nothing did."""

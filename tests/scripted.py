@@ -1,0 +1,84 @@
+"""An engine that says what a test tells it to, and a tokenizer to say it with: a byte is a token. No torch."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from app.engine.protocol import Completion, Sampling
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import EngineError
+
+END = "<|im_end|>"
+CHATML = """{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+def byte_tokenizer(directory: Path, *, template: str = CHATML, max_length: int = 32_768) -> ChatTokenizer:
+    """A model directory without weights, loaded."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", END])
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"max_position_embeddings": max_length, "vocab_size": len(alphabet) + 2}
+    (directory / "config.json").write_text(json.dumps(config), "utf-8")
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}), "utf-8")
+    (directory / "chat_template.jinja").write_text(template, "utf-8")
+    return ChatTokenizer.load(directory)
+
+
+def block(code: str) -> str:
+    """An answer that runs this code."""
+    return f"So be it.\n```python\n{code}\n```"
+
+
+Answer = str | EngineError
+Script = Callable[[str, int], Answer]
+"""From the prompt as text, and the number of turns in it so far, to the next answer."""
+
+
+class ScriptedEngine:
+    """Fulfils Engine. Given answers, it says them one by one; given a function, it asks that."""
+
+    def __init__(self, tokenizer: ChatTokenizer, *answers: Answer, script: Script | None = None) -> None:
+        self.prompts: list[str] = []
+        self.samplings: list[Sampling] = []
+        self.models: list[str] = []
+        self._tokenizer = tokenizer
+        self._answers = list(answers)
+        self._script = script
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        prompt = self._tokenizer.decode(prompt_ids)
+        self.prompts.append(prompt)
+        self.samplings.append(sampling)
+        self.models.append(model)
+        answer = await self._next(prompt)
+        if isinstance(answer, EngineError):
+            raise answer
+        ids = tuple(self._tokenizer.encode(answer + END))
+        finish = "stop" if len(ids) <= sampling.max_tokens else "length"
+        ids = ids[: sampling.max_tokens]
+        return Completion(ids, tuple(-0.5 for _ in ids), finish)
+
+    async def _next(self, prompt: str) -> Answer:
+        if self._script is not None:
+            return self._script(prompt, prompt.count("<|im_start|>assistant") - 1)
+        if not self._answers:
+            return EngineError("the script has no more answers")
+        return self._answers.pop(0)
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        self.models.append(f"{name} from {path}")
+
+    async def unload_adapter(self, name: str) -> None:
+        self.models.remove(name)

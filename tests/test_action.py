@@ -1,0 +1,27 @@
+"""Which code an answer wants run."""
+
+import pytest
+
+from app.agent.action import code_of
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("I look.\n```python\nprint(1)\n```\nDone.", "print(1)\n"),
+        ("```py\nprint(1)\n```", "print(1)\n"),
+        ("```\nprint(1)\n```", "print(1)\n"),
+        ("```Python \nprint(1)\n```", "print(1)\n"),
+        ("First: ```python\na = 1\n```\nthen\n```python\nb = 2\n```", "a = 1\n"),
+        ("```python\nprint(1)\nprint(", "print(1)\nprint("),
+        ("```python\nprint('```')\n```", "print('```')\n"),
+        ("```json\n{}\n```\nand now\n```python\nprint(2)\n```", "print(2)\n"),
+        ("```python\n    ```", None),
+        ("```python\n", None),
+        ("```json\n{}\n```", None),
+        ("I am done. `print(1)`", None),
+        ("", None),
+    ],
+)
+def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:
+    assert code_of(text) == code

@@ -1,0 +1,111 @@
+"""What the policy is shown, in both profiles."""
+
+from uuid import uuid4
+
+import pytest
+
+from app.agent.observation import RESTARTED
+from app.agent.prompt import PROFILES, choose_profile
+from app.engine.tokenizer import Message
+from app.errors import SettingError
+from app.records import Offer, Task
+from app.sandbox.protocol import Observation, RunStop
+
+FULL, COMPACT = PROFILES["full"], PROFILES["compact"]
+TASK = Task(uuid4(), "archive every one of my mails from omar")
+OFFER = Offer(
+    skill_id=uuid4(),
+    name="archive_mails_by_person",
+    version=1,
+    signature="archive_mails_by_person(name: str) -> int",
+    source="def archive_mails_by_person(name: str) -> int:\n    return 0\n",
+    instruction="archive every one of my mails from iris",
+)
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    '  File "<turn 1>", line 2, in <module>\n'
+    "    apis.mail.archive(id=3)\n    ^^^^^^^^^^^^^^^\n"
+    'ApiError: Response status code is 409: {"message": "call unlock first"}\n'
+)
+
+
+def test_compact_without_skills_is_the_instruction_and_nothing_else() -> None:
+    assert COMPACT.opening(TASK, [], {"mail": "mails"}) == [Message("user", TASK.instruction)]
+
+
+def test_compact_gives_each_skill_one_line_with_the_instruction_it_was_made_for() -> None:
+    [message] = COMPACT.opening(TASK, [OFFER], {})
+    assert message.content == (
+        "archive every one of my mails from omar\n"
+        "skills:\n"
+        "archive_mails_by_person(name: str) -> int: archive every one of my mails from iris"
+    )
+
+
+def test_compact_shows_the_error_as_its_last_line_alone() -> None:
+    observation = Observation(stdout="before\n\n", error=TRACEBACK, stop=RunStop.ERROR)
+    assert COMPACT.observation(observation) == (
+        'before\nApiError: Response status code is 409: {"message": "call unlock first"}'
+    )
+
+
+def test_compact_says_ok_where_there_is_nothing_to_say() -> None:
+    assert COMPACT.observation(Observation(stdout="\n")) == "ok"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_long_output_is_cut_at_a_line_and_keeps_the_error(profile: str) -> None:
+    stdout = "\n".join(f"line {number:04}" for number in range(2000))
+    shown = PROFILES[profile].observation(Observation(stdout=stdout, error=TRACEBACK, stop=RunStop.ERROR))
+    kept = [line for line in shown.splitlines() if line.startswith("line ")]
+    assert kept == [f"line {number:04}" for number in range(len(kept))]
+    lost = len(stdout) - len("\n".join(kept)) - 1
+    assert f"[{lost} characters cut]" in shown
+    assert "ApiError: Response status code is 409" in shown
+    assert len(shown) < 9000
+
+
+def test_compact_stays_within_two_thousand_characters_even_with_a_huge_error() -> None:
+    observation = Observation(stdout="x" * 9000, error="ValueError: " + "y" * 9000, stop=RunStop.ERROR)
+    assert len(COMPACT.observation(observation)) < 2100
+
+
+def test_full_offers_skills_as_source_with_the_instruction_they_were_made_for() -> None:
+    system, user = FULL.opening(TASK, [OFFER], {"mail": "Reads and files mails."})
+    assert "- mail: Reads and files mails." in system.content
+    assert OFFER.source.strip() in user.content
+    assert OFFER.instruction in user.content
+    assert user.content.endswith(f"Task: {TASK.instruction}")
+
+
+def test_full_names_the_look_ups_the_four_skill_operations_and_the_end() -> None:
+    system = FULL.opening(TASK, [], {})[0].content
+    for word in (
+        "show_app_descriptions", "show_api_descriptions", "show_api_doc", "show_signatures", "search",
+        "Generate", "Save", "Use", "Update", "apis.supervisor.complete_task(answer=42)",
+    ):  # fmt: skip
+        assert word in system
+
+
+def test_full_shows_the_whole_traceback() -> None:
+    shown = FULL.observation(Observation(stdout="", error=TRACEBACK, stop=RunStop.ERROR))
+    assert '  File "<turn 1>", line 2' in shown
+    assert shown.endswith('"call unlock first"}')
+
+
+@pytest.mark.parametrize("stop", [RunStop.WALL, RunStop.MEMORY, RunStop.CRASH, RunStop.CPU])
+def test_a_session_that_died_is_told_to_the_policy(stop: RunStop) -> None:
+    shown = FULL.observation(Observation(stdout="", stop=stop, alive=False))
+    assert RESTARTED in shown
+    assert COMPACT.observation(Observation(stdout="", stop=stop, alive=False)) != "ok"
+
+
+def test_the_setting_wins_over_the_card_and_full_is_the_default() -> None:
+    assert choose_profile("full", {"prompt_profile": "compact"}).name == "full"
+    assert choose_profile("", {"prompt_profile": "compact"}).name == "compact"
+    assert choose_profile("", {}).name == "full"
+
+
+def test_an_unknown_profile_is_refused_with_the_names_of_the_known_ones() -> None:
+    with pytest.raises(SettingError, match="full, compact"):
+        choose_profile("", {"prompt_profile": "tiny"})
