@@ -1,8 +1,9 @@
-"""What PostgreSQL can hold. Sandboxed code and live APIs may say more: NUL, half of a surrogate pair, NaN."""
+"""What can be stored. Sandboxed code and live APIs may say more: NUL, half of a surrogate pair, NaN, 2 ** 99."""
 
 import json
 import math
 
+import msgspec
 from sqlalchemy import Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
@@ -42,13 +43,24 @@ def to_json(value: Json) -> str:
     return json.dumps(_clean(value))
 
 
-def _clean(value: Json) -> Json:
+def pack(record: msgspec.Struct) -> bytes:
+    """As msgpack. Only what msgpack cannot say is changed, and a record without such comes back equal."""
+    try:
+        return msgspec.msgpack.encode(record)
+    except (UnicodeEncodeError, OverflowError):
+        return msgspec.msgpack.encode(_clean(msgspec.to_builtins(record), longest_int=63))
+
+
+def _clean(value: Json, longest_int: int | None = None) -> Json:
+    """`longest_int`: in bits; a longer one becomes text."""
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value if longest_int is None or value.bit_length() <= longest_int else str(value)
     if isinstance(value, dict):
-        return {storable(str(key)): _clean(each) for key, each in value.items()}
+        return {storable(str(key)): _clean(each, longest_int) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(each) for each in value]
+        return [_clean(each, longest_int) for each in value]
     return value

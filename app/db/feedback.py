@@ -1,0 +1,37 @@
+"""What people thought of results, in the database."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.errors import ConflictError, InvalidError, NotFoundError
+
+
+async def add(session: AsyncSession, task_id: UUID, score: float, comment: str | None = None) -> models.Feedback:
+    """The latest is the task's score, unless a check scored it. Raises InvalidError for a score outside [0, 1].
+
+    Raises NotFoundError, and ConflictError while the task has not ended.
+    """
+    if not 0 <= score <= 1:
+        raise InvalidError(f"a score lies between 0 and 1, not at {score}")
+    task = await session.get(models.Task, task_id, with_for_update=True)
+    if task is None:
+        raise NotFoundError(f"no task has the id {task_id}")
+    if task.finished_at is None:
+        raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
+    row = models.Feedback(task_id=task_id, score=score, comment=comment)
+    session.add(row)
+    await session.flush()
+    await session.execute(
+        update(models.Task).where(models.Task.id == task_id, ~models.Task.checked).values(score=score)
+    )
+    return row
+
+
+async def of_task(session: AsyncSession, task_id: UUID) -> Sequence[models.Feedback]:
+    """Oldest first."""
+    query = select(models.Feedback).where(models.Feedback.task_id == task_id).order_by(models.Feedback.created_at)
+    return (await session.scalars(query)).all()

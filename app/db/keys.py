@@ -1,0 +1,77 @@
+"""API keys in the database: only the sha256 of a secret is kept."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from enum import StrEnum
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.errors import InvalidError, NotFoundError
+
+_PREFIX = "sage_"
+_HINT = len(_PREFIX) + 4  # characters that people may see
+
+
+class Scope(StrEnum):
+    """What a key is good for."""
+
+    TASKS = "tasks"
+    SKILLS = "skills"
+    ADMIN = "admin"  # and everything else
+
+
+async def create(
+    session: AsyncSession, name: str, scopes: Sequence[str], project_id: UUID | None = None
+) -> tuple[models.Key, str]:
+    """The key and its secret, which cannot be read again. Raises InvalidError for an unknown scope."""
+    unknown = sorted(set(scopes) - set(Scope))
+    if unknown or not scopes:
+        raise InvalidError(f"scopes are any of {', '.join(Scope)}, not {', '.join(unknown) or 'none'}")
+    secret = _PREFIX + secrets.token_urlsafe(32)
+    key = models.Key(
+        name=name,
+        hash=_hash(secret),
+        hint=secret[:_HINT],
+        scopes=sorted(set(scopes)),
+        project_id=project_id,
+    )
+    session.add(key)
+    await session.flush()
+    return key, secret
+
+
+async def by_secret(session: AsyncSession, secret: str) -> models.Key | None:
+    """None: nobody's, or revoked."""
+    return await session.scalar(
+        select(models.Key).where(models.Key.hash == _hash(secret), models.Key.revoked_at.is_(None))
+    )
+
+
+async def listing(session: AsyncSession, project_id: UUID | None = None) -> Sequence[models.Key]:
+    """Oldest first, revoked ones too; with a project only its own."""
+    query = select(models.Key).order_by(models.Key.created_at)
+    if project_id is not None:
+        query = query.where(models.Key.project_id == project_id)
+    return (await session.scalars(query)).all()
+
+
+async def revoke(session: AsyncSession, key_id: UUID) -> models.Key:
+    """For good; again is no mistake. Raises NotFoundError."""
+    key = await session.scalar(
+        update(models.Key)
+        .where(models.Key.id == key_id)
+        .values(revoked_at=func.coalesce(models.Key.revoked_at, func.clock_timestamp()))
+        .returning(models.Key)
+        .execution_options(populate_existing=True)
+    )
+    if key is None:
+        raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
+    return key
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

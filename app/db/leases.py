@@ -1,0 +1,147 @@
+"""The accepted tasks are the queue. A runner holds a task by a lease, and writes to it only while it does."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.dialects.postgresql import INTERVAL
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.sql import expression
+
+from app.db import models
+from app.db.models import TASK_MOVES, TaskState
+from app.db.tasks import CHANNEL
+from app.errors import ConflictError
+from app.records import Json, Stop
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task ended. A score given here is the check's, and feedback does not change it."""
+
+    state: TaskState
+    stop: Stop | None = None
+    answer: Json = None
+    failure: str | None = None
+    score: float | None = None
+    turns: int = 0
+    generated_tokens: int = 0
+    calls: int = 0
+
+
+async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Task | None:
+    """The oldest task that waits or whose runner went silent, or None. Two runners never get the same one.
+
+    The first claim pins the active release and sets the clock that the sandbox shows.
+    """
+    task = models.Task
+    free = or_(
+        task.state == TaskState.ACCEPTED,
+        and_(task.state == TaskState.RUNNING, task.lease_until < func.clock_timestamp()),
+    )
+    oldest = (
+        select(task.id)
+        .where(free)
+        .order_by(task.created_at, task.id)
+        .with_for_update(skip_locked=True)
+        .limit(1)
+        .scalar_subquery()
+    )
+    active = (
+        select(models.Release.id)
+        .where(
+            models.Release.project_id == task.project_id,
+            models.Release.state == models.ReleaseState.ACTIVE,
+        )
+        .scalar_subquery()
+    )
+    return await session.scalar(
+        update(task)
+        .where(task.id == oldest)
+        .values(
+            state=TaskState.RUNNING,
+            owner=owner,
+            lease_until=_lease(lease_seconds),
+            attempt=task.attempt + 1,
+            started_at=func.coalesce(task.started_at, func.clock_timestamp()),
+            release_id=func.coalesce(task.release_id, active),
+        )
+        .returning(task)
+        .execution_options(populate_existing=True)
+    )
+
+
+async def extend(session: AsyncSession, owner: str, lease_seconds: float) -> dict[UUID, bool]:
+    """Renew the leases of everything the owner holds: task id -> is it to be cancelled?
+
+    A task that is missing was taken up by another, or deleted: its rollout here must stop.
+    """
+    rows = await session.execute(
+        update(models.Task)
+        .where(models.Task.owner == owner, models.Task.state == TaskState.RUNNING)
+        .values(lease_until=_lease(lease_seconds))
+        .returning(models.Task.id, models.Task.cancel_requested)
+    )
+    return {row.id: row.cancel_requested for row in rows}
+
+
+async def cancelled(session: AsyncSession, owner: str) -> set[UUID]:
+    """Of the tasks the owner holds, those that are to be cancelled."""
+    return set(
+        await session.scalars(
+            select(models.Task.id).where(
+                models.Task.owner == owner,
+                models.Task.state == TaskState.RUNNING,
+                models.Task.cancel_requested,
+            )
+        )
+    )
+
+
+async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
+    """Nobody else can take the task up before this transaction ends. ConflictError: somebody else has already."""
+    held = await session.scalar(
+        select(models.Task.id)
+        .where(models.Task.id == task_id, models.Task.owner == owner, models.Task.state == TaskState.RUNNING)
+        .with_for_update(read=True)
+    )
+    if held is None:
+        raise ConflictError(f"task {task_id} is no longer held by {owner}: drop it")
+
+
+async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Outcome) -> bool:
+    """False, and nothing is written: the task is no longer the owner's, and the rollout is to be dropped."""
+    if outcome.state not in TASK_MOVES[TaskState.RUNNING]:
+        raise ValueError(f"a task cannot end as {outcome.state}")
+    return await _write(
+        session,
+        and_(models.Task.id == task_id, models.Task.owner == owner),
+        checked=outcome.score is not None,
+        finished_at=func.clock_timestamp(),
+        owner=None,
+        lease_until=None,
+        **msgspec.structs.asdict(outcome),
+    ) == [task_id]
+
+
+async def hand_back(session: AsyncSession, owner: str) -> Sequence[UUID]:
+    """Everything the owner holds may be taken up by another at once, from where it stands."""
+    given = await _write(session, models.Task.owner == owner, owner=None, lease_until=func.clock_timestamp())
+    for task_id in given:
+        await session.execute(select(func.pg_notify(CHANNEL, str(task_id))))
+    return given
+
+
+async def _write(session: AsyncSession, which: ColumnElement[bool], **values: Json) -> Sequence[UUID]:
+    rows = await session.scalars(
+        update(models.Task)
+        .where(which, models.Task.state == TaskState.RUNNING)
+        .values(**values)
+        .returning(models.Task.id)
+    )
+    return rows.all()
+
+
+def _lease(seconds: float) -> ColumnElement[object]:
+    """By the database's clock: runners need not agree on the time."""
+    return func.clock_timestamp() + expression.cast(f"{seconds} seconds", INTERVAL)

@@ -1,0 +1,52 @@
+"""Projects in the database."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import delete as sql_delete
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.errors import ConflictError, NotFoundError
+
+
+async def create(session: AsyncSession, name: str) -> models.Project:
+    """A project and its first release, which serves the base model. Raises ConflictError if the name is taken."""
+    project: models.Project | None = await session.scalar(
+        insert(models.Project).values(name=name).on_conflict_do_nothing().returning(models.Project)
+    )
+    if project is None:
+        raise ConflictError(f"a project named {name!r} exists already: choose another name")
+    session.add(models.Release(project_id=project.id, number=1, state=models.ReleaseState.ACTIVE))
+    await session.flush()
+    return project
+
+
+async def by_name(session: AsyncSession, name: str) -> models.Project:
+    project = await session.scalar(select(models.Project).where(models.Project.name == name))
+    if project is None:
+        raise NotFoundError(f"no project is named {name!r}; GET /v1/projects lists them")
+    return project
+
+
+async def by_id(session: AsyncSession, project_id: UUID) -> models.Project:
+    project = await session.get(models.Project, project_id)
+    if project is None:
+        raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
+    return project
+
+
+async def list_all(session: AsyncSession) -> Sequence[models.Project]:
+    """By name."""
+    return (await session.scalars(select(models.Project).order_by(models.Project.name))).all()
+
+
+async def delete(session: AsyncSession, project_id: UUID) -> None:
+    """With everything in it. Raises NotFoundError."""
+    gone = await session.scalar(
+        sql_delete(models.Project).where(models.Project.id == project_id).returning(models.Project.id)
+    )
+    if gone is None:
+        raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")

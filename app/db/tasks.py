@@ -1,0 +1,127 @@
+"""Tasks in the database, as their submitter sees them. What a runner does with them is in `leases`."""
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import case, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import TaskState
+from app.db.page import Page, read_page
+from app.errors import ConflictError, NotFoundError
+from app.records import Stop
+
+CHANNEL = "sage_tasks"  # NOTIFY: a task may be claimed; its id is the payload
+
+
+class NewTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a submitter says. A key makes a repeated submission the same task; the digest tells it from another."""
+
+    instruction: str
+    scenario: str | None = None
+    variables: dict[str, str] = {}
+    use_skills: bool = True
+    check_code: str | None = None
+    idempotency_key: str | None = None
+    request_digest: str | None = None
+
+
+class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a listing is narrowed to. None: not at all."""
+
+    project_id: UUID | None = None
+    state: TaskState | None = None
+    stop: Stop | None = None
+    scenario: str | None = None
+    created_after: datetime | None = None  # or at that moment
+    created_before: datetime | None = None  # and not at that moment
+    min_score: float | None = None
+
+
+async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
+    """Put a task at the end of the queue. Runners hear of it when the transaction commits.
+
+    The same key and digest give the task that is there already; the key with another digest a ConflictError.
+    """
+    task: models.Task | None = await session.scalar(
+        insert(models.Task)
+        .values(project_id=project_id, **msgspec.structs.asdict(new))
+        .on_conflict_do_nothing(index_elements=["project_id", "idempotency_key"])
+        .returning(models.Task)
+    )
+    if task is None:
+        return await _first(session, project_id, new)
+    await session.execute(select(func.pg_notify(CHANNEL, str(task.id))))
+    return task
+
+
+async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = None) -> models.Task:
+    """Raises NotFoundError also for a task of another project than the one given."""
+    task = await session.get(models.Task, task_id, populate_existing=True)
+    if task is None or project_id not in (None, task.project_id):
+        raise NotFoundError(f"no task has the id {task_id}")
+    return task
+
+
+async def page(
+    session: AsyncSession, only: TaskFilter, *, cursor: str | None = None, limit: int = 50
+) -> Page[models.Task]:
+    """Newest first. Raises InvalidError for a cursor that is none of ours."""
+    task = models.Task
+    query = select(task)
+    for column, value in (
+        (task.project_id, only.project_id),
+        (task.state, only.state),
+        (task.stop, only.stop),
+        (task.scenario, only.scenario),
+    ):
+        if value is not None:
+            query = query.where(column == value)
+    if only.created_after is not None:
+        query = query.where(task.created_at >= only.created_after)
+    if only.created_before is not None:
+        query = query.where(task.created_at < only.created_before)
+    if only.min_score is not None:
+        query = query.where(task.score >= only.min_score)
+    return await read_page(session, query, task, cursor, limit)
+
+
+async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
+    """One that waits is cancelled at once, one that runs is flagged for its runner; again is no mistake.
+
+    Raises NotFoundError, and ConflictError if the task has ended otherwise.
+    """
+    waits = models.Task.state == TaskState.ACCEPTED
+    task = await session.scalar(
+        update(models.Task)
+        .where(models.Task.id == task_id, models.Task.state.in_([TaskState.ACCEPTED, TaskState.RUNNING]))
+        .values(
+            cancel_requested=True,
+            state=case((waits, TaskState.CANCELLED), else_=models.Task.state),
+            stop=case((waits, Stop.CANCELLED), else_=models.Task.stop),
+            finished_at=case((waits, func.clock_timestamp()), else_=models.Task.finished_at),
+        )
+        .returning(models.Task)
+        .execution_options(populate_existing=True)
+    )
+    if task is None:
+        task = await get(session, task_id)
+        if task.state != TaskState.CANCELLED:
+            raise ConflictError(f"task {task_id} is {task.state} already: there is nothing to cancel")
+    return task
+
+
+async def _first(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
+    task = await session.scalar(
+        select(models.Task).where(
+            models.Task.project_id == project_id, models.Task.idempotency_key == new.idempotency_key
+        )
+    )
+    if task is None or task.request_digest != new.request_digest:
+        raise ConflictError(
+            f"the idempotency key {new.idempotency_key!r} was used for another request: choose a new one"
+        )
+    return task

@@ -1,0 +1,52 @@
+"""The turns of a running task, in the database: stored before their code runs, replayed when it is resumed."""
+
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import leases, models
+from app.db.text import pack
+from app.records import Turn
+
+
+class RecordedTurn(msgspec.Struct, frozen=True):
+    """A turn of an earlier attempt."""
+
+    index: int
+    turn: Turn
+    ended: bool  # the observation is in it
+
+
+async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
+    """Commit this before the turn's code runs. ConflictError: the task is no longer the owner's."""
+    await leases.hold(session, task_id, owner)
+    record = pack(turn)
+    await session.execute(
+        insert(models.TaskTurn)
+        .values(task_id=task_id, index=index, record=record)
+        .on_conflict_do_update(index_elements=["task_id", "index"], set_={"record": record, "ended": False})
+    )
+
+
+async def end(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
+    """The turn with its observation. ConflictError: the task is no longer the owner's."""
+    await leases.hold(session, task_id, owner)
+    await session.execute(
+        update(models.TaskTurn)
+        .where(models.TaskTurn.task_id == task_id, models.TaskTurn.index == index)
+        .values(record=pack(turn), ended=True)
+    )
+
+
+async def of_task(session: AsyncSession, task_id: UUID) -> list[RecordedTurn]:
+    """In order."""
+    rows = await session.scalars(
+        select(models.TaskTurn)
+        .where(models.TaskTurn.task_id == task_id)
+        .order_by(models.TaskTurn.index)
+        .execution_options(populate_existing=True)
+    )
+    return [RecordedTurn(row.index, msgspec.msgpack.decode(row.record, type=Turn), row.ended) for row in rows]
