@@ -51,7 +51,7 @@ class References:
         reference = node.get("$ref")
         if isinstance(reference, str):
             target = self._referred(reference, where, depth)
-            result = merged({"allOf": [target], **result}) if result else target
+            result = _sendable(merged({"allOf": [target], **result})) if result else target
         return _nullable(result) if node.get("nullable") is True else result
 
     def _referred(self, reference: str, where: str, depth: int) -> dict[str, Json]:
@@ -92,7 +92,7 @@ class References:
                 result[word] = {name: self.schema(each, f"{where}/{name}", depth) for name, each in value.items()}
             elif _usable(word, value):
                 result[word] = value
-        return merged(_bounded(result | _typed(node.get("type")), node))
+        return _sendable(merged(_bounded(result | _typed(node.get("type")), node)))
 
 
 def _usable(word: str, value: Any) -> bool:
@@ -133,6 +133,13 @@ def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Jso
         if node.get(exclusive) is True and bound in schema:
             schema[exclusive] = schema.pop(bound)
     return schema
+
+
+def _sendable(schema: dict[str, Json]) -> dict[str, Json]:
+    """A required field that is read-only is required of answers alone."""
+    fields = schema.get("properties", {})
+    needed = [name for name in schema.get("required", ()) if fields.get(name, {}).get("readOnly") is not True]
+    return schema if len(needed) == len(schema.get("required", ())) else {**schema, "required": needed}
 
 
 def _nullable(schema: dict[str, Json]) -> dict[str, Json]:

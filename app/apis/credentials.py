@@ -1,0 +1,47 @@
+"""What proves to an API who is calling. It is put in at the gateway, and never seen by the agent's code."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from app.records import Json
+
+
+class Credentials(Protocol):
+    async def headers(self, app: str) -> dict[str, str]:
+        """The headers to send with every call to an app; {} where it needs none."""
+        ...
+
+
+class BearerTokens:
+    """One token per app, kept as it was given."""
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        self._tokens = dict(tokens)
+
+    async def headers(self, app: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._tokens[app]}"} if app in self._tokens else {}
+
+
+def secrets(headers: Mapping[str, str]) -> list[str]:
+    """What must not be read back out of an answer: each value, and what follows its scheme; longest first.
+
+    >>> secrets({"Authorization": "Bearer abc"})
+    ['Bearer abc', 'abc']
+    """
+    found = {part for value in headers.values() for part in (value, value.rpartition(" ")[2]) if part}
+    return sorted(found, key=len, reverse=True)
+
+
+def scrub(value: Json, hidden: Sequence[str]) -> Json:
+    """The same value with every secret in its texts and keys replaced by ***."""
+    if not hidden:
+        return value
+    if isinstance(value, str):
+        for secret in hidden:
+            value = value.replace(secret, "***")
+        return value
+    if isinstance(value, list):
+        return [scrub(each, hidden) for each in value]
+    if isinstance(value, dict):
+        return {scrub(name, hidden): scrub(each, hidden) for name, each in value.items()}
+    return value

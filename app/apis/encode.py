@@ -1,0 +1,138 @@
+"""Arguments written the way the document says they travel (OpenAPI 3.1, section 4.8.12.3). Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import quote, urlencode
+from uuid import uuid4
+
+import msgspec
+
+from app.apis.catalog import Operation, Parameter
+from app.records import Json
+from app.sandbox.protocol import HostError
+
+_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+_HEADER = re.compile(r"[\t\x20-\x7e]*")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What goes out: where to, below the server's URL, and with what."""
+
+    target: str  # path and query, percent-encoded
+    headers: dict[str, str]
+    content: bytes | None
+
+
+def encode(operation: Operation, arguments: Mapping[str, Json]) -> Message:
+    """Raises HostError, a ValidationError, for a value that cannot travel where the document puts it."""
+    places: dict[str, list[tuple[Parameter, Json]]] = {}
+    for parameter in operation.parameters:
+        if parameter.name in arguments:
+            places.setdefault(parameter.place, []).append((parameter, arguments[parameter.name]))
+    path = operation.path
+    for parameter, value in places.get("path", ()):
+        path = path.replace("{" + parameter.wire_name + "}", _segment(parameter, value))
+    query = [pair for parameter, value in places.get("query", ()) for pair in _pairs(parameter, value)]
+    headers = {parameter.wire_name: _header(parameter, value) for parameter, value in places.get("header", ())}
+    if cookies := [pair for parameter, value in places.get("cookie", ()) for pair in _pairs(parameter, value)]:
+        headers["Cookie"] = "; ".join(f"{quote(name, safe='')}={quote(each, safe='')}" for name, each in cookies)
+    content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
+    if content_type:
+        headers["Content-Type"] = content_type
+    return Message(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, headers, content)
+
+
+def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
+    """Name and value of each part of a query or a cookie. A null is left out."""
+    name, style = parameter.wire_name, parameter.style
+    if value is None:
+        return []
+    if style == "json":
+        return [(name, msgspec.json.encode(value).decode())]
+    if isinstance(value, dict):
+        if style == "deepObject":
+            return [(f"{name}[{key}]", _text(each)) for key, each in value.items() if each is not None]
+        if parameter.explode:
+            return [(key, _text(each)) for key, each in value.items() if each is not None]
+        value = [part for pair in value.items() for part in pair]
+    if isinstance(value, list):
+        if parameter.explode and style == "form":
+            return [(name, _text(each)) for each in value]
+        return [(name, _SEPARATORS.get(style, ",").join(map(_text, value)))]
+    return [(name, _text(value))]
+
+
+def _segment(parameter: Parameter, value: Json) -> str:
+    """A piece of the path that cannot become another path."""
+    text = ",".join(quote(part, safe="") for part in _parts(parameter, value))
+    if text in ("", ".", ".."):
+        raise HostError("ValidationError", f"argument {parameter.name!r}: {text!r} cannot be part of an address")
+    return text
+
+
+def _header(parameter: Parameter, value: Json) -> str:
+    text = ",".join(_parts(parameter, value))
+    if not _HEADER.fullmatch(text):
+        raise HostError(
+            "ValidationError", f"argument {parameter.name!r} is sent as a header, which takes printable ASCII only"
+        )
+    return text
+
+
+def _parts(parameter: Parameter, value: Json) -> list[str]:
+    """Style `simple`: what is joined by commas."""
+    if parameter.style == "json":
+        return [msgspec.json.encode(value).decode()]
+    if isinstance(value, list):
+        return [_text(each) for each in value]
+    if isinstance(value, dict):
+        if parameter.explode:
+            return [f"{key}={_text(each)}" for key, each in value.items()]
+        return [_text(part) for pair in value.items() for part in pair]
+    return [_text(value)]
+
+
+def _text(value: Json) -> str:
+    """Scalars as JSON writes them, texts without quotes, null as nothing; what is nested deeper as JSON."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | None, str]:
+    if not fields and not (operation.body_required and operation.body_is_object):
+        return None, ""
+    media_type = operation.body_type
+    value = fields if operation.body_is_object else fields["body"]
+    if "json" in media_type:
+        return msgspec.json.encode(value), media_type
+    if isinstance(value, Mapping) and media_type.startswith("multipart/form-data"):
+        return _multipart(operation, value)
+    if isinstance(value, Mapping):
+        pairs = [(name, _text(each)) for name, listed in value.items() for each in _many(listed)]
+        return urlencode(pairs).encode(), media_type
+    return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
+
+
+def _many(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
+    """Fields as parts of a form; those the document calls binary are sent as files of text."""
+    files = {
+        each.wire_name
+        for each in operation.parameters
+        if each.place == "body" and each.schema.get("format") == "binary"
+    }
+    boundary = uuid4().hex
+    parts: list[str] = []
+    for name, listed in fields.items():
+        for each in _many(listed):
+            quoted = name.replace("\\", "\\\\").replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+            file = f'; filename="{quoted}"' if name in files else ""
+            parts.append(
+                f'--{boundary}\r\nContent-Disposition: form-data; name="{quoted}"{file}\r\n\r\n{_text(each)}\r\n'
+            )
+    return f"{''.join(parts)}--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"

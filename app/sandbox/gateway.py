@@ -1,0 +1,173 @@
+"""The only way out of the sandbox to live APIs: checked, limited, with credentials, and journalled."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import httpx
+import msgspec
+
+from app.apis import docs
+from app.apis.builtin import COMPLETE_TASK, with_builtins
+from app.apis.catalog import App, Catalog, Operation
+from app.apis.credentials import Credentials, scrub, secrets
+from app.apis.encode import Message, encode
+from app.apis.names import nearest
+from app.apis.request import bind
+from app.records import Call, Json
+from app.sandbox.exchange import Exchange
+from app.sandbox.journal import InDoubt, Journal
+from app.sandbox.protocol import HostError
+
+_NO_VARIABLES: Final[Mapping[str, str]] = {}
+_VARIABLE = re.compile(r"\{([^{}]+)\}")
+_HARMLESS = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot turn one address into another
+
+
+class Gateway:
+    """Fulfils HostCall for one rollout. Not for concurrent use: a session has one call in flight.
+
+    `variables` fill the servers' addresses, `allowed` says which "app.operation" may be called, `read_only` lets
+    only safe methods pass, and `max_calls` counts what goes out. Looking things up and completing the task are
+    answered here: they are neither counted nor journalled.
+    """
+
+    def __init__(  # noqa: PLR0913 - one door, many rules
+        self,
+        catalog: Catalog,
+        client: httpx.AsyncClient,
+        *,
+        variables: Mapping[str, str] = _NO_VARIABLES,
+        credentials: Credentials | None = None,
+        journal: Journal | None = None,
+        allowed: Callable[[str], bool] | None = None,
+        read_only: bool = False,
+        max_calls: int = 200,
+        timeout: float = 30,
+        allow_private_hosts: bool = True,
+    ) -> None:
+        self._catalog = with_builtins(catalog)
+        self._exchange = Exchange(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
+        self._variables = variables
+        self._credentials = credentials
+        self._journal = journal
+        self._allowed = allowed
+        self._read_only = read_only
+        self._max_calls = max_calls
+        self._made = 0
+        self._calls: list[Call] = []
+        self.turn = 0
+        self.completed = False
+        self.answer: Json = None
+        self.status = ""  # what the agent said of its own success when it completed the task
+        self.call_limit_hit = False
+        self.in_doubt: str | None = None
+
+    def names(self) -> dict[str, list[str]]:
+        """The operations of each app, the built-in ones included."""
+        return self._catalog.names()
+
+    def take_calls(self) -> tuple[Call, ...]:
+        """The calls since this was last asked."""
+        taken, self._calls = tuple(self._calls), []
+        return taken
+
+    async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+        """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on."""
+        app, operation = self._find(api)
+        arguments = bind(operation, args, kwargs)
+        if not operation.method:
+            return self._built_in(operation, arguments)
+        message = encode(operation, arguments)
+        url = self._address(app, operation) + message.target
+        self._admit(operation)
+        call = Call(seq=self._made, turn=self.turn, api=api, arguments=arguments)
+        self._made += 1
+        done = await self._recorded(call, operation.safe) or await self._send(call, operation, url, message)
+        self._calls.append(done)
+        if done.error is not None:
+            kind, _, text = done.error.partition(": ")
+            raise HostError(kind, text)
+        return done.result
+
+    def _find(self, api: str) -> tuple[App, Operation]:
+        app_name, _, name = api.partition(".")
+        app = self._catalog.apps.get(app_name)
+        if app is None:
+            raise HostError("AttributeError", f"no app {app_name!r}: {nearest(app_name, self._catalog.apps)}")
+        operation = app.operations.get(name)
+        if operation is None:
+            raise HostError("AttributeError", f"{app_name} has no API {name!r}: {nearest(name, app.operations)}")
+        return app, operation
+
+    def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
+        if operation is not COMPLETE_TASK:
+            return _LOOK_UPS[operation.name](self._catalog, **arguments)
+        self.completed = True
+        self.answer = arguments.get("answer")
+        self.status = arguments.get("status", "success")
+        return {"message": "the task is complete"}
+
+    def _address(self, app: App, operation: Operation) -> str:
+        """The server's URL with its variables filled in."""
+
+        def fill(found: re.Match[str]) -> str:
+            name = found[1]
+            if name not in self._variables:
+                if name in app.variables:
+                    return app.variables[name]
+                raise HostError(
+                    "ApiError", f"the address of {app.name} needs {name!r}, which the task does not give"
+                )
+            if not _HARMLESS.fullmatch(self._variables[name]):
+                raise HostError("ApiError", f"the task's {name!r} cannot be part of the address of {app.name}")
+            return self._variables[name]
+
+        return _VARIABLE.sub(fill, operation.server or app.server).rstrip("/")
+
+    def _admit(self, operation: Operation) -> None:
+        if self._allowed is not None and not self._allowed(operation.api):
+            raise HostError("PermissionError", f"{operation.api} may not be called here")
+        if self._read_only and not operation.safe:
+            raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
+        if self._made >= self._max_calls:
+            self.call_limit_hit = True
+            raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
+
+    async def _recorded(self, call: Call, repeatable: bool) -> Call | None:
+        if self._journal is None:
+            return None
+        try:
+            return await self._journal.begin(call, repeatable)
+        except InDoubt as doubt:
+            self.in_doubt = doubt.api
+            raise HostError("InDoubt", str(doubt)) from doubt
+
+    async def _send(self, call: Call, operation: Operation, url: str, message: Message) -> Call:
+        """The call with its result or its error in it, secrets removed, as the journal has it."""
+        proof = await self._credentials.headers(operation.app) if self._credentials else {}
+        hidden = secrets(proof)
+        result: Json = None
+        error: str | None = None
+        started = time.perf_counter()
+        try:
+            known = {name.lower() for name in proof}
+            headers = {name: text for name, text in message.headers.items() if name.lower() not in known} | proof
+            result = scrub(await self._exchange.send(operation.method, url, headers, message.content), hidden)
+        except HostError as raised:
+            error = scrub(f"{raised.kind}: {raised.message}", hidden)
+        seconds = time.perf_counter() - started
+        done = msgspec.structs.replace(call, result=result, error=error, seconds=seconds)
+        if self._journal is not None:
+            await self._journal.end(done)
+        return done
+
+
+_LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
+    "show_app_descriptions": docs.show_app_descriptions,
+    "show_api_descriptions": docs.show_api_descriptions,
+    "show_api_doc": docs.show_api_doc,
+    "show_signatures": docs.show_signatures,
+    "search": docs.search,
+}
