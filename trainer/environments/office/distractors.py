@@ -1,0 +1,43 @@
+"""Skills that look close to what a task needs and are not: what a library offers once it has grown."""
+
+from random import Random
+from uuid import UUID
+
+from app.errors import InvalidError
+from app.records import Offer
+from trainer.environments.office import solution
+from trainer.environments.office.site import Site
+from trainer.environments.office.split import templates_of
+from trainer.environments.office.templates import Template, parse
+
+_NEAR = 0.7  # the share that differs from the task's template in one respect only
+
+
+def distractors(instruction: str, site: Site, rng: Random, count: int) -> list[Offer]:
+    """Right solutions at this site of other templates of the train split, none of them twice."""
+    asked = parse(instruction)
+    if asked is None:
+        raise InvalidError(f"no template asks: {instruction[:80]}")
+    others = [template for template in templates_of("train") if template != asked[0]]
+    near = [template for template in others if _shared(template, asked[0]) == 2]
+    chosen: list[Template] = []
+    while len(chosen) < count:
+        template = rng.choice(near if near and rng.random() < _NEAR else others)
+        if template not in chosen:
+            chosen.append(template)
+    return [_offer(template, site, rng) for template in chosen]
+
+
+def _shared(one: Template, other: Template) -> int:
+    return (one.app == other.app) + (one.verb == other.verb) + (one.selector == other.selector)
+
+
+def _offer(template: Template, site: Site, rng: Random) -> Offer:
+    return Offer(
+        skill_id=UUID(int=rng.getrandbits(128)),
+        name=template.function,
+        version=1,
+        signature=solution.signature(template),
+        source=solution.function(template, site),
+        instruction=rng.choice(template.phrasings).format(value=rng.choice(template.values)),
+    )

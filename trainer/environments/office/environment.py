@@ -1,0 +1,73 @@
+"""The office suite as an environment: services in this process, spoken to over ASGI, a world for every rollout."""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import httpx
+
+from app.apis.catalog import Catalog
+from app.apis.openapi import parse_document
+from app.records import Stop, Task, Trajectory
+from trainer.environment import Scenario, Split, Verdict
+from trainer.environments.office.documents import APP_NAMES, document
+from trainer.environments.office.scenarios import draw, place_at, task_at
+from trainer.environments.office.services import create_services
+from trainer.environments.office.site import Site
+from trainer.environments.office.verifier import verdict
+from trainer.environments.office.worlds import Worlds
+
+_BASE = "http://office"
+_NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
+
+
+class OfficeWorld:
+    """One task in a world of its own. Fulfils `World`."""
+
+    def __init__(self, task: Task, worlds: Worlds, client: httpx.AsyncClient) -> None:
+        self.task = task
+        self.client = client
+        self.now = _NOW
+        self.site = Site.of(place_at(task).site)
+        self._worlds = worlds
+
+    @property
+    def catalog(self) -> Catalog:
+        return catalog_of(self.site.seed)
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        world = self._worlds.get(self.task.variables["world"])
+        return verdict(world, trajectory.answer, completed=trajectory.stop is Stop.COMPLETED)
+
+
+class OfficeEnvironment:
+    """Fulfils `Environment`. With `site`, all scenarios are set at that one site, as in a real deployment."""
+
+    def __init__(self, site: int | None = None) -> None:
+        self._site = site
+        self._worlds = Worlds()
+        services: Any = create_services(admin_token=secrets.token_hex(16), worlds=self._worlds)
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(services), base_url=_BASE)
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
+        return draw(split, count, seed, site=self._site)
+
+    @asynccontextmanager
+    async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[OfficeWorld]:
+        del scenario  # the task's world says all
+        fresh = task_at(place_at(task), nonce=secrets.token_hex(4))
+        world = fresh.variables["world"]
+        try:
+            yield OfficeWorld(fresh, self._worlds, self._client)
+        finally:
+            self._worlds.forget(world)
+
+
+@lru_cache(maxsize=512)
+def catalog_of(site: int) -> Catalog:
+    """The apps of a site, read from the documents that its services publish."""
+    documents = {app: document(Site.of(site), app, _BASE) for app in APP_NAMES}
+    return Catalog({app: parse_document(app, each) for app, each in documents.items()})

@@ -1,0 +1,49 @@
+"""Scenarios without end: each draws a template of its split, a seed and a site."""
+
+from random import Random
+
+from app.records import Task
+from trainer.environment import Scenario, Split
+from trainer.environments.office.site import Site
+from trainer.environments.office.split import templates_of
+from trainer.environments.office.tasks import TASKS, Place, place_of
+from trainer.environments.office.templates import TEMPLATES, Template
+
+_SITES = 1_000_000
+
+
+def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> list[Scenario]:
+    """`count` scenarios, the same for the same seed; the first ones stay the same when more are drawn.
+
+    Every template of the split comes once before one comes twice. With `site`, all are set at that site.
+    """
+    rng = Random(f"{split} {seed}")
+    scenarios: list[Scenario] = []
+    while len(scenarios) < count:
+        templates = list(templates_of(split))
+        rng.shuffle(templates)
+        for template in templates[: count - len(scenarios)]:
+            drawn = rng.randrange(1, _SITES)
+            scenarios.append(scenario(template, rng.randrange(10**9), drawn if site is None else site))
+    return scenarios
+
+
+def scenario(template: Template, seed: int, site: int) -> Scenario:
+    position = TEMPLATES.index(template)
+    places = [Place(template=position, seed=seed, site=site, index=index) for index in range(TASKS)]
+    return Scenario(places[0].scenario, template.name, seed, tuple(map(task_at, places)))
+
+
+def task_at(place: Place, nonce: str = "") -> Task:
+    """The task as the agent gets it, in a world of its own for each nonce."""
+    world = {"world": place.world(nonce)}
+    return Task(place.task_id, place.instruction, scenario=place.scenario, variables=world)
+
+
+def place_at(task: Task) -> Place:
+    """Where a task of ours is set."""
+    return place_of(task.variables["world"])
+
+
+def site_of(scenario: Scenario) -> Site:
+    return Site.of(place_at(scenario.tasks[0]).site)

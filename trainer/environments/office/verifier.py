@@ -1,0 +1,61 @@
+"""Judges a task by what became of its world and by the answer, not by how it was done."""
+
+from app.errors import NotFoundError
+from app.records import Json
+from trainer.environment import Verdict
+from trainer.environments.office.items import Item, matches
+from trainer.environments.office.tasks import Place
+from trainer.environments.office.worlds import WorldState
+
+
+def verdict(world: WorldState, answer: Json, *, completed: bool = True) -> Verdict:
+    """One check for each change that was asked for, one that nothing else changed, one on the answer.
+
+    NotFoundError for a world without a task, such as the demo.
+    """
+    place = world.place
+    if place is None:
+        raise NotFoundError(f"world {world.name} has no task to judge")
+    items = world.items(place.kind.app)
+    selected = [item for item in items if matches(item, place, world.groups)]
+    changing = _to_change(selected, place)
+    failures = [f for item in changing if (f := _unchanged(item, place))]
+    if other := _other_changes(world, changing):
+        failures.append(f"changed without being asked: {other}")
+    if wrong := _wrong_answer(selected, place, answer, completed):
+        failures.append(wrong)
+    total = len(changing) + 2
+    return Verdict(total - len(failures), total, tuple(failures))
+
+
+def _to_change(selected: list[Item], place: Place) -> list[Item]:
+    if place.kind.verb == "top":
+        return [max(selected, key=lambda item: item.number)]
+    return selected if place.kind.role else []
+
+
+def _unchanged(item: Item, place: Place) -> str | None:
+    if item.done == {place.kind.role}:
+        return None
+    return f"{place.kind.app} {item.id}: expected {place.kind.role}, found {sorted(item.done) or 'no change'}"
+
+
+def _other_changes(world: WorldState, asked: list[Item]) -> str | None:
+    allowed = {id(item) for item in asked}
+    found = [
+        f"{app} {item.id}"
+        for app, items in world.touched.items()
+        for item in items
+        if item.done and id(item) not in allowed
+    ]
+    return ", ".join(found) or None
+
+
+def _wrong_answer(selected: list[Item], place: Place, answer: Json, completed: bool) -> str | None:
+    if not completed:
+        return "the task was not completed"
+    if place.kind.role:
+        return None if answer in (None, "") else "an answer was given where none was asked for"
+    expected = len(selected) if place.kind.verb == "count" else sum(item.number for item in selected)
+    right = not isinstance(answer, bool) and answer in (expected, str(expected))
+    return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"

@@ -1,0 +1,83 @@
+"""The worlds that are alive: each made from its id at the first touch, kept apart, forgotten when old."""
+
+from collections import OrderedDict
+from hashlib import blake2b
+
+from app.errors import NotFoundError
+from trainer.environments.office.apps import APPS
+from trainer.environments.office.items import Item, groups_of, items_of
+from trainer.environments.office.tasks import DEMO, Place, place_of
+
+
+class WorldState:
+    """All that can change in one world. An app's items are made when it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.place: Place | None = None if name == DEMO else place_of(name)
+        self.site = self.place.site if self.place else 0
+        self.groups = groups_of(self.place)
+        self._items: dict[str, list[Item]] = {}
+        self._sessions: dict[str, tuple[str, list[Item]]] = {}
+
+    @property
+    def touched(self) -> dict[str, list[Item]]:
+        """The apps that were used so far: elsewhere nothing can have changed."""
+        return self._items
+
+    def items(self, app: str) -> list[Item]:
+        if app not in self._items:
+            self._items[app] = items_of(app, self.place)
+        return self._items[app]
+
+    def password(self, app: str) -> str:
+        return _secret(f"password {self.name} {app}")
+
+    def log_in(self, app: str) -> str:
+        """A new session. Its pages stay as they are now: what is removed later leaves a gap, nothing moves up."""
+        token = _secret(f"session {self.name} {app} {len(self._sessions)}")
+        listed = [item for item in self.items(app) if not item.removed] if app in APPS else []
+        self._sessions[token] = (app, listed)
+        return token
+
+    def session(self, app: str, token: str) -> list[Item] | None:
+        """What the session lists; None if the token is not of this app."""
+        owner, listed = self._sessions.get(token, ("", []))
+        return listed if owner == app else None
+
+
+class Worlds:
+    """Every world by its id. At most `capacity`: the one longest untouched goes first, the demo never."""
+
+    def __init__(self, capacity: int = 20_000) -> None:
+        self._capacity = capacity
+        self._alive: OrderedDict[str, WorldState] = OrderedDict()
+        self._demo = WorldState(DEMO)
+
+    def at(self, site: int, name: str) -> WorldState:
+        """The world, if it is one of this site; else NotFoundError."""
+        world = self.get(name)
+        if world.site != site:
+            raise NotFoundError(f"world {name} is at site {world.site}, not at {site}")
+        return world
+
+    def get(self, name: str) -> WorldState:
+        if name == DEMO:
+            return self._demo
+        world = self._alive.get(name)
+        if world is None:
+            world = self._alive[name] = WorldState(name)
+            if len(self._alive) > self._capacity:
+                self._alive.popitem(last=False)
+        self._alive.move_to_end(name)
+        return world
+
+    def forget(self, name: str) -> None:
+        """As if it had never been touched."""
+        if name == DEMO:
+            self._demo = WorldState(DEMO)
+        self._alive.pop(name, None)
+
+
+def _secret(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()
