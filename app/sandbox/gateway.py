@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import httpx
@@ -55,8 +56,9 @@ class Gateway:
         self._allowed = allowed
         self._read_only = read_only
         self._max_calls = max_calls
-        self._made = 0
+        self.made = 0  # calls so far, and the `seq` of the next; a resumed rollout goes on where it was
         self._calls: list[Call] = []
+        self._recalled: deque[Call] = deque()
         self.turn = 0
         self.completed = False
         self.answer: Json = None
@@ -67,6 +69,18 @@ class Gateway:
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
         return self._catalog.names()
+
+    @property
+    def catalog(self) -> Catalog:
+        """What may be looked up: the project's apps, api_docs and supervisor."""
+        return self._catalog
+
+    def recall(self, calls: Sequence[Call]) -> None:
+        """Answer the next calls from these, in order, without sending them: the same code is run again.
+
+        A call that is not the one recalled is in doubt, since the code has taken another way.
+        """
+        self._recalled = deque(calls)
 
     def take_calls(self) -> tuple[Call, ...]:
         """The calls since this was last asked."""
@@ -79,17 +93,30 @@ class Gateway:
         arguments = bind(operation, args, kwargs)
         if not operation.method:
             return self._built_in(operation, arguments)
-        message = encode(operation, arguments)
-        url = self._address(app, operation) + message.target
-        self._admit(operation)
-        call = Call(seq=self._made, turn=self.turn, api=api, arguments=arguments)
-        self._made += 1
-        done = await self._recorded(call, operation.safe) or await self._send(call, operation, url, message)
+        done = self._remembered(api, arguments) or await self._carry_out(app, operation, arguments)
+        self.made = max(self.made, done.seq + 1)
         self._calls.append(done)
         if done.error is not None:
             kind, _, text = done.error.partition(": ")
             raise HostError(kind, text)
         return done.result
+
+    def _remembered(self, api: str, arguments: dict[str, Json]) -> Call | None:
+        if not self._recalled:
+            return None
+        call = self._recalled.popleft()
+        if (call.api, call.arguments) != (api, arguments):
+            self.in_doubt = api
+            raise HostError("InDoubt", f"{api} is called where {call.api} was called the first time")
+        return call
+
+    async def _carry_out(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
+        message = encode(operation, arguments)
+        url = self._address(app, operation) + message.target
+        self._admit(operation)
+        call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
+        self.made += 1
+        return await self._recorded(call, operation.safe) or await self._send(call, operation, url, message)
 
     def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
@@ -131,7 +158,7 @@ class Gateway:
             raise HostError("PermissionError", f"{operation.api} may not be called here")
         if self._read_only and not operation.safe:
             raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
-        if self._made >= self._max_calls:
+        if self.made >= self._max_calls:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
 
