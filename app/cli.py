@@ -86,7 +86,9 @@ def keys_group() -> None:
 
 @keys_group.command()
 @click.argument("name")
-@click.option("--scope", "scopes", multiple=True, type=click.Choice(["tasks", "skills", "admin"]), default=["admin"])
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice(["tasks", "skills", "admin"]), default=["admin"]
+)
 @click.option("--project", help="the only project the key is good for")
 def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
     """Make a key and show it, once."""

@@ -33,6 +33,10 @@ class Engine(Protocol):
         """Sample one continuation from `model`: "base" or the name of a loaded adapter. Raises EngineError."""
         ...
 
+
+class AdapterHost(Protocol):
+    """What a server of adapters can do beside."""
+
     async def load_adapter(self, name: str, path: Path) -> None: ...
 
     async def unload_adapter(self, name: str) -> None: ...

@@ -1,0 +1,32 @@
+"""Samples on disk: a few megabytes for millions of tokens."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainer.batch import Sample
+
+
+def save_samples(samples: Sequence[Sample], path: Path) -> None:
+    """Write samples so that a crash leaves no half a file under this name."""
+    partial = path.with_suffix(".partial.npz")
+    np.savez_compressed(
+        partial,
+        ids=np.array([token for sample in samples for token in sample.ids], dtype=np.uint16),
+        sampled=np.array([each for sample in samples for each in sample.sampled], dtype=np.bool_),
+        lengths=np.array([len(sample.ids) for sample in samples], dtype=np.uint32),
+    )
+    partial.rename(path)
+
+
+def load_samples(paths: Iterable[Path]) -> list[Sample]:
+    """All samples of some files, in order."""
+    return [sample for path in paths for sample in _load(path)]
+
+
+def _load(path: Path) -> list[Sample]:
+    with np.load(path) as stored:
+        ends = np.cumsum(stored["lengths"])[:-1]
+        ids, sampled = np.split(stored["ids"], ends), np.split(stored["sampled"], ends)
+    return [Sample(tuple(a.tolist()), tuple(b.tolist())) for a, b in zip(ids, sampled, strict=True)]

@@ -1,0 +1,113 @@
+"""Teaches the seed policy: copying drills, then supervised steps on demonstrations.
+
+It needs torch, transformers and the work directory that the demonstrations were written to, nothing of the rest:
+run it where a GPU is (`python -m trainer.seed_policy.train WORK --device cuda`), and go on with the result here.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+from tokenizers import Tokenizer
+from torch.nn import Module
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
+
+from trainer.batch import Sample
+from trainer.model import pick_device
+from trainer.seed_policy.drill import drills
+from trainer.seed_policy.samples import load_samples
+from trainer.seed_policy.tokenizer import END, PAD
+from trainer.sft import SftSettings, Step, train_sft
+
+MAX_LENGTH = 2048
+_DRILL_WORDS = "drill_words.json"
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """Size and schooling of the seed policy."""
+
+    seed: int = 0
+    hidden: int = 160
+    layers: int = 6
+    heads: int = 5  # of 32: the smallest head that vLLM serves
+    mlp: int = 448
+    drill_steps: int = 1000
+    steps: int = 6000
+    tokens: int = 32_768  # per step
+    lr: float = 2e-3
+
+
+def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
+    """A freshly initialised Qwen2, the same for the same seed."""
+    torch.manual_seed(recipe.seed)
+    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        Qwen2Config(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=recipe.hidden,
+            intermediate_size=recipe.mlp,
+            num_hidden_layers=recipe.layers,
+            num_attention_heads=recipe.heads,
+            num_key_value_heads=1,
+            max_position_embeddings=MAX_LENGTH,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=end,
+            pad_token_id=pad,
+        ),
+        attn_implementation="eager",
+    )
+    return model
+
+
+def train(work: Path, recipe: Recipe, device: torch.device) -> PreTrainedModel:
+    """All of it, from checkpoints in `work` where there are any. Returns the model on the CPU."""
+    tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+    words = msgspec.json.decode((work / _DRILL_WORDS).read_bytes(), type=list[str])
+    model = new_model(recipe, tokenizer)
+    Module.to(model, device)
+    for name, pairs in (("drill-short", (1, 4)), ("drill-long", (3, 16))):
+        samples = drills(tokenizer, words, 40_000, pairs, recipe.seed)
+        _phase(work, name, model, samples, recipe, recipe.drill_steps)
+    demonstrations = load_samples(sorted(work.glob("demonstrations-*.npz")))
+    _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
+    Module.to(model, "cpu")
+    return model
+
+
+def write_drill_words(work: Path, words: list[str]) -> None:
+    """What the drills are made of; kept beside the tokenizer so that training needs no world."""
+    (work / _DRILL_WORDS).write_bytes(msgspec.json.encode(sorted(words)))
+
+
+def _phase(
+    work: Path, name: str, model: PreTrainedModel, samples: list[Sample], recipe: Recipe, steps: int
+) -> None:
+    settings = SftSettings(steps=steps, lr=recipe.lr, tokens=recipe.tokens, seed=recipe.seed)
+    with tqdm(total=steps, desc=name, file=sys.stderr) as bar:
+
+        def report(step: Step) -> None:
+            bar.update(step.index - bar.n)
+            if step.index % 20 == 0:
+                bar.set_postfix(loss=f"{step.loss:.4f}", accuracy=f"{step.accuracy:.4f}")
+
+        train_sft(model, samples, settings, work / f"{name}.checkpoint", report)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--device", default="auto")
+    for name, value in msgspec.structs.asdict(Recipe()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    given = vars(parser.parse_args())
+    work, device = given.pop("work"), pick_device(given.pop("device"))
+    torch.set_float32_matmul_precision("high")
+    train(work, Recipe(**given), device).save_pretrained(work / "model")
+
+
+if __name__ == "__main__":
+    main()
