@@ -11,6 +11,7 @@ import msgspec
 
 from app.agent.action import code_of
 from app.agent.chat import Chat, Prompt
+from app.agent.halt import ParkedError
 from app.agent.limits import RolloutLimits
 from app.agent.prompt import Profile
 from app.agent.repl import DivergedError, Repl, Start
@@ -98,7 +99,7 @@ class _Rollout:
     async def carry_out(self, watcher: Watcher) -> End:
         try:
             async with asyncio.timeout(self._agent.limits.seconds) as clock:
-                watcher.attach(clock)
+                watcher.halt.attach(clock)
                 await self._resume(watcher)
                 return await self._go_on(watcher)
         except DivergedError as error:
@@ -106,7 +107,9 @@ class _Rollout:
         except TimeoutError:
             if not clock.expired():
                 raise
-            stop = Stop.CANCELLED if watcher.halted else Stop.WALL_LIMIT
+            if watcher.halt.parked and not watcher.halt.pulled:
+                raise ParkedError from None
+            stop = Stop.CANCELLED if watcher.halt.pulled else Stop.WALL_LIMIT
             self._keep_unfinished(stop.value)
             return stop, ""
         finally:
@@ -133,7 +136,8 @@ class _Rollout:
                     Stop.CONTEXT_FULL,
                     f"{len(prompt.ids)} of {self._agent.tokenizer.max_length} tokens are taken",
                 )
-            turn = await self._sample(prompt, room)
+            with watcher.halt.lossless():
+                turn = await self._sample(prompt, room)
             await watcher.sampled(len(self.turns), turn)
             await self._run(turn, watcher)
         return end

@@ -64,7 +64,7 @@ class Gateway:
         self.answer: Json = None
         self.status = ""  # what the agent said of its own success when it completed the task
         self.call_limit_hit = False
-        self.in_doubt: str | None = None
+        self.in_doubt: str | None = None  # why no call is answered any more
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -93,6 +93,8 @@ class Gateway:
         arguments = bind(operation, args, kwargs)
         if not operation.method:
             return self._built_in(operation, arguments)
+        if self.in_doubt is not None:
+            raise HostError("InDoubt", self.in_doubt)
         done = self._remembered(api, arguments) or await self._carry_out(app, operation, arguments)
         self.made = max(self.made, done.seq + 1)
         self._calls.append(done)
@@ -106,8 +108,8 @@ class Gateway:
             return None
         call = self._recalled.popleft()
         if (call.api, call.arguments) != (api, arguments):
-            self.in_doubt = api
-            raise HostError("InDoubt", f"{api} is called where {call.api} was called the first time")
+            self.in_doubt = f"run again, the code called {api} where it had called {call.api}, or with other values"
+            raise HostError("InDoubt", self.in_doubt)
         return call
 
     async def _carry_out(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
@@ -168,8 +170,8 @@ class Gateway:
         try:
             return await self._journal.begin(call, repeatable)
         except InDoubt as doubt:
-            self.in_doubt = doubt.api
-            raise HostError("InDoubt", str(doubt)) from doubt
+            self.in_doubt = str(doubt)
+            raise HostError("InDoubt", self.in_doubt) from doubt
 
     async def _send(self, call: Call, operation: Operation, url: str, message: Message) -> Call:
         """The call with its result or its error in it, secrets removed, as the journal has it."""

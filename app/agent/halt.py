@@ -1,0 +1,49 @@
+"""Ends a rollout from outside, whatever it is doing."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class ParkedError(Exception):
+    """The rollout was stopped where it can be resumed: between two turns. It has no trajectory yet."""
+
+
+class Halt:
+    """Two ways to stop: pulled means at once and for good, parked means at the next point without loss."""
+
+    def __init__(self) -> None:
+        self.pulled = False
+        self.parked = False
+        self._lossless = False
+        self._clock: asyncio.Timeout | None = None
+
+    def pull(self) -> None:
+        self.pulled = True
+        self._ring()
+
+    def park(self) -> None:
+        self.parked = True
+        if self._lossless:
+            self._ring()
+
+    def attach(self, clock: asyncio.Timeout) -> None:
+        """The rollout hands over the clock it runs by."""
+        self._clock = clock
+        if self.pulled:
+            self._ring()
+
+    @contextmanager
+    def lossless(self) -> Iterator[None]:
+        """What runs in here can be stopped and done again."""
+        self._lossless = True
+        if self.parked:
+            self._ring()
+        try:
+            yield
+        finally:
+            self._lossless = False
+
+    def _ring(self) -> None:
+        if self._clock is not None and not self._clock.expired():
+            self._clock.reschedule(asyncio.get_running_loop().time())
