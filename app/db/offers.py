@@ -1,0 +1,143 @@
+"""Which skills a task was offered and used, in the database: the edges from the tasks that made them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import TaskState
+from app.records import Offer, Stop, Trajectory
+
+
+class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One edge: the skill that task `made_by` made was put before task `task_id`."""
+
+    skill_id: UUID
+    made_by: UUID | None
+    task_id: UUID
+    instruction: str  # of the task it was put before
+    position: int  # among its offers, from 1
+    calls: int
+    returned: int  # of the calls, those that returned instead of raising
+    state: TaskState
+    stop: Stop | None
+    score: float | None
+    created_at: datetime
+
+
+class SkillStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counted in tasks. A use is a success if the task scored at least 0.5 or, without a score, was completed."""
+
+    offers: int = 0
+    uses: int = 0  # the skill returned at least once
+    successes: int = 0
+
+
+async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) -> None:
+    """In their order. What was recorded before stays: a task keeps the offers it began with."""
+    rows = [
+        {"task_id": task_id, "skill_id": offer.skill_id, "position": position, "ranks": offer.ranks}
+        for position, offer in enumerate(offers, start=1)
+    ]
+    if rows:
+        await session.execute(insert(models.SkillOffer).values(rows).on_conflict_do_nothing())
+
+
+async def record_uses(session: AsyncSession, trajectory: Trajectory) -> None:
+    """What became of the offers, counted from the turns. Recorded again it counts anew."""
+    calls: Counter[str] = Counter()
+    returned: Counter[str] = Counter()
+    for use in (use for turn in trajectory.turns for use in turn.uses if use.inherited):
+        calls[use.function] += use.calls
+        returned[use.function] += use.returned
+    for offer in trajectory.offered:
+        await session.execute(
+            update(models.SkillOffer)
+            .where(models.SkillOffer.task_id == trajectory.task.id, models.SkillOffer.skill_id == offer.skill_id)
+            .values(calls=calls[offer.name], returned=returned[offer.name])
+        )
+
+
+async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.SkillOffer, models.Skill]]:
+    """In the order they were offered."""
+    rows = await session.execute(
+        select(models.SkillOffer, models.Skill)
+        .join(models.Skill, models.Skill.id == models.SkillOffer.skill_id)
+        .where(models.SkillOffer.task_id == task_id)
+        .order_by(models.SkillOffer.position)
+        .execution_options(populate_existing=True)
+    )
+    return [(offer, skill) for offer, skill in rows]
+
+
+async def offered(session: AsyncSession, task_id: UUID) -> list[Offer]:
+    """What an earlier attempt put before the agent, for one that resumes it."""
+    return [
+        Offer(
+            skill_id=skill.id,
+            name=skill.name,
+            version=skill.version,
+            signature=skill.signature,
+            source=skill.source,
+            instruction=skill.instruction,
+            ranks=row.ranks,
+        )
+        for row, skill in await to_task(session, task_id)
+    ]
+
+
+async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> list[SkillUse]:
+    """Newest first; also offers that were not taken, with calls=0."""
+    offer, task, skill = models.SkillOffer, models.Task, models.Skill
+    columns = (
+        offer.skill_id,
+        skill.task_id.label("made_by"),
+        offer.task_id,
+        task.instruction,
+        offer.position,
+        offer.calls,
+        offer.returned,
+        task.state,
+        task.stop,
+        task.score,
+        offer.created_at,
+    )
+    rows = await session.execute(
+        select(*columns)
+        .join(task, task.id == offer.task_id)
+        .join(skill, skill.id == offer.skill_id)
+        .where(offer.skill_id == skill_id)
+        .order_by(offer.created_at.desc())
+        .limit(limit)
+    )
+    return [SkillUse(**row) for row in rows.mappings()]
+
+
+async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, SkillStats]:
+    """Of each skill asked for, also of one that was never offered."""
+    offer = models.SkillOffer
+    used = offer.returned > 0
+    rows = await session.execute(
+        select(
+            offer.skill_id,
+            func.count().label("offers"),
+            func.count().filter(used).label("uses"),
+            func.count().filter(and_(used, _succeeded())).label("successes"),
+        )
+        .join(models.Task, models.Task.id == offer.task_id)
+        .where(offer.skill_id.in_(skill_ids))
+        .group_by(offer.skill_id)
+    )
+    found = {row.skill_id: SkillStats(offers=row.offers, uses=row.uses, successes=row.successes) for row in rows}
+    return {skill_id: found.get(skill_id, SkillStats()) for skill_id in skill_ids}
+
+
+def _succeeded() -> ColumnElement[bool]:
+    score = models.Task.score
+    return or_(score >= 0.5, and_(score.is_(None), models.Task.stop == Stop.COMPLETED))

@@ -1,0 +1,67 @@
+"""Rows that many database tests begin with."""
+
+from uuid import UUID, uuid4
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import leases, models, projects, skills, tasks
+from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
+
+LEASE = 30.0
+
+
+async def project_row(session: AsyncSession) -> models.Project:
+    return await projects.create(session, f"project-{uuid4().hex[:8]}")
+
+
+async def task_row(session: AsyncSession, project_id: UUID, instruction: str = "say hello") -> models.Task:
+    return await tasks.submit(session, project_id, tasks.NewTask(instruction=instruction))
+
+
+async def claimed_task(session: AsyncSession, owner: str = "me") -> models.Task:
+    """A task of a project of its own, held by `owner`."""
+    waiting = await task_row(session, (await project_row(session)).id)
+    claimed = await leases.claim(session, owner, LEASE)
+    assert claimed is not None
+    assert claimed.id == waiting.id
+    return claimed
+
+
+def new_skill(
+    name: str = "greet", source: str = "def greet(): ...", task_id: UUID | None = None
+) -> skills.NewSkill:
+    return skills.NewSkill(
+        name=name,
+        signature=f"{name}() -> None",
+        source=source,
+        apis=["mail.list_mails"],
+        instruction="say hello",
+        task_id=task_id,
+    )
+
+
+def offer_of(skill: models.Skill, **ranks: int) -> Offer:
+    return Offer(
+        skill_id=skill.id,
+        name=skill.name,
+        version=skill.version,
+        signature=skill.signature,
+        source=skill.source,
+        instruction=skill.instruction,
+        ranks=ranks,
+    )
+
+
+def turn_of(text: str = "hello", uses: tuple[Use, ...] = (), calls: tuple[Call, ...] = ()) -> Turn:
+    return Turn(context_ids=(1, 2), sampled_ids=(3,), logprobs=(-0.5,), text=text, uses=uses, calls=calls)
+
+
+def trajectory_of(task: models.Task, *turns: Turn, offered: tuple[Offer, ...] = ()) -> Trajectory:
+    return Trajectory(
+        task=Task(id=task.id, instruction=task.instruction),
+        policy=Policy(release=task.release_id),
+        profile="compact",
+        turns=turns,
+        stop=Stop.COMPLETED,
+        offered=offered,
+    )
