@@ -1,0 +1,94 @@
+"""Nearest vectors. A cache: it can be thrown away and built again from the skills table."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Generic, TypeVar
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.protocol import Vector
+
+Key = TypeVar("Key", bound=Hashable)
+_PROBES = 64
+_TRAINED_ON = 64  # vectors per cell
+
+
+class VectorIndex(Generic[Key]):
+    """Cosine similarity of vectors of one embedder: exact up to `flat_limit` of them, by cells above.
+
+    Removed vectors are masked until they are a fifth of all, then taken out in one batch: each batch costs a pass.
+    """
+
+    def __init__(self, model: str, dimension: int, *, flat_limit: int = 200_000) -> None:
+        self.model = model
+        self.dimension = dimension
+        self._flat_limit = flat_limit
+        # Any: FAISS's types do not know the attributes of the wrapped index
+        self._index: Any = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
+        self._clustered = False
+        self._keys: dict[int, Key] = {}  # number in FAISS -> key
+        self._numbers: dict[Key, int] = {}
+        self._next = 0
+        self._removed: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, entries: Sequence[tuple[Key, Vector]]) -> None:
+        """Vectors have length 1. A known key is replaced. Raises ValueError on a wrong dimension."""
+        fresh = dict(entries)
+        if not fresh:
+            return
+        vectors = np.stack(list(fresh.values())).astype(np.float32)  # (N, D)
+        if vectors.shape[1] != self.dimension:
+            raise ValueError(
+                f"vectors of {self.model} have {self.dimension} numbers, these have {vectors.shape[1]}"
+            )
+        self.remove(list(fresh))
+        numbers = np.arange(self._next, self._next + len(fresh), dtype=np.int64)
+        self._next += len(fresh)
+        self._numbers.update(zip(fresh, numbers.tolist(), strict=True))
+        self._keys.update(zip(numbers.tolist(), fresh, strict=True))
+        self._index.add_with_ids(vectors, numbers)
+        if not self._clustered and self._index.ntotal > self._flat_limit:
+            self._cluster()
+
+    def remove(self, keys: Sequence[Key]) -> None:
+        """Unknown keys are ignored."""
+        gone = [self._numbers.pop(key) for key in keys if key in self._numbers]
+        for number in gone:
+            del self._keys[number]
+        self._removed += gone
+        if len(self._removed) > 64 + len(self._numbers) // 4:
+            self._index.remove_ids(faiss.IDSelectorBatch(np.array(self._removed, np.int64)))
+            self._removed = []
+
+    def search(self, query: Vector, limit: int) -> list[tuple[Key, float]]:
+        """The nearest keys and their cosines, best first; of equals the one added last."""
+        count = min(limit, len(self._numbers))
+        if not count:
+            return []
+        masked = faiss.IDSelectorBatch(np.array(self._removed, np.int64))
+        living = faiss.IDSelectorNot(masked)
+        how: Any = faiss.SearchParametersIVF() if self._clustered else faiss.SearchParameters()
+        if self._removed:
+            how.sel = living
+        if self._clustered:
+            how.nprobe = _PROBES
+        cosines, numbers = self._index.search(query[None, :].astype(np.float32), count, params=how)  # (1, count)
+        found = zip(cosines[0].tolist(), numbers[0].tolist(), strict=True)  # number -1: there were not so many
+        best = sorted((pair for pair in found if pair[1] >= 0), reverse=True)
+        return [(self._keys[number], cosine) for cosine, number in best]
+
+    def _cluster(self) -> None:
+        flat = faiss.downcast_index(self._index.index)
+        vectors: NDArray[np.float32] = flat.reconstruct_n(0, flat.ntotal)  # (N, D)
+        numbers = faiss.vector_to_array(self._index.id_map)
+        cells = int(4 * np.sqrt(len(vectors)))
+        centres = faiss.IndexFlatIP(self.dimension)
+        index = faiss.IndexIVFFlat(centres, self.dimension, cells, faiss.METRIC_INNER_PRODUCT)
+        sample = np.random.default_rng(0).permutation(len(vectors))[: cells * _TRAINED_ON]
+        index.train(vectors[sample])
+        index.add_with_ids(vectors, numbers)
+        self._index, self._clustered = index, True

@@ -1,0 +1,66 @@
+"""A library without a database, for one chain in training: it starts empty and is thrown away."""
+
+from collections.abc import Sequence
+from uuid import UUID, uuid4
+
+from app.engine.protocol import Embedder
+from app.records import Offer
+from app.skills.embedding import Embedding
+from app.skills.extract import Draft
+from app.skills.retrieval import Mode
+from app.skills.shelf import Shelf, Shelved
+
+
+class MemoryLibrary:
+    """Finds as the real library does. One per chain: chains never share skills."""
+
+    def __init__(self, embedder: Embedder | None = None, *, mode: Mode = "fused", limit: int = 3) -> None:
+        self._embedding = Embedding(embedder)
+        self._mode = mode
+        self._limit = limit
+        self._shelf = Shelf(self._embedding.model)
+        self._active: dict[str, Offer] = {}  # by name
+
+    def __len__(self) -> int:
+        return len(self._active)
+
+    async def find(self, instruction: str, scenario: str | None = None, limit: int | None = None) -> list[Offer]:
+        """The skills most likely to help, best first; none if none fits."""
+        vectors = None
+        if self._shelf.has_vectors and self._mode not in ("query_ngram", "scenario"):
+            vectors = await self._embedding.embed([instruction])
+        vector = vectors[0] if vectors else None
+        count = self._limit if limit is None else limit
+        return self._shelf.search(instruction, scenario, vector, self._mode, count)
+
+    async def save(self, drafts: Sequence[Draft], scenario: str | None = None) -> list[Offer]:
+        """Keep checked drafts. A known name is overwritten by its next version."""
+        return [await self._save(draft, scenario) for draft in drafts]
+
+    async def _save(self, draft: Draft, scenario: str | None) -> Offer:
+        former = self._active.get(draft.name)
+        offer = Offer(
+            skill_id=uuid4(),
+            name=draft.name,
+            version=former.version + 1 if former else 1,
+            signature=draft.signature,
+            source=draft.source,
+            instruction=draft.instruction,
+        )
+        vectors = await self._embedding.embed([draft.instruction, draft.source]) or (None, None)
+        gone: list[UUID] = [former.skill_id] if former else []
+        self._shelf.remove(gone)
+        self._active[draft.name] = offer
+        self._shelf.put(
+            [
+                Shelved(
+                    offer=offer,
+                    slots=draft.slots,
+                    scenario=scenario,
+                    embedder=self._embedding.model,
+                    query_vector=vectors[0],
+                    source_vector=vectors[1],
+                )
+            ]
+        )
+        return offer

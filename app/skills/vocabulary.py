@@ -1,0 +1,53 @@
+"""The words that belong to a project's APIs and not to one task: a skill may carry these. Pure."""
+
+from collections.abc import Iterator, Mapping
+
+from app.apis.catalog import Catalog
+from app.records import Json
+
+_BOUNDS = (
+    "default",
+    "const",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "maxItems",
+    "maxLength",
+)
+
+
+def vocabulary(catalog: Catalog) -> frozenset[str]:
+    """Lower-case names of apps, operations, arguments and fields, and the values that their schemas spell out."""
+    return frozenset(word.lower() for word in _words(catalog))
+
+
+def _words(catalog: Catalog) -> Iterator[str]:
+    for app in catalog.apps.values():
+        yield app.name
+        for operation in app.operations.values():
+            yield operation.name
+            yield from _of_schema(operation.returns)
+            for parameter in operation.parameters:
+                yield from (parameter.name, parameter.wire_name)
+                yield from _of_schema(parameter.schema)
+
+
+def _of_schema(schema: Json) -> Iterator[str]:
+    """Walks whatever stands where a schema should: documents are other people's."""
+    if isinstance(schema, Mapping):
+        for key, value in schema.items():
+            yield from _spelled_out(key, value)
+            yield from _of_schema(value)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _of_schema(each)
+
+
+def _spelled_out(key: str, value: Json) -> Iterator[str]:
+    if key == "properties" and isinstance(value, Mapping):
+        yield from value
+    elif key == "enum" and isinstance(value, list):
+        yield from (str(each) for each in value)
+    elif key in _BOUNDS:
+        yield str(value)
