@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
+from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
@@ -53,7 +54,7 @@ async def _read_access(connection: Connection) -> Access:
     return Access(key.id, frozenset(key.scopes), key.project_id)
 
 
-async def provide_access(request: Any) -> Access:
+async def provide_access(request: Request[Any, Any, Any]) -> Access:
     access: Access = request.state["access"]
     return access
 
@@ -80,12 +81,13 @@ async def project_filter(session: AsyncSession, access: Access, name: str | None
     return (await _visible_project(session, access, name)).id
 
 
+async def project_names(session: AsyncSession) -> dict[UUID, str]:
+    return {project.id: project.name for project in await projects.list_all(session)}
+
+
 async def find_task(session: AsyncSession, access: Access, task_id: UUID) -> models.Task:
     """Raises NotFoundError also for a task of a project that the key may not see."""
-    task = await tasks.get(session, task_id)
-    if not access.sees(task.project_id):
-        raise NotFoundError(f"no task has the id {task_id}")
-    return task
+    return await tasks.get(session, task_id, access.project_id)
 
 
 async def _visible_project(session: AsyncSession, access: Access, name: str) -> models.Project:

@@ -13,10 +13,11 @@ from litestar.static_files import create_static_files_router
 
 from app.errors import SettingError
 
-_ABOUT = """Give it tasks in plain words; it solves them by writing Python against your APIs, keeps the functions that
-worked as skills, and offers them to later tasks.
+_ABOUT = """Give it tasks in plain words; it solves them by writing Python against your APIs, keeps the
+functions that worked as skills, and offers them to later tasks.
 
-Every request under `/v1` carries a key: `Authorization: Bearer sage_...`. Errors are `application/problem+json`."""
+Every request under `/v1` carries a key: `Authorization: Bearer sage_...`.
+Errors are `application/problem+json`."""
 
 _TAGS = [
     Tag(name="Tasks", description="Work to be done, and how it went."),

@@ -39,9 +39,9 @@ class FeedbackController(Controller):
     tags = ("Feedback",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(summary="Score a task", responses=problems(400, 401, 403, 404))
+    @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
     async def give(self, data: JSONBody[NewFeedback], session: Db, access: Asking) -> FeedbackView:
-        """Becomes the task's score, unless a check of its own has scored it."""
+        """Becomes the task's score, unless a check of its own has scored it. 409 while the task has not ended."""
         task = await find_task(session, access, data.task_id)
         row = await feedback.add(session, task.id, data.score, data.comment)
         await session.commit()

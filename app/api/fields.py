@@ -1,6 +1,6 @@
 """What values the edge lets in. PostgreSQL keeps no NUL in text, so none gets past here."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -28,3 +28,8 @@ Cursor: TypeAlias = Annotated[str | None, QueryParameter(description="`next_curs
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=200, description="at most so many, 1 to 200")]
 Since: TypeAlias = Annotated[datetime | None, QueryParameter(description="created at this moment or later")]
 Until: TypeAlias = Annotated[datetime | None, QueryParameter(description="created before this moment")]
+
+
+def in_utc(moment: datetime | None) -> datetime | None:
+    """A moment without a zone is taken as UTC, not as the database's own."""
+    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment

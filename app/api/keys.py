@@ -1,20 +1,20 @@
 """API keys: made, listed, revoked. The secret is told once; only its hash is kept."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
 from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Access, Asking, Db, find_project
+from app.api.access import Asking, Db, find_project, project_names
 from app.api.fields import Name
 from app.api.problem import problems
-from app.db import keys, models, projects
+from app.db import keys, models
+from app.db.keys import Scope
 from app.errors import NotFoundError
-
-Scope = Literal["tasks", "skills", "admin"]
+from app.records import Json
 
 
 class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,30 +55,26 @@ class KeyController(Controller):
         """Without a project the key is good for all; a key of one project makes keys of that project only."""
         limited = data.project is not None or access.project_id is not None
         project = await find_project(session, access, data.project) if limited else None
-        key, secret = await keys.create(session, data.name, sorted(set(data.scopes)), project.id if project else None)
+        key, secret = await keys.create(session, data.name, data.scopes, project.id if project else None)
         await session.commit()
-        return KeyMade(secret=secret, **_columns(key, await projects.names(session)))
+        return KeyMade(secret=secret, **_columns(key, await project_names(session)))
 
     @get(summary="List keys", responses=problems(401, 403))
     async def index(self, session: Db, access: Asking) -> list[KeyView]:
         """Revoked ones included. Never a secret."""
-        names = await projects.names(session)
-        return [KeyView.of(key, names) for key in await keys.list_all(session) if _sees(access, key)]
+        names = await project_names(session)
+        rows = await keys.listing(session, access.project_id)
+        return [KeyView.of(key, names) for key in rows]
 
     @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
     async def revoke(self, key_id: FromPath[UUID], session: Db, access: Asking) -> None:
         """From now on it opens nothing."""
-        there = {key.id for key in await keys.list_all(session) if _sees(access, key)}
-        if key_id not in there:
-            raise NotFoundError(f"no key has the id {key_id}")
+        if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
+            raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
         await keys.revoke(session, key_id)
         await session.commit()
 
 
-def _sees(access: Access, key: models.Key) -> bool:
-    return access.project_id is None or key.project_id == access.project_id
-
-
-def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, object]:
+def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Json]:
     row = {name: getattr(key, name) for name in KeyView.__struct_fields__ if name != "project"}
     return {**row, "project": names[key.project_id] if key.project_id else None}

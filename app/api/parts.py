@@ -1,7 +1,7 @@
 """What the edge needs of the parts below it, as protocols, so that each can be handed in."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 import httpx
@@ -13,6 +13,7 @@ from app.db.session import Sessions
 from app.records import Offer
 
 
+@runtime_checkable
 class Work(Protocol):
     """The runner, as the edge sees it."""
 
@@ -21,12 +22,11 @@ class Work(Protocol):
         ...
 
 
+@runtime_checkable
 class Search(Protocol):
     """The skill library, as the edge sees it."""
 
-    async def find(
-        self, project_id: UUID, instruction: str, scenario: str | None, limit: int
-    ) -> list[Offer]: ...
+    async def find(self, project_id: UUID, instruction: str, scenario: str | None, limit: int) -> list[Offer]: ...
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,15 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ExceptionHandlersMap
 from sqlalchemy.exc import DataError, OperationalError
 
-from app.errors import AppError, ConflictError, DatabaseError, ForbiddenError, InvalidError, NotFoundError
-from app.errors import UnauthorizedError
+from app.errors import (
+    AppError,
+    ConflictError,
+    DatabaseError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    UnauthorizedError,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -64,16 +71,23 @@ def _answer_app_error(_: AnyRequest, error: AppError) -> Response[Problem]:
     return answer(error.status, type(error).__name__, str(error), headers=headers)
 
 
-def _answer_http_exception(_: AnyRequest, error: HTTPException) -> Response[Problem]:
+def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Response[Problem]:
     """What the framework found wrong before our code ran: the route, the method, the body, a parameter."""
     status = HTTPStatus(error.status_code)
-    name = _NAMES.get(status, f"{status.phrase.title().replace(' ', '')}Error")
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return _answer_bug(request, error)
+    name = _NAMES.get(status, "".join(status.phrase.title().split()) + "Error")
     first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
     if not isinstance(first, dict):
         return answer(status, name, error.detail or status.phrase, headers=error.headers)
     field = first.get("key")
     detail = f"{field}: {first['message']}" if field and field != "data" else str(first["message"])
     return answer(status, name, detail, field=field, headers=error.headers)
+
+
+def _answer_not_text(_: AnyRequest, error: UnicodeDecodeError) -> Response[Problem]:
+    """The framework's JSON reader lets this one through."""
+    return answer(400, InvalidError.__name__, f"the request is not UTF-8 text: {error.reason}")
 
 
 def _answer_refused_value(_: AnyRequest, error: DataError) -> Response[Problem]:
@@ -94,6 +108,7 @@ def _answer_bug(request: AnyRequest, error: Exception) -> Response[Problem]:
 HANDLERS: ExceptionHandlersMap = {
     AppError: _answer_app_error,
     HTTPException: _answer_http_exception,
+    UnicodeDecodeError: _answer_not_text,
     DataError: _answer_refused_value,
     OperationalError: _answer_database_down,
     Exception: _answer_bug,

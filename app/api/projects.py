@@ -34,9 +34,7 @@ class ProjectController(Controller):
     tags = ("Projects",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(
-        opt={"scope": "admin"}, summary="Make a project", responses=problems(400, 401, 403, 409)
-    )
+    @post(opt={"scope": "admin"}, summary="Make a project", responses=problems(400, 401, 403, 409))
     async def create(self, data: JSONBody[NewProject], session: Db, access: Asking) -> ProjectView:
         """With release 1, the base model, serving it."""
         if access.project_id is not None:

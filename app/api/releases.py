@@ -29,5 +29,5 @@ class ReleaseController(Controller):
     async def index(self, session: Db, access: Asking, project: ProjectName = None) -> list[ReleaseView]:
         """Newest first. One of them is `active`: new tasks are pinned to it when they begin."""
         owner = await find_project(session, access, project)
-        rows = await releases.list_of(session, owner.id)
+        rows = await releases.of_project(session, owner.id)
         return [ReleaseView(row.id, row.number, row.state, row.model, row.created_at) for row in rows]

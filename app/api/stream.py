@@ -46,7 +46,7 @@ class StreamController(Controller):
         access: Asking,
         sessions: NamedDependency[Sessions],
         feed: NamedDependency[EventFeed],
-        last_event_id: Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0)] = 0,
+        last_event_id: Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=2**31 - 1)] = 0,
     ) -> ServerSentEvent:
         """What has happened so far, then what happens next, up to `done`."""
         async with sessions() as session:

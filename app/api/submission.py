@@ -102,25 +102,24 @@ async def submit_all(
 ) -> list[models.Task]:
     """Stores every task, or raises and stores none. The caller commits.
 
-    Each task of a submission has the caller's idempotency key with its place, so a repeat meets all of them.
+    The first task has the caller's idempotency key, each other one the key with its place: a repeat meets all.
     """
     wanted = submission.all()
     digest = submission.digest() if key else None
     owners = {name: await find_project(session, access, name) for name in {task.project for task in wanted}}
-    return [
-        await tasks.submit(
-            session,
-            owners[task.project].id,
+    rows = []
+    for place, task in enumerate(wanted):
+        new = tasks.NewTask(
             instruction=task.instruction,
             scenario=task.scenario,
-            variables=dict(task.variables),
+            variables=task.variables,
             use_skills=task.use_skills,
             check_code=task.check,
-            idempotency_key=f"{key}#{place}" if key else None,
+            idempotency_key=f"{key}#{place}" if key and place else key,
             request_digest=digest,
         )
-        for place, task in enumerate(wanted)
-    ]
+        rows.append(await tasks.submit(session, owners[task.project].id, new))
+    return rows
 
 
 def _refuse_unparsable(check: str) -> None:

@@ -7,7 +7,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, releases, skills
+from app.api.access import project_names
+from app.db import models, offers, releases, skills
 from app.records import Json, Stop
 
 
@@ -87,7 +88,7 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSkills(msgspec.Struct, frozen=True):
-    """`offered` were put before the agent, `used` are those of them it called, `written` are new."""
+    """`offered` were put before the agent, `used` are those of them that it called and that returned."""
 
     offered: list[SkillRef]
     used: list[SkillRef]
@@ -135,16 +136,16 @@ class TaskView(TaskLine, frozen=True, kw_only=True):
 
 
 async def view_task(session: AsyncSession, task: models.Task) -> TaskView:
-    names = await projects.names(session)
+    names = await project_names(session)
     release = await releases.get(session, task.release_id) if task.release_id else None
     return TaskView.whole(task, names[task.project_id], await _skills_of(session, task.id), release)
 
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
-    offers = await skills.offers_to(session, task_id)
+    edges = await offers.to_task(session, task_id)
     return TaskSkills(
-        offered=[SkillRef.of(skill) for _, skill in offers],
-        used=[SkillRef.of(skill) for offer, skill in offers if offer.calls],
+        offered=[SkillRef.of(skill) for _, skill in edges],
+        used=[SkillRef.of(skill) for offer, skill in edges if offer.returned],
         written=[SkillRef.of(skill) for skill in await skills.made_by(session, task_id)],
     )
 

@@ -5,15 +5,15 @@ from uuid import UUID
 
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody
+from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 
-from app.api.access import Asking, Db, find_task, project_filter
-from app.api.fields import Cursor, Limit, ProjectName, Since, Until
+from app.api.access import Asking, Db, find_task, project_filter, project_names
+from app.api.fields import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.api.parts import Work
 from app.api.problem import problems
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskLine, TaskPage, TaskView, view_task
-from app.db import events, models, projects, tasks
+from app.db import events, models, tasks
 from app.records import Stop
 
 IdempotencyKey = Annotated[
@@ -49,33 +49,33 @@ class TaskController(Controller):
         return AcceptedMany(accepted) if data.is_list else accepted[0]
 
     @get(summary="List tasks", responses=problems(400, 401, 403, 404))
-    async def index(
+    async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
         access: Asking,
         project: ProjectName = None,
-        state: FromQuery[models.TaskState | None] = None,
+        in_state: Annotated[models.TaskState | None, QueryParameter(name="state")] = None,
         stop: FromQuery[Stop | None] = None,
         scenario: FromQuery[str | None] = None,
         created_after: Since = None,
         created_before: Until = None,
+        min_score: FromQuery[float | None] = None,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> TaskPage:
         """Newest first."""
-        rows, next_cursor = await tasks.page(
-            session,
+        only = tasks.TaskFilter(
             project_id=await project_filter(session, access, project),
-            state=state,
+            state=in_state,
             stop=stop,
             scenario=scenario,
-            created_after=created_after,
-            created_before=created_before,
-            cursor=cursor,
-            limit=limit,
+            created_after=in_utc(created_after),
+            created_before=in_utc(created_before),
+            min_score=min_score,
         )
-        names = await projects.names(session)
-        return TaskPage([TaskLine.of(row, names[row.project_id]) for row in rows], next_cursor)
+        page = await tasks.page(session, only, cursor=cursor, limit=limit)
+        names = await project_names(session)
+        return TaskPage([TaskLine.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
     @get("/{task_id:uuid}", summary="How a task stands", responses=problems(400, 401, 403, 404))
     async def show(self, task_id: FromPath[UUID], session: Db, access: Asking) -> TaskView:

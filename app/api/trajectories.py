@@ -11,7 +11,6 @@ from msgspec import UNSET, UnsetType
 from app.api.access import Asking, Db, find_task
 from app.api.problem import problems
 from app.db import trajectories
-from app.errors import NotFoundError
 from app.records import Call, Json, Offer, Policy, Stop, Trajectory, Turn, Use
 
 
@@ -63,10 +62,7 @@ class TrajectoryController(Controller):
     ) -> TrajectoryView:
         """The record the rollout left. 404 until the rollout has ended."""
         task = await find_task(session, access, task_id)
-        trajectory = await trajectories.of_task(session, task.id)
-        if trajectory is None:
-            raise NotFoundError(f"task {task.id} is {task.state.value}: it has left no trajectory")
-        return view(trajectory, tokens=tokens)
+        return view(await trajectories.of_task(session, task.id), tokens=tokens)
 
 
 def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:

@@ -1,0 +1,73 @@
+"""An OpenAPI document as the caller sees it: what the agent makes of it, and never its secret."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+import msgspec
+
+from app.apis.catalog import App, Operation, Parameter
+from app.db import models
+from app.records import Json
+
+
+class ApiLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A document in a list."""
+
+    id: UUID
+    project: str
+    name: str
+    source: str
+    server: str | None  # overrides the document's
+    digest: str
+    has_token: bool
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: models.Api, project: str) -> "ApiLine":
+        return ApiLine(project=project, has_token=row.secret is not None, **_columns(row))
+
+
+class OperationView(msgspec.Struct, frozen=True):
+    """`signature` is how the agent calls it; optional arguments have a default."""
+
+    name: str
+    method: str
+    path: str
+    signature: str
+    summary: str
+
+    @classmethod
+    def of(cls, operation: Operation) -> Self:
+        arguments = ", ".join(_argument(each) for each in operation.parameters)
+        signature = f"apis.{operation.api}({arguments})"
+        return cls(operation.name, operation.method, operation.path, signature, operation.summary)
+
+
+class ApiView(ApiLine, frozen=True, kw_only=True):
+    """With all that the agent may call. `variables` are those of the server's URL, with their defaults."""
+
+    description: str
+    base_url: str
+    variables: dict[str, str]
+    operations: list[OperationView]
+
+    @classmethod
+    def whole(cls, row: models.Api, project: str, app: App) -> "ApiView":
+        return ApiView(
+            project=project,
+            has_token=row.secret is not None,
+            description=app.description,
+            base_url=app.server,
+            variables=app.variables,
+            operations=[OperationView.of(each) for each in app.operations.values()],
+            **_columns(row),
+        )
+
+
+def _argument(parameter: Parameter) -> str:
+    return parameter.name if parameter.required else f"{parameter.name}={parameter.schema.get('default')!r}"
+
+
+def _columns(row: models.Api) -> dict[str, Json]:
+    return {name: getattr(row, name) for name in ApiLine.__struct_fields__ if name not in ("project", "has_token")}

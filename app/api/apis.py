@@ -1,0 +1,112 @@
+"""The OpenAPI documents of a project: what its agent may call."""
+
+import asyncio
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+from litestar import Controller, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+from msgspec import UNSET, UnsetType
+
+from app.api.access import Asking, Db, find_project
+from app.api.api_view import ApiLine, ApiView
+from app.api.fields import AppName, ProjectName, Text
+from app.api.problem import problems
+from app.apis.openapi import fetch_document, parse_document, read_document
+from app.db import apis
+from app.errors import ApiDocumentError, InvalidError
+from app.records import Json
+
+Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
+Document = Annotated[
+    dict[str, Json] | str,
+    msgspec.Meta(description="an OpenAPI 3.0 or 3.1 document: as an object, or as JSON or YAML text"),
+]
+Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="used instead of the document's server")]
+Token = Annotated[
+    Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, never shown again")
+]
+
+
+class NewApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Give `url` or `document`. The agent calls its operations as `apis.<name>.<operation>(...)`."""
+
+    name: AppName
+    project: str | None = None
+    url: Url | None = None
+    document: Document | UnsetType = UNSET
+    server: Server | None = None
+    bearer_token: Token | None = None
+
+
+class ApiController(Controller):
+    path = "/apis"
+    tags = ("APIs",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @post(opt={"scope": "admin"}, summary="Add or replace an API", responses=problems(400, 401, 403, 404, 413))
+    async def put(
+        self, data: JSONBody[NewApi], session: Db, access: Asking, client: NamedDependency[httpx.AsyncClient]
+    ) -> ApiView:
+        """The document is fetched, read and stored; a document of the same name is replaced."""
+        project = await find_project(session, access, data.project)
+        await session.commit()  # no transaction is held while a document is fetched
+        document = await _read(data, client)
+        app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
+        row = await apis.put(
+            session,
+            project.id,
+            data.name,
+            source=data.url or "upload",
+            server=data.server,
+            document=document,
+            digest=app.digest,
+            secret=data.bearer_token,
+        )
+        await session.commit()
+        return ApiView.whole(row, project.name, app)
+
+    @get(summary="List APIs", responses=problems(400, 401, 403, 404))
+    async def index(self, session: Db, access: Asking, project: ProjectName = None) -> list[ApiLine]:
+        """By name. Tokens are never shown."""
+        owner = await find_project(session, access, project)
+        return [ApiLine.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
+
+    @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
+    async def show(self, name: FromPath[str], session: Db, access: Asking, project: ProjectName = None) -> ApiView:
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name)
+        source = None if row.source == "upload" else row.source
+        app = await asyncio.to_thread(parse_document, row.name, row.document, source=source, server=row.server)
+        return ApiView.whole(row, owner.name, app)
+
+    @delete(
+        "/{name:str}",
+        opt={"scope": "admin"},
+        summary="Remove an API",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def remove(self, name: FromPath[str], session: Db, access: Asking, project: ProjectName = None) -> None:
+        """Tasks that begin from now on cannot call it."""
+        owner = await find_project(session, access, project)
+        await apis.delete(session, owner.id, name)
+        await session.commit()
+
+
+async def _read(data: NewApi, client: httpx.AsyncClient) -> dict[str, Json]:
+    if (data.url is None) == (data.document is UNSET):
+        raise InvalidError("give either `url` or `document`")
+    if data.url is not None:
+        if urlsplit(data.url).scheme not in (
+            "http",
+            "https",
+        ):  # a path would be a file of the server's own machine
+            raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
+        return await fetch_document(client, data.url)
+    assert data.document is not UNSET
+    if isinstance(data.document, str):
+        return await asyncio.to_thread(read_document, data.document)
+    return data.document

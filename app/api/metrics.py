@@ -1,0 +1,29 @@
+"""Figures for Prometheus, without a key: they name no task, no project and no caller."""
+
+from litestar import MediaType, Response, get
+from litestar.di import NamedDependency
+from litestar.plugins.prometheus import PrometheusConfig
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Gauge, generate_latest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import TaskState
+
+REQUESTS = PrometheusConfig(
+    app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/readyz", "/metrics"]
+)
+_OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # the two that an index counts cheaply
+
+
+@get("/metrics", tags=["Health"], summary="Figures for Prometheus", media_type=MediaType.TEXT)
+async def metrics(session: NamedDependency[AsyncSession]) -> Response[str]:
+    """Requests by path and status, this process's own figures, and how many tasks wait and run."""
+    query = select(models.Task.state, func.count()).where(models.Task.state.in_(_OPEN)).group_by(models.Task.state)
+    counts = dict((await session.execute(query)).tuples().all())
+    registry = CollectorRegistry()
+    gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
+    for state in _OPEN:
+        gauge.labels(state.value).set(counts.get(state, 0))
+    text = generate_latest(REGISTRY).decode() + generate_latest(registry).decode()
+    return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})

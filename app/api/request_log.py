@@ -1,0 +1,63 @@
+"""One line in the log per request, under an id that the answer carries, too."""
+
+import logging
+import re
+import time
+from uuid import uuid4
+
+import structlog
+from litestar.datastructures import Headers, MutableScopeHeaders
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+log = structlog.get_logger(__name__)
+
+_HEADER = "X-Request-ID"
+_SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_QUIET = {"/healthz", "/readyz", "/metrics"}  # asked for every few seconds
+
+
+def configure_logging(level: str) -> None:
+    """One JSON object a line on standard output's error stream; the libraries' own loggers keep theirs."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def log_requests(app: ASGIApp) -> ASGIApp:
+    """A middleware. A caller's own X-Request-ID is kept if it looks like one."""
+
+    async def logged(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await app(scope, receive, send)
+            return
+        given = Headers.from_scope(scope).get(_HEADER, "")
+        request_id = given if _SANE.fullmatch(given) else uuid4().hex
+        began = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableScopeHeaders.from_message(message)[_HEADER] = request_id
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await app(scope, receive, send_with_id)
+            finally:
+                if scope["path"] not in _QUIET:
+                    took = round((time.perf_counter() - began) * 1000, 1)
+                    log.info("request", method=scope["method"], path=scope["path"], status=status, ms=took)
+
+    return logged

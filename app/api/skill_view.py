@@ -1,0 +1,93 @@
+"""A skill as the caller sees it: its source, where it came from, and what became of it."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import project_names
+from app.db import models, offers
+from app.db.offers import SkillStats
+from app.records import Json, Offer
+
+
+class SkillLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill in a list. `task_id` is the task that made it, `apis` all it may call."""
+
+    id: UUID
+    project: str
+    name: str
+    version: int
+    state: models.SkillState
+    signature: str
+    apis: list[str]
+    instruction: str
+    scenario: str | None
+    task_id: UUID | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, skill: models.Skill, project: str) -> "SkillLine":
+        return SkillLine(project=project, **_columns(skill))
+
+
+class SkillPage(msgspec.Struct, frozen=True):
+    """Newest first. `next_cursor` is null on the last page."""
+
+    skills: list[SkillLine]
+    next_cursor: str | None
+
+
+class SkillView(SkillLine, frozen=True, kw_only=True):
+    """`source` is empty once the skill was deleted."""
+
+    source: str
+    release_id: UUID | None
+    embedder: str | None
+    stats: SkillStats
+
+    @classmethod
+    def whole(cls, skill: models.Skill, project: str, stats: SkillStats) -> "SkillView":
+        return SkillView(
+            project=project,
+            source=skill.source,
+            release_id=skill.release_id,
+            embedder=skill.embedder,
+            stats=stats,
+            **_columns(skill),
+        )
+
+
+class SkillFound(msgspec.Struct, frozen=True, kw_only=True):
+    """`ranks` holds its place, from 1, in each of the lists that were fused."""
+
+    id: UUID
+    name: str
+    version: int
+    signature: str
+    instruction: str
+    source: str
+    ranks: dict[str, int]
+
+    @classmethod
+    def of(cls, offer: Offer) -> Self:
+        return cls(
+            id=offer.skill_id,
+            name=offer.name,
+            version=offer.version,
+            signature=offer.signature,
+            instruction=offer.instruction,
+            source=offer.source,
+            ranks=offer.ranks,
+        )
+
+
+async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
+    names = await project_names(session)
+    return SkillView.whole(skill, names[skill.project_id], (await offers.stats(session, [skill.id]))[skill.id])
+
+
+def _columns(skill: models.Skill) -> dict[str, Json]:
+    return {name: getattr(skill, name) for name in SkillLine.__struct_fields__ if name != "project"}

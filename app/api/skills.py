@@ -1,0 +1,122 @@
+"""Skills: what the agent wrote and kept, where each came from, who used it, and taking them out again."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+from uuid import UUID
+
+from litestar import Controller, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Access, Asking, Db, find_project, project_filter, project_names
+from app.api.fields import Cursor, Limit, ProjectName
+from app.api.parts import Search
+from app.api.problem import problems
+from app.api.skill_view import SkillFound, SkillLine, SkillPage, SkillView, view_skill
+from app.db import models, offers, skills
+from app.db.offers import SkillUse
+
+Query = Annotated[
+    str, QueryParameter(min_length=1, max_length=20_000, description="an instruction, in plain words")
+]
+Api = Annotated[str | None, QueryParameter(description="only those that call it: `app` or `app.operation`")]
+_READ = problems(400, 401, 403, 404)
+_MOVE = problems(400, 401, 403, 404, 409)
+
+Move = Callable[[AsyncSession, UUID], Awaitable[models.Skill]]
+
+
+class SkillController(Controller):
+    path = "/skills"
+    tags = ("Skills",)
+    opt = {"scope": "skills"}  # noqa: RUF012
+
+    @get(summary="List skills", responses=_READ)
+    async def index(  # noqa: PLR0913 - each is a query parameter
+        self,
+        session: Db,
+        access: Asking,
+        project: ProjectName = None,
+        in_state: Annotated[models.SkillState | None, QueryParameter(name="state")] = None,
+        name: FromQuery[str | None] = None,
+        scenario: FromQuery[str | None] = None,
+        api: Api = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> SkillPage:
+        """Newest first, of every state unless one is named."""
+        only = skills.SkillFilter(
+            project_id=await project_filter(session, access, project),
+            state=in_state,
+            name=name,
+            scenario=scenario,
+            api=api,
+        )
+        page = await skills.page(session, only, cursor=cursor, limit=limit)
+        names = await project_names(session)
+        return SkillPage([SkillLine.of(row, names[row.project_id]) for row in page.items], page.cursor)
+
+    @get("/search", summary="Find skills for an instruction", responses=_READ)
+    async def search(
+        self,
+        q: Query,
+        session: Db,
+        access: Asking,
+        library: NamedDependency[Search],
+        project: ProjectName = None,
+        scenario: FromQuery[str | None] = None,
+        limit: Annotated[int, QueryParameter(ge=1, le=50)] = 10,
+    ) -> list[SkillFound]:
+        """What a task of this instruction would be offered, best first. Empty where nothing fits."""
+        owner = await find_project(session, access, project)
+        await session.commit()  # the search may wait for the embedder
+        found = await library.find(owner.id, q, scenario, limit)
+        return [SkillFound.of(offer) for offer in found]
+
+    @get("/{skill_id:uuid}", summary="Show a skill", responses=_READ)
+    async def show(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
+        """Its source, the task that made it, and how it has done since."""
+        return await view_skill(session, await _find(session, access, skill_id))
+
+    @get("/{skill_id:uuid}/versions", summary="All versions of its name", responses=_READ)
+    async def versions(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> list[SkillLine]:
+        """Newest first."""
+        skill = await _find(session, access, skill_id)
+        names = await project_names(session)
+        rows = await skills.versions(session, skill.project_id, skill.name)
+        return [SkillLine.of(row, names[row.project_id]) for row in rows]
+
+    @get("/{skill_id:uuid}/uses", summary="Who was offered it, and what came of it", responses=_READ)
+    async def uses(
+        self, skill_id: FromPath[UUID], session: Db, access: Asking, limit: Limit = 50
+    ) -> list[SkillUse]:
+        """The edges from the task that made it to those it was offered to, newest first."""
+        skill = await _find(session, access, skill_id)
+        return await offers.uses_of(session, skill.id, limit)
+
+    @post("/{skill_id:uuid}/retire", status_code=200, summary="Take a skill out", responses=_MOVE)
+    async def retire(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
+        """It is offered no more, and can be restored."""
+        return await _move(session, access, skill_id, skills.retire)
+
+    @post("/{skill_id:uuid}/restore", status_code=200, summary="Bring a skill back", responses=_MOVE)
+    async def restore(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
+        """It becomes the version of its name that is offered; the one that was is superseded."""
+        return await _move(session, access, skill_id, skills.restore)
+
+    @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
+    async def remove(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> None:
+        """Its source is gone for good; what refers to it still finds its name."""
+        await _move(session, access, skill_id, skills.delete)
+
+
+async def _find(session: AsyncSession, access: Access, skill_id: UUID) -> models.Skill:
+    return await skills.get(session, skill_id, access.project_id)
+
+
+async def _move(session: AsyncSession, access: Access, skill_id: UUID, move: Move) -> SkillView:
+    skill = await _find(session, access, skill_id)
+    await move(session, skill.id)
+    await session.commit()
+    return await view_skill(session, await _find(session, access, skill_id))

@@ -1,0 +1,95 @@
+"""The real HTTP application on a real database, without a runner: tests play the runner by writing its rows."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import httpx
+import msgspec
+from litestar import Litestar
+from litestar.testing import AsyncTestClient
+
+from app.api.edge import create_app
+from app.api.feed import EventFeed
+from app.api.health import Probe
+from app.api.parts import Parts
+from app.db import keys, models, projects
+from app.db.session import Sessions
+from app.records import Offer
+
+Client = AsyncTestClient[Litestar]
+
+
+class Bell:
+    """In the runner's place: counts how often it was woken."""
+
+    def __init__(self) -> None:
+        self.rung = 0
+
+    def wake(self) -> None:
+        self.rung += 1
+
+
+class Shelf:
+    """In the library's place: finds what the test laid on it."""
+
+    def __init__(self) -> None:
+        self.offers: list[Offer] = []
+
+    async def find(
+        self,
+        project_id: UUID,  # noqa: ARG002
+        instruction: str,  # noqa: ARG002
+        scenario: str | None,  # noqa: ARG002
+        limit: int,
+    ) -> list[Offer]:
+        return self.offers[:limit]
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """`client` carries an administrator's key; `demo` is the only project."""
+
+    client: Client
+    sessions: Sessions
+    demo: models.Project
+    bell: Bell
+    shelf: Shelf
+
+    async def key(self, *scopes: str, project_id: UUID | None = None) -> dict[str, str]:
+        """Headers with a key of these scopes."""
+        async with self.sessions.begin() as session:
+            _, secret = await keys.create(session, "test", scopes, project_id)
+        return {"Authorization": f"Bearer {secret}"}
+
+    async def project(self, name: str) -> models.Project:
+        async with self.sessions.begin() as session:
+            return await projects.create(session, name)
+
+    async def submit(self, instruction: str = "tidy up", **fields: object) -> UUID:
+        answer = await self.client.post("/v1/tasks", json={"instruction": instruction, **fields})
+        assert answer.status_code == 202, answer.text
+        return UUID(answer.json()["id"])
+
+
+@asynccontextmanager
+async def open_edge(
+    sessions: Sessions, database_url: str, probes: Mapping[str, Probe] | None = None
+) -> AsyncIterator[Edge]:
+    bell, shelf = Bell(), Shelf()
+    async with sessions.begin() as session:
+        demo = await projects.create(session, "demo")
+        _, secret = await keys.create(session, "test admin", ["admin"])
+    async with EventFeed(database_url) as feed, httpx.AsyncClient() as outside:
+        parts = Parts(sessions=sessions, feed=feed, work=bell, library=shelf, client=outside, probes=probes or {})
+        async with AsyncTestClient(create_app(parts)) as client:
+            client.headers["Authorization"] = f"Bearer {secret}"
+            yield Edge(client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
+
+
+def problem(answer: httpx.Response) -> dict[str, object]:
+    """The body of an error answer, its form checked."""
+    assert answer.headers["content-type"].startswith("application/problem+json"), answer.text
+    body: dict[str, object] = answer.json()
+    assert body["status"] == answer.status_code
+    assert {"type", "title", "detail", "error"} <= body.keys()
+    return body

@@ -1,0 +1,207 @@
+"""Submitting tasks and asking how they went, over HTTP."""
+
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from app.db import leases, models, tasks
+from app.db.session import Sessions
+from tests.edge import Edge, open_edge, problem
+
+
+@pytest.fixture
+async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
+    async with open_edge(committed, database_url) as opened:
+        yield opened
+
+
+async def test_a_submitted_task_is_stored_and_the_runner_is_woken(edge: Edge) -> None:
+    sent = {
+        "instruction": "archive my mails",
+        "scenario": "archive",
+        "variables": {"world": "w7"},
+        "check": "score = 1",
+    }
+    answer = await edge.client.post("/v1/tasks", json=sent)
+    assert answer.status_code == 202
+    task_id = answer.json()["id"]
+    assert answer.json()["links"]["events"] == f"/v1/tasks/{task_id}/events"
+    assert edge.bell.rung == 1
+
+    shown = (await edge.client.get(answer.json()["links"]["self"])).json()
+    assert {name: shown[name] for name in sent} == sent
+    assert shown["project"] == "demo"
+    assert shown["state"] == "accepted"
+    assert shown["skills"] == {"offered": [], "used": [], "written": []}
+    assert shown["release"] is None
+
+
+async def test_json_is_read_whatever_curl_says_it_is(edge: Edge) -> None:
+    answer = await edge.client.post(
+        "/v1/tasks",
+        content=b'{"instruction": "tidy up"}',
+        headers={"Content-Type": "application/x-www-form-urlencoded"},
+    )
+    assert answer.status_code == 202
+
+
+async def test_many_tasks_are_accepted_in_order_and_together(edge: Edge) -> None:
+    body = {"tasks": [{"instruction": f"task {number}"} for number in range(3)]}
+    answer = await edge.client.post("/v1/tasks", json=body)
+    assert answer.status_code == 202
+    ids = [each["id"] for each in answer.json()["tasks"]]
+    listed = (await edge.client.get("/v1/tasks")).json()["tasks"]
+    assert [each["id"] for each in listed] == ids[::-1]  # newest first
+
+
+async def test_one_bad_task_of_many_stores_none(edge: Edge) -> None:
+    body = {"tasks": [{"instruction": "good"}, {"instruction": "bad", "project": "nowhere"}]}
+    assert (await edge.client.post("/v1/tasks", json=body)).status_code == 404
+    assert (await edge.client.get("/v1/tasks")).json() == {"tasks": [], "next_cursor": None}
+
+
+async def test_more_than_a_thousand_tasks_at_once_are_refused(edge: Edge) -> None:
+    body = {"tasks": [{"instruction": "again"}] * 1001}
+    assert problem(await edge.client.post("/v1/tasks", json=body))["field"] == "tasks"
+
+
+async def test_a_submission_sent_twice_under_one_key_makes_each_task_once(edge: Edge) -> None:
+    body = {"tasks": [{"instruction": "one"}, {"instruction": "two"}]}
+    headers = {"Idempotency-Key": "order-7"}
+    first = await edge.client.post("/v1/tasks", json=body, headers=headers)
+    again = await edge.client.post("/v1/tasks", json=body, headers=headers)
+    assert again.json() == first.json()
+    assert len((await edge.client.get("/v1/tasks")).json()["tasks"]) == 2
+
+    other = await edge.client.post("/v1/tasks", json={"instruction": "three"}, headers=headers)
+    assert other.status_code == 409
+    assert "order-7" in str(problem(other)["detail"])
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        ({"instruction": ""}, "instruction"),
+        ({"instruction": "  \n"}, "instruction"),
+        ({"instruction": "x" * 20_001}, "instruction"),
+        ({"instruction": 7}, "instruction"),
+        ({"instruction": "a\x00b"}, "instruction"),
+        ({}, "instruction"),
+        ([], "object"),
+        ({"instruction": "ok", "scenario": "s" * 201}, "scenario"),
+        ({"instruction": "ok", "scenari": "s"}, "scenari"),
+        ({"instruction": "ok", "variables": {"world": 7}}, "variables"),
+        ({"instruction": "ok", "use_skills": "perhaps"}, "use_skills"),
+        ({"instruction": "ok", "check": "score ="}, "line 1"),
+        ({"instruction": "ok", "check": "(" * 40_000}, "check"),
+        ({"instruction": "ok", "tasks": [{"instruction": "ok"}]}, "not both"),
+        ({"tasks": []}, "tasks"),
+    ],
+)
+async def test_a_task_that_cannot_be_is_refused_with_what_is_wrong(edge: Edge, body: object, hint: str) -> None:
+    answer = await edge.client.post("/v1/tasks", json=body)
+    assert answer.status_code == 400
+    assert hint in str(problem(answer)["detail"])
+    assert edge.bell.rung == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"instruction": "\xff"}', b'{"instruction": "\\ud800"}'])
+async def test_a_body_that_is_not_json_is_refused(edge: Edge, content: bytes) -> None:
+    answer = await edge.client.post("/v1/tasks", content=content)
+    assert answer.status_code == 400
+    problem(answer)
+
+
+async def test_a_body_of_forty_megabytes_is_refused(edge: Edge) -> None:
+    answer = await edge.client.post("/v1/tasks", content=b'"' + b"x" * (40 << 20) + b'"')
+    assert answer.status_code == 413
+    problem(answer)
+
+
+async def test_a_task_of_an_unknown_project_is_refused_and_says_where_to_look(edge: Edge) -> None:
+    answer = await edge.client.post("/v1/tasks", json={"instruction": "ok", "project": "nowhere"})
+    assert answer.status_code == 404
+    assert "GET /v1/projects" in str(problem(answer)["detail"])
+
+
+async def test_with_two_projects_a_task_must_name_one(edge: Edge) -> None:
+    await edge.project("other")
+    answer = await edge.client.post("/v1/tasks", json={"instruction": "ok"})
+    assert answer.status_code == 400
+    assert "project" in str(problem(answer)["detail"])
+    assert (await edge.client.post("/v1/tasks", json={"instruction": "ok", "project": "other"})).status_code == 202
+
+
+async def test_a_listing_is_narrowed_and_paged(edge: Edge) -> None:
+    ids = [
+        str(await edge.submit(f"task {number}", scenario="even" if number % 2 == 0 else "odd"))
+        for number in range(5)
+    ]
+    first = (await edge.client.get("/v1/tasks", params={"scenario": "even", "limit": 2})).json()
+    assert [each["id"] for each in first["tasks"]] == [ids[4], ids[2]]
+    rest = (await edge.client.get("/v1/tasks", params={"scenario": "even", "cursor": first["next_cursor"]})).json()
+    assert [each["id"] for each in rest["tasks"]] == [ids[0]]
+    assert rest["next_cursor"] is None
+
+    middle = (await edge.client.get(f"/v1/tasks/{ids[2]}")).json()["created_at"]
+    later = (await edge.client.get("/v1/tasks", params={"created_after": middle})).json()
+    assert [each["id"] for each in later["tasks"]] == ids[:1:-1]
+    earlier = (await edge.client.get("/v1/tasks", params={"created_before": middle})).json()
+    assert [each["id"] for each in earlier["tasks"]] == [ids[1], ids[0]]
+    assert (await edge.client.get("/v1/tasks", params={"state": "done"})).json()["tasks"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "cursor=nonsense",
+        "cursor=%00",
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "state=asleep",
+        "stop=x",
+        "created_after=noon",
+    ],
+)
+async def test_a_bad_filter_is_refused(edge: Edge, query: str) -> None:
+    answer = await edge.client.get(f"/v1/tasks?{query}")
+    assert answer.status_code == 400
+    problem(answer)
+
+
+async def test_an_unknown_task_and_a_malformed_id_are_named_problems(edge: Edge) -> None:
+    missing = await edge.client.get(f"/v1/tasks/{uuid4()}")
+    assert problem(missing)["error"] == "NotFoundError"
+    malformed = await edge.client.get("/v1/tasks/7")
+    assert malformed.status_code in (400, 404)
+    problem(malformed)
+
+
+async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(edge: Edge) -> None:
+    task_id = await edge.submit()
+    cancelled = await edge.client.post(f"/v1/tasks/{task_id}/cancel")
+    assert cancelled.status_code == 202
+    assert cancelled.json()["state"] == "cancelled"
+    events = await edge.client.get(f"/v1/tasks/{task_id}/events")
+    assert "event: done" in events.text
+
+    other = await edge.submit()
+    async with edge.sessions.begin() as session:
+        await leases.claim(session, "runner", 30)
+        done = leases.Outcome(state=models.TaskState.DONE)
+        assert await leases.finish(session, other, "runner", done)
+    assert (await edge.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
+
+
+async def test_a_running_task_is_only_asked_to_stop(edge: Edge) -> None:
+    task_id = await edge.submit()
+    async with edge.sessions.begin() as session:
+        await leases.claim(session, "runner", 30)
+    shown = (await edge.client.post(f"/v1/tasks/{task_id}/cancel")).json()
+    assert (shown["state"], shown["cancel_requested"]) == ("running", True)
+    assert shown["release"] == {"number": 1, "model": "base"}
+    assert shown["attempt"] == 1
+    async with edge.sessions() as session:
+        assert (await tasks.get(session, task_id)).cancel_requested
