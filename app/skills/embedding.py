@@ -1,5 +1,6 @@
 """Vectors where they can be had. A library without them still works by n-grams, and says so."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,8 @@ from app.engine.protocol import Embedder, Vector
 from app.errors import EngineError
 
 _PAUSE_SECONDS = 30.0
+_PATIENCE_SECONDS = 10.0
+_CHARS = 2_000  # of a text that count: embedders read a few hundred tokens, and some refuse more
 _log = structlog.get_logger(__name__)
 
 
@@ -31,13 +34,17 @@ class Embedding:
         if self._down_until is not None and self._clock() < self._down_until:
             return None
         try:
-            vectors = await self._embedder.embed(texts)
-        except EngineError as error:
-            if self._down_until is None:
-                _log.warning("no embeddings: skills are found by n-grams alone until it answers", error=str(error))
-            self._down_until = self._clock() + _PAUSE_SECONDS
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                vectors = await self._embedder.embed([text[:_CHARS] for text in texts])
+        except (EngineError, TimeoutError) as error:
+            self._give_up(str(error) or f"no answer within {_PATIENCE_SECONDS:.0f} s")
             return None
         if self._down_until is not None:
-            _log.info("embeddings are back")
+            _log.info("the embedder works again")
         self._down_until = None
         return vectors
+
+    def _give_up(self, reason: str) -> None:
+        if self._down_until is None:
+            _log.warning("the embedder does not work: skills are found by n-grams alone", reason=reason)
+        self._down_until = self._clock() + _PAUSE_SECONDS

@@ -7,7 +7,7 @@ from app.engine.protocol import Embedder
 from app.records import Offer
 from app.skills.embedding import Embedding
 from app.skills.extract import Draft
-from app.skills.retrieval import Mode
+from app.skills.retrieval import Mode, wants_vectors
 from app.skills.shelf import Shelf, Shelved
 
 
@@ -27,7 +27,7 @@ class MemoryLibrary:
     async def find(self, instruction: str, scenario: str | None = None, limit: int | None = None) -> list[Offer]:
         """The skills most likely to help, best first; none if none fits."""
         vectors = None
-        if self._shelf.has_vectors and self._mode not in ("query_ngram", "scenario"):
+        if self._shelf.has_vectors and wants_vectors(self._mode):
             vectors = await self._embedding.embed([instruction])
         vector = vectors[0] if vectors else None
         count = self._limit if limit is None else limit

@@ -41,6 +41,10 @@ def lists_of(mode: Mode) -> tuple[List, ...]:
     return get_args(List) if mode == "fused" else (mode,)
 
 
+def wants_vectors(mode: Mode) -> bool:
+    return mode not in ("query_ngram", "scenario")
+
+
 def rules_of(mode: Mode) -> Rules:
     return FUSED if mode == "fused" else ALONE
 

@@ -104,7 +104,7 @@ class Shelf:
         return [(key, similarity.get(key, 0.0)) for key in self._scenarios[scenario]]
 
     def _put_vectors(self, skills: Sequence[Shelved]) -> None:
-        """Both vectors or neither; what does not have the length of the first is left out."""
+        """What does not have the length of the first is left out: found by n-grams, and no harm to the others."""
         queries = [(each.offer.skill_id, each.query_vector) for each in skills if each.query_vector is not None]
         sources = [(each.offer.skill_id, each.source_vector) for each in skills if each.source_vector is not None]
         if self._embedder is None or not queries or not sources:
@@ -113,5 +113,6 @@ class Shelf:
             dimension = len(queries[0][1])
             self._queries = VectorIndex(self._embedder, dimension)
             self._sources = VectorIndex(self._embedder, dimension)
-        self._queries.add(queries)
-        self._sources.add(sources)
+        dimension = self._queries.dimension
+        self._queries.add([(key, vector) for key, vector in queries if len(vector) == dimension])
+        self._sources.add([(key, vector) for key, vector in sources if len(vector) == dimension])

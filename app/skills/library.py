@@ -1,0 +1,170 @@
+"""The skill library of every project: the table is the truth, what is in memory follows it."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import numpy as np
+
+from app.db import models, skills
+from app.db.session import Sessions
+from app.engine.protocol import Embedder, Vector
+from app.records import Offer
+from app.skills.embedding import Embedding
+from app.skills.extract import Draft
+from app.skills.retrieval import Mode, wants_vectors
+from app.skills.shelf import Shelf, Shelved
+
+_FRESH_SECONDS = 0.1  # a search looks for changes no more often than this
+_LARGE = 20_000  # skills: from here on a search takes milliseconds, and is made beside the event loop
+_MANY = 1_000  # changes: as above
+_BATCH = 64  # skills embedded at once
+Result = TypeVar("Result")
+
+
+class _Copy:
+    """What one project's table held at `rev`."""
+
+    def __init__(self, embedder: str | None) -> None:
+        self.shelf = Shelf(embedder)
+        self.rev = 0
+        self.checked = float("-inf")  # when the table was last looked at
+        self.lock = asyncio.Lock()  # held while the shelf is read or changed
+
+
+class Library:
+    """Projects never see each other's skills. Any number of processes may each have a library."""
+
+    def __init__(
+        self, sessions: Sessions, embedder: Embedder | None = None, *, mode: Mode = "fused", limit: int = 3
+    ) -> None:
+        self._sessions = sessions
+        self._embedding = Embedding(embedder)
+        self._mode = mode
+        self._limit = limit
+        self._copies: defaultdict[UUID, _Copy] = defaultdict(lambda: _Copy(self._embedding.model))
+
+    async def find(
+        self, project_id: UUID, instruction: str, scenario: str | None = None, limit: int | None = None
+    ) -> list[Offer]:
+        """The skills most likely to help, best first; none if none fits. At most 0.1 s out of date."""
+        copy = self._copies[project_id]
+        if time.monotonic() - copy.checked > _FRESH_SECONDS:
+            await self.refresh(project_id)
+        vectors = None
+        if copy.shelf.has_vectors and wants_vectors(self._mode):
+            vectors = await self._embedding.embed([instruction])
+        vector = vectors[0] if vectors else None
+        count = self._limit if limit is None else limit
+        async with copy.lock:
+            return await _compute(
+                lambda: copy.shelf.search(instruction, scenario, vector, self._mode, count),
+                aside=len(copy.shelf) > _LARGE,
+            )
+
+    async def save(
+        self,
+        project_id: UUID,
+        drafts: Sequence[Draft],
+        *,
+        task_id: UUID | None = None,
+        release_id: UUID | None = None,
+        scenario: str | None = None,
+    ) -> list[Offer]:
+        """Store checked drafts as the next versions of their names, and return those.
+
+        A draft whose source the project has already is no new version, and is not among them.
+        """
+        news = []
+        for draft in drafts:
+            vectors = await self._embedding.embed([draft.instruction, draft.source])
+            news.append(
+                skills.NewSkill(
+                    name=draft.name,
+                    signature=draft.signature,
+                    source=draft.source,
+                    apis=list(draft.apis),
+                    instruction=draft.instruction,
+                    slots=list(draft.slots),
+                    scenario=scenario,
+                    task_id=task_id,
+                    release_id=release_id,
+                    embedder=self._embedding.model if vectors else None,
+                    query_vector=vectors[0].tobytes() if vectors else None,
+                    source_vector=vectors[1].tobytes() if vectors else None,
+                )
+            )
+        async with self._sessions.begin() as session:
+            rows = [await skills.add(session, project_id, new) for new in news]
+        await self.refresh(project_id)
+        return [_offer(row) for row in rows if row.task_id == task_id]
+
+    async def refresh(self, project_id: UUID) -> None:
+        """What was committed before this call is in memory after it."""
+        copy = self._copies[project_id]
+        called = time.monotonic()
+        async with copy.lock:
+            if copy.checked >= called:  # another caller has looked meanwhile
+                return
+            checked = time.monotonic()
+            async with self._sessions() as session:
+                rows = await skills.changed_since(session, project_id, copy.rev)
+            if rows:
+                await _compute(lambda: _apply(copy.shelf, rows), aside=len(rows) > _MANY)
+                copy.rev = rows[-1].rev
+            copy.checked = checked
+
+    async def fill_vectors(self, project_id: UUID) -> int:
+        """Make the vectors that skills lack for the present embedder, as far as it answers. Returns how many."""
+        model = self._embedding.model
+        filled = 0
+        while model is not None:
+            async with self._sessions() as session:
+                rows = await skills.without_vectors(session, project_id, model, _BATCH)
+            vectors = await self._embedding.embed([text for row in rows for text in (row.instruction, row.source)])
+            if vectors is None:
+                break
+            for row, query, source in zip(rows, vectors[::2], vectors[1::2], strict=True):
+                async with self._sessions.begin() as session:
+                    await skills.set_vectors(session, row.id, model, query.tobytes(), source.tobytes())
+            filled += len(rows)
+        return filled
+
+
+async def _compute(work: Callable[[], Result], *, aside: bool) -> Result:
+    return await asyncio.to_thread(work) if aside else work()
+
+
+def _apply(shelf: Shelf, rows: Sequence[models.Skill]) -> None:
+    active = [row for row in rows if row.state is models.SkillState.ACTIVE]
+    shelf.remove([row.id for row in rows if row.state is not models.SkillState.ACTIVE])
+    shelf.put([_shelved(row) for row in active])
+
+
+def _shelved(row: models.Skill) -> Shelved:
+    return Shelved(
+        offer=_offer(row),
+        slots=tuple(row.slots),
+        scenario=row.scenario,
+        embedder=row.embedder,
+        query_vector=_vector(row.query_vector),
+        source_vector=_vector(row.source_vector),
+    )
+
+
+def _vector(stored: bytes | None) -> Vector | None:
+    return None if stored is None else np.frombuffer(stored, np.float32)
+
+
+def _offer(row: models.Skill) -> Offer:
+    return Offer(
+        skill_id=row.id,
+        name=row.name,
+        version=row.version,
+        signature=row.signature,
+        source=row.source,
+        instruction=row.instruction,
+    )
