@@ -65,5 +65,9 @@ class EngineError(AppError):
     status = 503
 
 
+class EngineRefusalError(EngineError):
+    """The engine understood the request and says no: asking again would not help."""
+
+
 class ModelError(AppError):
     """A model directory that cannot be served: a file is missing or does not fit."""

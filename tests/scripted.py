@@ -76,9 +76,3 @@ class ScriptedEngine:
         if not self._answers:
             return EngineError("the script has no more answers")
         return self._answers.pop(0)
-
-    async def load_adapter(self, name: str, path: Path) -> None:
-        self.models.append(f"{name} from {path}")
-
-    async def unload_adapter(self, name: str) -> None:
-        self.models.remove(name)

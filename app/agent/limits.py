@@ -1,12 +1,14 @@
 """What a rollout may spend, and which limit it has met. Pure."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import msgspec
 
 from app.agent.action import code_of
 from app.records import Stop, Turn
 from app.sandbox.protocol import Limits, RunStop
+from app.settings import Settings
 
 
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +21,23 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     errors: int = 8  # turns whose code raised or was stopped
     seconds: float = 300.0
     session: Limits = Limits()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What a deployment allows each task."""
+        return cls(
+            turns=settings.max_turns,
+            turn_tokens=settings.max_turn_tokens,
+            task_tokens=settings.max_task_tokens,
+            calls=settings.max_task_calls,
+            seconds=settings.max_task_seconds,
+            session=Limits(
+                cpu_seconds=settings.sandbox_cpu_seconds,
+                wall_seconds=settings.sandbox_wall_seconds,
+                memory_bytes=settings.sandbox_memory_mb << 20,
+                calls=2 * settings.max_task_calls + 100,  # look-ups count here, too
+            ),
+        )
 
     def tokens_left(self, turns: Sequence[Turn]) -> int:
         return self.task_tokens - sum(len(turn.sampled_ids) for turn in turns)

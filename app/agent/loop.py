@@ -117,6 +117,8 @@ class _Rollout:
 
     async def _resume(self, watcher: Watcher) -> None:
         """Come back to where an earlier process was."""
+        made = [call.seq for turn in self._origin.recorded for call in turn.calls]
+        self._gateway.made = max(made, default=-1) + 1
         for index, turn in enumerate(self._origin.recorded):
             self._add(turn)
             code = code_of(turn.text)

@@ -1,6 +1,6 @@
 """The accepted tasks are the queue. A runner holds a task by a lease, and writes to it only while it does."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
@@ -71,14 +71,19 @@ async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> mode
     )
 
 
-async def extend(session: AsyncSession, owner: str, lease_seconds: float) -> dict[UUID, bool]:
-    """Renew the leases of everything the owner holds: task id -> is it to be cancelled?
+async def extend(
+    session: AsyncSession, owner: str, lease_seconds: float, task_ids: Collection[UUID] | None = None
+) -> dict[UUID, bool]:
+    """Renew the leases of everything the owner holds, or of those named: task id -> is it to be cancelled?
 
     A task that is missing was taken up by another, or deleted: its rollout here must stop.
     """
+    mine = models.Task.owner == owner
+    if task_ids is not None:
+        mine &= models.Task.id.in_(task_ids)
     rows = await session.execute(
         update(models.Task)
-        .where(models.Task.owner == owner, models.Task.state == TaskState.RUNNING)
+        .where(mine, models.Task.state == TaskState.RUNNING)
         .values(lease_until=_lease(lease_seconds))
         .returning(models.Task.id, models.Task.cancel_requested)
     )

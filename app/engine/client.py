@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from app.engine.protocol import Completion, Sampling, Vector
-from app.errors import EngineError
+from app.errors import EngineError, EngineRefusalError
 
 AT_ONCE = 64
 _ATTEMPTS = 4  # of opening a connection, before anything was sent
 _PAUSE = 0.25  # seconds, doubled each time
 _TIMEOUT = httpx.Timeout(600, connect=5, pool=600)
+_PASSING = {408, 425, 429}  # refusals that are over in a while
 _PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sent always: vLLM would otherwise take these from the model's generation_config.json."""
 
@@ -216,7 +217,9 @@ async def _send(http: httpx.AsyncClient, method: str, url: str, kind: Any, body:
             f"the engine at {url} broke off ({type(error).__name__} {error}): look into its log, then try again."
         ) from error
     if reply.status_code != httpx.codes.OK:
-        raise EngineError(f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}")
+        final = reply.is_client_error and reply.status_code not in _PASSING
+        kind_of_error = EngineRefusalError if final else EngineError
+        raise kind_of_error(f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}")
     if kind is None:
         return None
     try:

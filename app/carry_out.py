@@ -1,0 +1,205 @@
+"""Carries one claimed task out, from its row to its trajectory: the place where all parts of the app meet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+import msgspec
+import structlog
+from sqlalchemy.exc import DBAPIError
+
+from app.agent.halt import Halt, ParkedError
+from app.agent.loop import Agent, Origin, run_rollout
+from app.apis.catalog import Catalog
+from app.catalogs import Catalogs, tokens_of
+from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.errors import AppError, InvalidError, SandboxError
+from app.journal import TaskJournal, told_of
+from app.records import Offer, Policy, Stop, Task, Trajectory
+from app.sandbox.gateway import Gateway
+from app.score import score
+from app.settings import Settings
+from app.skills.checks import vet
+from app.skills.library import Library
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 3  # with a sandbox that breaks
+_ATTEMPTS = 10  # of runners that died over a task, after which it is given up
+
+
+class _Setting(msgspec.Struct, frozen=True):
+    """What the project gives the task to work with."""
+
+    policy: Policy
+    project: str
+    apis: Sequence[models.Api]
+    catalog: Catalog
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What all tasks are carried out with."""
+
+    sessions: Sessions
+    agent: Agent
+    library: Library
+    client: httpx.AsyncClient  # to the live APIs
+    settings: Settings
+    catalogs: Catalogs = field(default_factory=Catalogs)
+
+    async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
+        """Every end but a parked one is written to the task's row, as long as the owner holds it.
+
+        Raises DBAPIError where the database cannot be reached; the task can then be taken up where it stands.
+        """
+        try:
+            await self._carry_out(row, owner, halt)
+        except ParkedError:
+            log.info("a task is parked", task=str(row.id))
+        except AppError as error:
+            log.warning("a task failed", task=str(row.id), cause=str(error))
+            await self._fail(row, owner, str(error))
+        except DBAPIError:
+            raise
+        except Exception:  # the last resort: one bad task must not stop the others
+            log.exception("a task broke", task=str(row.id))
+            await self._fail(row, owner, "internal error: the server's log has the details")
+
+    async def _carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
+        if row.attempt > _ATTEMPTS:
+            raise InvalidError(f"{_ATTEMPTS} runners died over this task, so it is given up")
+        setting = await self._setting(row)
+        journal = TaskJournal(self.sessions, row, owner, halt)
+        trajectory = await self._rollout(row, setting, journal, owner)
+        failure = trajectory.detail or None
+        scored: float | None = None
+        if row.check_code and trajectory.stop != Stop.CANCELLED:
+            try:
+                scored = await self._score(row, setting, trajectory)
+            except (InvalidError, SandboxError) as error:
+                failure = str(error)
+        if trajectory.stop == Stop.COMPLETED and scored != 0:
+            await self._keep_skills(row, setting, trajectory)
+        await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
+
+    async def _setting(self, row: models.Task) -> _Setting:
+        async with self.sessions() as session:
+            project = await projects.by_id(session, row.project_id)
+            if row.release_id is None:
+                release = await releases.active(session, row.project_id)
+            else:
+                release = await releases.get(session, row.release_id)
+            documents = await apis.of_project(session, row.project_id)
+        catalog = await self.catalogs.of(documents)
+        return _Setting(Policy(release.model, release.id), project.name, documents, catalog)
+
+    async def _rollout(self, row: models.Task, setting: _Setting, journal: TaskJournal, owner: str) -> Trajectory:
+        task = Task(row.id, row.instruction, setting.project, row.scenario, row.variables)
+        for left in reversed(range(_TRIES)):
+            origin = await journal.origin()
+            offered = await self._offers(row, origin, owner)
+            journal.offer(offered)
+            gateway = self._gateway(row, setting, journal=journal)
+            try:
+                return await run_rollout(self.agent, task, setting.policy, gateway, offered, origin, journal)
+            except SandboxError as error:
+                if not left:
+                    raise
+                log.warning("the sandbox broke, the task goes on in another", task=str(row.id), cause=str(error))
+        raise AssertionError("the last try returns or raises")
+
+    async def _offers(self, row: models.Task, origin: Origin, owner: str) -> tuple[Offer, ...]:
+        """A resumed task keeps the skills it began with, also if it began with none."""
+        async with self.sessions() as session:
+            earlier = await offers.offered(session, row.id)
+        if earlier or origin.recorded or origin.begun or not row.use_skills:
+            return tuple(earlier)
+        limit = self.settings.skills_offered
+        found = await self.library.find(row.project_id, row.instruction, row.scenario, limit)
+        async with self.sessions.begin() as session:
+            await leases.hold(session, row.id, owner)
+            await offers.record(session, row.id, found)
+            for offer in found:
+                await events.append(session, row.id, "skill", told_of("offered", offer))
+        return tuple(found)
+
+    def _gateway(
+        self, row: models.Task, setting: _Setting, *, journal: TaskJournal | None, read_only: bool = False
+    ) -> Gateway:
+        return Gateway(
+            setting.catalog,
+            self.client,
+            variables=row.variables,
+            credentials=tokens_of(setting.apis),
+            journal=journal,
+            read_only=read_only,
+            max_calls=self.settings.max_task_calls,
+            timeout=self.settings.api_timeout_seconds,
+            allow_private_hosts=self.settings.allow_private_hosts,
+        )
+
+    async def _score(self, row: models.Task, setting: _Setting, trajectory: Trajectory) -> float:
+        return await score(
+            row.check_code or "",
+            trajectory.answer,
+            sandbox=self.agent.sandbox,
+            gateway=self._gateway(row, setting, journal=None, read_only=True),
+            limits=self.agent.limits.session,
+            now=row.started_at,
+        )
+
+    async def _keep_skills(self, row: models.Task, setting: _Setting, trajectory: Trajectory) -> None:
+        """What the task wrote and what passes the checks. A resumed task does not store it a second time."""
+        vetted = vet(trajectory, setting.catalog)
+        log.info("skills", task=str(row.id), kept=[draft.name for draft in vetted.kept], refused=vetted.refused)
+        async with self.sessions() as session:
+            already = {skill.name for skill in await skills.made_by(session, row.id)}
+        drafts = [draft for draft in vetted.kept if draft.name not in already]
+        if not drafts:
+            return
+        stored = await self.library.save(
+            row.project_id,
+            drafts,
+            task_id=row.id,
+            release_id=row.release_id,
+            scenario=row.scenario,
+        )
+        async with self.sessions.begin() as session:
+            for offer in stored:
+                await events.append(session, row.id, "skill", told_of("written", offer))
+
+    async def _finish(self, row: models.Task, owner: str, trajectory: Trajectory, outcome: leases.Outcome) -> None:
+        async with self.sessions.begin() as session:
+            if not await leases.finish(session, row.id, owner, outcome):
+                log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
+                return
+            await trajectories.save(session, row.project_id, trajectory)
+            await offers.record_uses(session, trajectory)
+            await events.append(session, row.id, "done", _told(outcome))
+
+    async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
+        outcome = leases.Outcome(state=TaskState.FAILED, failure=failure)
+        async with self.sessions.begin() as session:
+            if await leases.finish(session, row.id, owner, outcome):
+                await events.append(session, row.id, "done", _told(outcome))
+
+
+def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> leases.Outcome:
+    return leases.Outcome(
+        state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
+        stop=trajectory.stop,
+        answer=trajectory.answer,
+        failure=failure,
+        score=scored,
+        turns=len(trajectory.turns),
+        generated_tokens=trajectory.generated_tokens,
+        calls=len(trajectory.calls),
+    )
+
+
+def _told(outcome: leases.Outcome) -> dict[str, object]:
+    told: dict[str, object] = msgspec.to_builtins(outcome)
+    return told
