@@ -35,7 +35,8 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: Tokenizer
     template: jinja2.Template
     special: dict[str, str]  # bos_token, eos_token, ...: what templates may name
-    stop_ids: tuple[int, ...]  # generation ends after any of these
+    eos_ids: tuple[int, ...]  # generation ends after any of these, also where nobody asked for it
+    stop_ids: tuple[int, ...]  # these, and the end of the chat's turn
     max_length: int  # positions the model has
     vocab_size: int
     card: dict[str, Json]  # the YAML front matter of README.md
@@ -49,13 +50,13 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
         special = {name: text for name in _SPECIAL if (text := _token_text(options.get(name)))}
         template = _template(model_dir, options)
         shape = config.get("text_config", config)
-        stops = {*_eos_ids(model_dir, config), *_ids(tokenizer, [special.get("eos_token", "")])}
-        stops.update(_turn_end(tokenizer, template, special))
+        eos = {*_eos_ids(model_dir, config), *_ids(tokenizer, [special.get("eos_token", "")])}
         return cls(
             tokenizer=tokenizer,
             template=template,
             special=special,
-            stop_ids=tuple(sorted(stops)),
+            eos_ids=tuple(sorted(eos)),
+            stop_ids=tuple(sorted(eos | _turn_end(tokenizer, template, special))),
             max_length=_number(model_dir, shape, "max_position_embeddings"),
             vocab_size=_number(model_dir, shape, "vocab_size"),
             card=_card(model_dir),

@@ -1,0 +1,184 @@
+"""LoRA adapters in the model: several at once, each row of a batch wearing its own or none."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from app.engine.tokenizer import read_json
+from app.errors import InvalidError, ModelError, NotFoundError
+
+_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+_NEUTRAL: dict[str, Any] = {
+    "bias": "none",
+    "use_dora": False,
+    "fan_in_fan_out": False,
+    "lora_bias": False,
+    "modules_to_save": None,
+    "rank_pattern": {},
+    "alpha_pattern": {},
+    "target_parameters": None,
+}
+BASE = 0
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """The update of one linear layer: x @ down @ up, with the scale in `up`."""
+
+    down: Tensor  # (in, rank)
+    up: Tensor  # (rank, out)
+
+
+class Routing:
+    """Which rows of the coming forward pass wear which adapter. Read by every AdaptedLinear."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, Tensor | None]] = []  # adapter and its rows; None for all rows
+
+    def set(self, adapters: Sequence[int], device: torch.device) -> None:
+        """One adapter number per row; BASE for none."""
+        worn = set(adapters)
+        if len(worn) == 1:
+            self.groups = [] if BASE in worn else [(adapters[0], None)]
+            return
+        self.groups = [
+            (number, torch.tensor([row for row, other in enumerate(adapters) if other == number], device=device))
+            for number in sorted(worn - {BASE})
+        ]
+
+
+class AdaptedLinear(nn.Module):
+    """A linear layer that adapters may change, per row."""
+
+    def __init__(self, plain: nn.Linear, routing: Routing) -> None:
+        super().__init__()
+        self.plain, self.routing = plain, routing
+        self.pairs: dict[int, Pair] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (rows, ..., in)."""
+        y: Tensor = self.plain(x)
+        for number, rows in self.routing.groups:
+            pair = self.pairs.get(number)
+            if pair is None:
+                continue
+            if rows is None:
+                y = y + x @ pair.down @ pair.up
+            else:
+                y = y.index_add(0, rows, x[rows] @ pair.down @ pair.up)
+        return y
+
+
+class Adapters:
+    """All adapters in one model. Numbers are never used twice, so nothing kept for an old one fits a new one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.routing = model, Routing()
+        self._linears = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        self._adapted: dict[str, AdaptedLinear] = {}
+
+    def read(self, path: Path) -> dict[str, Pair]:
+        """The updates of a PEFT LoRA directory by module name. Touches nothing, so any thread may call it.
+
+        Raises NotFoundError where there is no adapter, InvalidError where it does not fit the model.
+        """
+        if not (path / "adapter_config.json").is_file():
+            raise NotFoundError(f"no adapter found at {path}: it needs adapter_config.json and weights.")
+        scale, config = _scale(path)
+        halves = _halves(path)
+        first = next(iter(self._linears.values())).weight
+        pairs: dict[str, Pair] = {}
+        for module in sorted({module for module, _ in halves}):
+            down, up = halves.get((module, "A")), halves.get((module, "B"))
+            self._check_shapes(path, module, down, up)
+            if down is not None and up is not None:
+                up = up.float() * scale(down.shape[0])
+                pairs[module] = Pair(
+                    down.t().to(first.device, first.dtype).contiguous(),
+                    up.t().to(first.device, first.dtype).contiguous(),
+                )
+        self._check_complete(path, config, set(pairs))
+        return pairs
+
+    def install(self, number: int, pairs: dict[str, Pair]) -> None:
+        for module, pair in pairs.items():
+            if module not in self._adapted:
+                adapted = AdaptedLinear(self._linears[module], self.routing)
+                parent, _, leaf = module.rpartition(".")
+                setattr(self.model.get_submodule(parent), leaf, adapted)
+                self._adapted[module] = adapted
+            self._adapted[module].pairs[number] = pair
+
+    def remove(self, number: int) -> None:
+        for adapted in self._adapted.values():
+            adapted.pairs.pop(number, None)
+
+    def _check_shapes(self, path: Path, module: str, down: Tensor | None, up: Tensor | None) -> None:
+        linear = self._linears.get(module)
+        if linear is None:
+            raise InvalidError(f"the adapter at {path} changes {module}, which is no linear layer of this model.")
+        if down is None or up is None:
+            raise InvalidError(f"the adapter at {path} has only one of lora_A and lora_B for {module}.")
+        expected = [(down.shape[0], linear.in_features), (linear.out_features, down.shape[0])]
+        if [tuple(down.shape), tuple(up.shape)] != expected:
+            raise InvalidError(
+                f"the adapter at {path} does not fit {module}: shapes {tuple(down.shape)} and {tuple(up.shape)}, "
+                f"but this model needs {expected[0]} and {expected[1]}."
+            )
+        if not (torch.isfinite(down).all() and torch.isfinite(up).all()):
+            raise InvalidError(f"the adapter at {path} has weights of {module} that are not finite.")
+
+    def _check_complete(self, path: Path, config: dict[str, Any], present: set[str]) -> None:
+        if not present:
+            raise InvalidError(f"the adapter at {path} holds no weights.")
+        targets = config.get("target_modules")
+        if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
+            return
+        wanted = {name for name in self._linears if any(f".{name}".endswith(f".{target}") for target in targets)}
+        if missing := sorted(wanted - present):
+            raise InvalidError(
+                f"the adapter at {path} lacks weights of {len(missing)} layers, such as {missing[0]}."
+            )
+
+
+def _scale(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The factor for a rank, and the configuration it came from."""
+    try:
+        config = read_json(path, "adapter_config.json")
+    except ModelError as error:
+        raise InvalidError(str(error)) from error
+    if config.get("peft_type") != "LORA":
+        raise InvalidError(f"the adapter at {path} is of type {config.get('peft_type')}: only LORA is served.")
+    for name, neutral in _NEUTRAL.items():
+        if config.get(name) not in (neutral, None, [], {}):
+            raise InvalidError(f"the adapter at {path} sets {name}, which the embedded engine does not apply.")
+    alpha = config.get("lora_alpha")
+    if not isinstance(alpha, int | float):
+        raise InvalidError(f"adapter_config.json in {path} does not say lora_alpha.")
+    if config.get("use_rslora"):
+        return (lambda rank: alpha / math.sqrt(rank)), config
+    return (lambda rank: alpha / rank), config
+
+
+def _halves(path: Path) -> dict[tuple[str, str], Tensor]:
+    weights = path / "adapter_model.safetensors"
+    if not weights.is_file():
+        raise NotFoundError(f"no adapter found at {path}: it has no adapter_model.safetensors.")
+    try:
+        tensors = load_file(weights)
+    except (SafetensorError, OSError) as error:
+        raise InvalidError(f"{weights} cannot be read: {error}") from error
+    halves: dict[tuple[str, str], Tensor] = {}
+    for key, tensor in tensors.items():
+        match = _KEY.fullmatch(key)
+        if match is None or tensor.dim() != 2:
+            raise InvalidError(f"{weights} holds {key}, which is no LoRA weight of a linear layer.")
+        halves[match["module"], match["half"]] = tensor
+    return halves

@@ -1,0 +1,123 @@
+"""Keys and values of all rows in one block of memory, written in place, and the attention that reads them."""
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+from transformers.modeling_utils import AttentionInterface
+
+ATTENTION = "rows"
+_FIRST_ROOM = 512  # positions; doubled as sequences grow
+
+
+class RowCache(Cache):
+    """One row per sequence. `aim` says which rows the coming forward pass writes, and where; then the model runs.
+
+    `block` is (layers, 2, rows, heads, positions, width): keys and values. Rows in use are 0 to n - 1, so that a
+    pass over all of them reads views and copies nothing.
+    """
+
+    def __init__(self, *, layers: int, rows: int, heads: int, width: int, dtype: torch.dtype, device: str) -> None:
+        super().__init__(layers=[])
+        self.heads, self.rows = heads, rows
+        self.block = torch.zeros(layers, 2, rows, heads, _FIRST_ROOM, width, dtype=dtype, device=device)
+        self._row: int | None = None
+        self._start = 0
+        self._places = torch.empty(0, dtype=torch.long)
+        self._length = 0
+
+    def aim_at_row(self, row: int, start: int, count: int) -> None:
+        """The pass holds `count` tokens of one row, from position `start`."""
+        self._make_room(start + count)
+        self._row, self._start, self._length = row, start, start + count
+
+    def aim_at_all(self, positions: Tensor, length: int) -> None:
+        """The pass holds one token of each of the first n rows. positions: (n,), all below `length`."""
+        self._make_room(length)
+        room = self.block.shape[4]
+        lanes = torch.arange(len(positions) * self.heads, device=self.block.device) * room
+        self._places = lanes + positions.repeat_interleave(self.heads)
+        self._row, self._length = None, length
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        """key_states: (n, heads, tokens, width). Gives all keys and values so far: (n, heads, length, width)."""
+        keys, values = self.block[layer_idx, 0], self.block[layer_idx, 1]
+        if self._row is not None:
+            rows = slice(self._row, self._row + 1)
+            keys[rows, :, self._start : self._length] = key_states
+            values[rows, :, self._start : self._length] = value_states
+        else:
+            rows = slice(0, key_states.shape[0])
+            width = keys.shape[-1]
+            keys.view(-1, width).index_copy_(0, self._places, key_states.reshape(-1, width))
+            values.view(-1, width).index_copy_(0, self._places, value_states.reshape(-1, width))
+        return keys[rows, :, : self._length], values[rows, :, : self._length]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of one row to another."""
+        self.block[:, :, target, :, :length] = self.block[:, :, source, :, :length]
+
+    def take(self, row: int, length: int) -> Tensor:
+        """A copy of a row: (layers, 2, heads, length, width)."""
+        return self.block[:, :, row, :, :length].clone()
+
+    def put(self, row: int, kept: Tensor, length: int) -> None:
+        self._make_room(length)
+        self.block[:, :, row, :, :length] = kept[:, :, :, :length]
+
+    def clear(self, row: int) -> None:
+        """After values that are not finite: masked ones would still spoil the row's next sequence (0 * nan)."""
+        self.block[:, :, row] = 0
+
+    def _make_room(self, length: int) -> None:
+        room = self.block.shape[4]
+        if length <= room:
+            return
+        while room < length:
+            room *= 2
+        layers, two, rows, heads, old, width = self.block.shape
+        grown = self.block.new_zeros(layers, two, rows, heads, room, width)
+        grown[:, :, :, :, :old] = self.block
+        self.block = grown
+
+
+def attend(
+    module: nn.Module,  # noqa: ARG001  the interface's
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """query: (n, query heads, tokens, width); attention_mask: added to the scores, None for plain causal.
+
+    For one token per row the two products are batched over rows and key heads; measured faster than
+    scaled_dot_product_attention there, because keys that several query heads share are read once.
+    """
+    rows, query_heads, tokens, width = query.shape
+    heads = key.shape[1]
+    if tokens > 1:
+        mixed = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=attention_mask,
+            is_causal=attention_mask is None,
+            scale=scaling,
+            enable_gqa=heads != query_heads,
+        )
+        return mixed.transpose(1, 2), None
+    scaled = (query * (width**-0.5 if scaling is None else scaling)).reshape(rows * heads, -1, width)
+    scores = torch.bmm(scaled, key.flatten(0, 1).transpose(1, 2)).view(rows, heads, query_heads // heads, -1)
+    if attention_mask is not None:
+        scores += attention_mask
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
+    mixed = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1))
+    return mixed.view(rows, 1, query_heads, width), None
+
+
+def register_attention() -> None:
+    AttentionInterface.register(ATTENTION, attend)

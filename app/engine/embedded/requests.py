@@ -1,0 +1,57 @@
+"""What the scheduler is asked for, and what it gives back."""
+
+import random
+from collections.abc import Callable
+
+import msgspec
+
+from app.engine.embedded.prefixes import Ids
+from app.engine.protocol import Sampling
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Tokens since the last one. `finish` is "" until the last: then stop, length, abort or error."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str = ""
+    stop_token: int | None = None  # the token that ended it, where the request named that token
+
+
+class Generation:
+    """One request on its way through the scheduler. Only `cancel` may be called from another thread."""
+
+    def __init__(
+        self,
+        prompt: Ids,
+        *,
+        adapter: int,
+        sampling: Sampling,
+        stops: frozenset[int],
+        report: Callable[[Progress], None],
+        stream: bool = False,
+    ) -> None:
+        self.prompt, self.adapter = prompt, adapter
+        self.max_tokens, self.temperature, self.stops = sampling.max_tokens, sampling.temperature, stops
+        self.random = random.Random(sampling.seed)
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.cancelled = False
+        self._report, self._stream, self._reported = report, stream, 0
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def add(self, token: int, logprob: float) -> str:
+        """The finish reason, or "" where the generation goes on. `stops` are the tokens that end it."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        finish = "stop" if token in self.stops else "length" if len(self.ids) >= self.max_tokens else ""
+        if self._stream and not finish:
+            self.finish("")
+        return finish
+
+    def finish(self, reason: str) -> None:
+        start, self._reported = self._reported, len(self.ids)
+        token = self.ids[-1] if reason == "stop" else None
+        self._report(Progress(tuple(self.ids[start:]), tuple(self.logprobs[start:]), reason, token))

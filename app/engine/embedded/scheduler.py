@@ -1,0 +1,188 @@
+"""Continuous batching: one thread owns the model; requests join and leave between its forward passes."""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from app.engine.embedded.adapters import Adapters, Pair
+from app.engine.embedded.decoder import Decoder
+from app.engine.embedded.metrics import Metrics
+from app.engine.embedded.prefixes import SHORTEST, Ids, Prefixes, as_ids, common_prefix
+from app.engine.embedded.requests import Generation
+from app.engine.embedded.sampling import draw
+
+_PREFILL = 2048  # prompt tokens between two steps of the others, about
+_PREFIX_ROOM = 256 * 2**20  # bytes
+
+
+class Scheduler:
+    """Every public method may be called from any thread. `on_death` is called if the thread ends by an error."""
+
+    def __init__(
+        self, decoder: Decoder, adapters: Adapters, metrics: Metrics, on_death: Callable[[], None]
+    ) -> None:
+        self._decoder, self._adapters, self._metrics, self._on_death = decoder, adapters, metrics, on_death
+        self._prefixes = Prefixes(_PREFIX_ROOM)
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._waiting: deque[Generation] = deque()
+        self._rows: list[Generation] = []  # row i of the cache belongs to the i-th
+        self._leaving: set[int] = set()  # adapters to remove when their last generation has ended
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def failed(self) -> bool:
+        return not self.alive and not self._stopping
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends what is running with finish reason "abort"."""
+        self._inbox.put(self._stop)
+        self._thread.join()
+
+    def submit(self, generation: Generation) -> None:
+        self._inbox.put(lambda: self._waiting.append(generation))
+
+    def wake(self) -> None:
+        """Look at cancellations now, not at the next request."""
+        self._inbox.put(lambda: None)
+
+    def add_adapter(self, number: int, pairs: dict[str, Pair], done: Callable[[], None]) -> None:
+        def install() -> None:
+            self._adapters.install(number, pairs)
+            done()
+
+        self._inbox.put(install)
+
+    def remove_adapter(self, number: int) -> None:
+        """Generations that wear it end as they began."""
+        self._inbox.put(lambda: self._leaving.add(number))
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._read_inbox()
+                self._drop_cancelled()
+                self._admit()
+                if self._rows:
+                    self._step()
+                self._drop_adapters()
+                self._metrics.set_load(len(self._rows), len(self._waiting))
+        finally:
+            for generation in [*self._rows, *self._waiting]:
+                generation.finish("abort")
+            if not self._stopping:
+                self._on_death()
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+    def _read_inbox(self) -> None:
+        if not self._rows and not self._waiting:
+            self._inbox.get()()
+        while True:
+            try:
+                self._inbox.get_nowait()()
+            except Empty:
+                return
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = deque(waiting for waiting in self._waiting if not waiting.cancelled)
+        for row in reversed(range(len(self._rows))):
+            if self._rows[row].cancelled:
+                self._end(row, "abort")
+
+    def _admit(self) -> None:
+        """First come, first served; stops after some tokens, so that running rows are not held up."""
+        work = 0
+        while self._waiting and len(self._rows) < self._decoder.cache.rows and work < _PREFILL:
+            work += self._prefill(self._waiting.popleft())
+
+    def _prefill(self, generation: Generation) -> int:
+        """Gives the number of tokens computed."""
+        row = len(self._rows)
+        reused = self._reuse(row, generation)
+        fresh = generation.prompt[reused:].tolist()
+        self._adapters.routing.set([generation.adapter], self._decoder.device)
+        logits = self._decoder.prefill(row, fresh, reused)
+        self._rows.append(generation)
+        self._metrics.count_prompt(len(generation.prompt), reused)
+        tokens, logprobs = draw(logits, [generation.temperature], [generation.random.random()])
+        self._take(row, tokens[0], logprobs[0])
+        return len(fresh)
+
+    def _reuse(self, row: int, generation: Generation) -> int:
+        """Copies what another row has already computed for the same weights. Gives how many tokens that were."""
+        usable = generation.prompt[:-1]  # the last token must run, for its logits
+        count, block = self._prefixes.longest(generation.adapter, usable)
+        shared, source = self._longest_running(generation.adapter, usable)
+        if shared > count and shared >= SHORTEST:
+            self._decoder.cache.move(source, row, shared)
+            return shared
+        if block is not None:
+            self._decoder.cache.put(row, block, count)
+        return count
+
+    def _longest_running(self, adapter: int, ids: Ids) -> tuple[int, int]:
+        found = [
+            (common_prefix(other.prompt, ids), row)
+            for row, other in enumerate(self._rows)
+            if other.adapter == adapter
+        ]
+        return max(found, default=(0, 0))
+
+    def _step(self) -> None:
+        rows = self._rows
+        self._adapters.routing.set([generation.adapter for generation in rows], self._decoder.device)
+        # The last token drawn has not run yet: its place is behind the prompt and the tokens before it.
+        logits = self._decoder.advance(
+            [generation.ids[-1] for generation in rows],
+            [len(generation.prompt) + len(generation.ids) - 1 for generation in rows],
+        )
+        tokens, logprobs = draw(
+            logits,
+            [generation.temperature for generation in rows],
+            [generation.random.random() for generation in rows],
+        )
+        self._metrics.count_step(len(rows))
+        for row in reversed(range(len(rows))):  # ending one moves only rows that are already done
+            self._take(row, tokens[row], logprobs[row])
+
+    def _take(self, row: int, token: int, logprob: float) -> None:
+        if not math.isfinite(logprob):
+            self._end(row, "error")
+        elif finish := self._rows[row].add(token, logprob):
+            self._end(row, finish)
+
+    def _end(self, row: int, reason: str) -> None:
+        """The last row takes the place of the one that ends."""
+        generation, cache = self._rows[row], self._decoder.cache
+        length = len(generation.prompt) + len(generation.ids) - 1
+        if reason == "error":
+            cache.clear(row)
+        elif generation.adapter not in self._leaving:
+            ids = np.concatenate([generation.prompt, as_ids(generation.ids)])[:length]
+            self._prefixes.keep(generation.adapter, ids, cache.take(row, length))
+        last = self._rows.pop()
+        if row < len(self._rows):
+            cache.move(len(self._rows), row, len(last.prompt) + len(last.ids))
+            self._rows[row] = last
+        self._metrics.count_generated(len(generation.ids))
+        generation.finish(reason)
+
+    def _drop_adapters(self) -> None:
+        worn = {generation.adapter for generation in [*self._rows, *self._waiting]}
+        for number in self._leaving - worn:
+            self._leaving.discard(number)
+            self._adapters.remove(number)
+            self._prefixes.forget_adapter(number)

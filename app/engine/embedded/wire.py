@@ -1,0 +1,154 @@
+"""The bodies of vLLM's HTTP API, as far as the embedded engine speaks it. What it cannot do, it refuses."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from app.engine.protocol import Sampling
+from app.errors import InvalidError
+
+_OFF: dict[str, tuple[Any, ...]] = {  # what a field may say, where only "off" is served
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "stop": (None, [], ""),
+    "top_p": (None, 1),
+    "top_k": (None, 0, -1),
+    "min_p": (None, 0),
+    "min_tokens": (None, 0),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "prompt_logprobs": (None,),
+    "logprobs": (None, 0),
+}
+
+
+class ParameterError(InvalidError):
+    """One field of the request is wrong."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = False
+
+
+class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: str = "base"
+    prompt: list[int] | str
+    max_tokens: int | None = 16
+    temperature: float | None = 1.0
+    seed: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    logprobs: int | None = None  # 0: of the sampled tokens alone
+    return_token_ids: bool | None = False
+    skip_special_tokens: bool = True
+    add_special_tokens: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    n: int | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    stop: list[str] | str | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    prompt_logprobs: int | None = None
+
+    def sampling(self, prompt_tokens: int, max_length: int, vocabulary: int) -> Sampling:
+        """Raises ParameterError where a value is out of range, or asks for what is not served."""
+        for name, accepted in _OFF.items():
+            if getattr(self, name) not in accepted:
+                raise ParameterError(
+                    f"{name}={getattr(self, name)} is not supported by the embedded engine.", name
+                )
+        temperature = 1.0 if self.temperature is None else self.temperature
+        if not 0 <= temperature <= 100:
+            raise ParameterError(f"temperature must be between 0 and 100, not {temperature}.", "temperature")
+        stops = tuple(self.stop_token_ids or ())
+        if not all(0 <= token < vocabulary for token in stops):
+            raise ParameterError(f"stop_token_ids must lie between 0 and {vocabulary - 1}.", "stop_token_ids")
+        room = max_length - prompt_tokens
+        max_tokens = room if self.max_tokens is None else self.max_tokens
+        if max_tokens < 1 and room >= 1:
+            raise ParameterError(f"max_tokens must be at least 1, not {max_tokens}.", "max_tokens")
+        if max_tokens > room or room < 1:
+            raise ParameterError(
+                f"This model's maximum context length is {max_length} tokens, but the prompt has {prompt_tokens} "
+                f"and max_tokens asks for {max_tokens} more: shorten the prompt or ask for fewer.",
+                "prompt",
+            )
+        return Sampling(max_tokens=max_tokens, temperature=temperature, seed=self.seed, stop_token_ids=stops)
+
+
+class LoadAdapter(msgspec.Struct, frozen=True):
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True):
+    lora_name: str
+
+
+class EmbeddingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    input: str | list[str]
+    model: str | None = None
+    encoding_format: Literal["float"] = "float"
+    user: str | None = None
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    index: int = 0
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: str | None
+    stop_reason: int | None
+    token_ids: list[int] | None
+    prompt_token_ids: list[int] | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: str = "text_completion"
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | None
+
+
+class ErrorInfo(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    error: ErrorInfo
