@@ -32,7 +32,7 @@ async def by_name(session: AsyncSession, name: str) -> models.Project:
 
 
 async def by_id(session: AsyncSession, project_id: UUID) -> models.Project:
-    project = await session.get(models.Project, project_id)
+    project = await session.get(models.Project, project_id, populate_existing=True)
     if project is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
     return project

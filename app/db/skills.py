@@ -116,7 +116,7 @@ async def page(
     if only.api is not None:
         each = func.unnest(skill.apis).column_valued("each")
         named = (each == only.api) | (func.split_part(each, ".", 1) == only.api)
-        query = query.where(select(1).select_from(each).where(named).exists())
+        query = query.where(select(each).where(named).correlate(skill).exists())
     return await read_page(session, query, skill, cursor, limit)
 
 

