@@ -79,11 +79,17 @@ async def open_edge(
     async with sessions.begin() as session:
         demo = await projects.create(session, "demo")
         _, secret = await keys.create(session, "test admin", ["admin"])
-    async with EventFeed(database_url) as feed, httpx.AsyncClient() as outside:
-        parts = Parts(sessions=sessions, feed=feed, work=bell, library=shelf, client=outside, probes=probes or {})
-        async with AsyncTestClient(create_app(parts)) as client:
-            client.headers["Authorization"] = f"Bearer {secret}"
-            yield Edge(client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
+
+    @asynccontextmanager
+    async def open_parts() -> AsyncIterator[Parts]:
+        async with EventFeed(database_url) as feed, httpx.AsyncClient() as outside:
+            yield Parts(
+                sessions=sessions, feed=feed, work=bell, library=shelf, client=outside, probes=probes or {}
+            )
+
+    async with AsyncTestClient(create_app(open_parts)) as client:
+        client.headers["Authorization"] = f"Bearer {secret}"
+        yield Edge(client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
 
 
 def problem(answer: httpx.Response) -> dict[str, object]:

@@ -47,7 +47,7 @@ async def _read_access(connection: Connection) -> Access:
     kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not secret.strip():
         raise UnauthorizedError("send a key: Authorization: Bearer <key>")
-    async with connection.app.state.sessions() as session:
+    async with connection.app.state["parts"].sessions() as session:
         key = await keys.by_secret(session, secret.strip())
     if key is None:
         raise UnauthorizedError("this key is unknown or was revoked")

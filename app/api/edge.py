@@ -1,7 +1,7 @@
 """The HTTP application over parts that already exist, so that tests can hand in their own."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 
 from litestar import Litestar, Router
@@ -39,16 +39,11 @@ _CONTROLLERS = [
 ]
 _MAX_BODY = 32 << 20  # 1,000 tasks of 20,000 characters fit
 
-Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+OpenParts = Callable[[], AbstractAsyncContextManager[Parts]]
+"""Opens the parts when the application starts, and closes them when it ends."""
 
 
-def create_app(parts: Parts, lifespan: Sequence[Lifespan] = ()) -> Litestar:
-    """`lifespan` opens what the parts need before the first request and closes it after the last."""
-
-    async def session() -> AsyncIterator[AsyncSession]:
-        async with parts.sessions() as opened:
-            yield opened
-
+def create_app(open_parts: OpenParts) -> Litestar:
     v1 = Router(
         "/v1",
         route_handlers=_CONTROLLERS,
@@ -56,20 +51,35 @@ def create_app(parts: Parts, lifespan: Sequence[Lifespan] = ()) -> Litestar:
         security=[{"key": []}],
         dependencies={"access": Provide(provide_access)},
     )
-    given = {"work": parts.work, "library": parts.library, "client": parts.client, "probes": parts.probes}
-    given |= {"sessions": parts.sessions, "feed": parts.feed}
+
+    @asynccontextmanager
+    async def lifespan(app: Litestar) -> AsyncIterator[None]:
+        async with open_parts() as parts:
+            app.state["parts"] = parts
+            yield
+
     return Litestar(
         route_handlers=[v1, healthz, readyz, metrics, *docs_routes()],
-        dependencies={"session": Provide(session), **{name: _always(part) for name, part in given.items()}},
+        dependencies={"session": Provide(_open_session)} | {name: _part(name) for name in Parts.__struct_fields__},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware],
         openapi_config=openapi_config(version("sage-server")),
         request_max_body_size=_MAX_BODY,
-        state=State({"sessions": parts.sessions}),
-        lifespan=list(lifespan),
+        lifespan=[lifespan],
         logging_config=None,
     )
 
 
-def _always(part: object) -> Provide:
-    return Provide(lambda: part, sync_to_thread=False)
+async def _open_session(state: State) -> AsyncIterator[AsyncSession]:
+    """One per request, closed before the answer goes out: what was not committed by then is undone."""
+    async with state["parts"].sessions() as opened:
+        yield opened
+
+
+def _part(name: str) -> Provide:
+    """A handler gets a part by naming it."""
+
+    def provide(state: State) -> object:
+        return getattr(state["parts"], name)
+
+    return Provide(provide, sync_to_thread=False)

@@ -1,0 +1,153 @@
+"""A task's events and trajectory, over HTTP on a real socket where it matters."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import httpx
+import pytest
+import uvicorn
+
+from app.api import stream
+from app.db import events, leases, models, trajectories
+from app.db.session import Sessions
+from app.records import Policy, Stop, Task, Trajectory, Turn
+from tests.edge import Edge, open_edge, problem
+
+
+@pytest.fixture
+async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
+    async with open_edge(committed, database_url) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def served(edge: Edge) -> AsyncIterator[httpx.AsyncClient]:
+    """The same application behind a real socket: only there does a stream arrive piece by piece."""
+    config = uvicorn.Config(
+        edge.client.app, port=0, lifespan="off", log_level="warning", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # connections wait in it until the server accepts
+        running = asyncio.create_task(server.serve([listening]))
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, headers=edge.client.headers) as client:
+            yield client
+        server.should_exit = True
+        await running
+
+
+async def tell(edge: Edge, task_id: UUID, *kinds: str) -> None:
+    for kind in kinds:
+        async with edge.sessions.begin() as session:
+            await events.append(session, task_id, kind, {"of": kind})
+
+
+async def finish(edge: Edge, task_id: UUID) -> None:
+    async with edge.sessions.begin() as session:
+        await leases.claim(session, "runner", 30)
+        await events.append(session, task_id, "done", {"state": "done"})
+        await leases.finish(session, task_id, "runner", leases.Outcome(state=models.TaskState.DONE))
+
+
+async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(edge: Edge) -> None:
+    task_id = await edge.submit()
+    await tell(edge, task_id, "turn", "call")
+    await finish(edge, task_id)
+    answer = await edge.client.get(f"/v1/tasks/{task_id}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    lines = answer.text.splitlines()
+    assert [line for line in lines if line.startswith(("event", "id"))] == [
+        "id: 1",
+        "event: turn",
+        "id: 2",
+        "event: call",
+        "id: 3",
+        "event: done",
+    ]
+    assert 'data: {"of":"turn"}' in lines
+
+
+async def test_a_stream_resumes_after_the_last_event_it_saw(edge: Edge) -> None:
+    task_id = await edge.submit()
+    await tell(edge, task_id, "turn", "call")
+    await finish(edge, task_id)
+    rest = await edge.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "2"})
+    assert [line for line in rest.text.splitlines() if line.startswith("id")] == ["id: 3"]
+    nothing = await edge.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "3"})
+    assert "id:" not in nothing.text
+    bad = await edge.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "last"})
+    assert problem(bad)["status"] == 400
+
+
+async def test_an_event_arrives_while_the_stream_is_open(edge: Edge) -> None:
+    task_id = await edge.submit()
+    async with served(edge) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
+        lines = answer.aiter_lines()
+        for kind in ("turn", "observation"):
+            await tell(edge, task_id, kind)
+            async with asyncio.timeout(3):  # far less than the ping: the notice woke it
+                while await anext(lines) != f"event: {kind}":
+                    pass
+        await finish(edge, task_id)
+        async with asyncio.timeout(3):
+            assert "event: done" in [line async for line in lines]
+
+
+async def test_many_streams_of_many_tasks_each_hear_their_own(edge: Edge) -> None:
+    tasks = [await edge.submit(f"task {number}") for number in range(5)]
+    async with served(edge) as client:
+        reading = [asyncio.create_task(client.get(f"/v1/tasks/{task}/events", timeout=20)) for task in tasks * 4]
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            await tell(edge, task, f"turn-{task}")
+        for task in tasks:
+            await finish(edge, task)
+        for task, answer in zip(tasks * 4, await asyncio.gather(*reading), strict=True):
+            assert answer.text.count("event: turn-") == 1
+            assert f"event: turn-{task}" in answer.text
+
+
+async def test_a_server_told_to_stop_does_not_wait_for_open_streams(edge: Edge) -> None:
+    task_id = await edge.submit()
+    async with asyncio.timeout(5):
+        async with served(edge) as client:
+            reading = asyncio.create_task(client.get(f"/v1/tasks/{task_id}/events", timeout=60))
+            await asyncio.sleep(0.2)
+        await asyncio.wait([reading])
+
+
+async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(edge: Edge) -> None:
+    task_id = await edge.submit()
+    assert problem(await edge.client.get(f"/v1/tasks/{task_id}/trajectory"))["status"] == 404
+    turns = (
+        Turn(context_ids=(1, 2, 3), sampled_ids=(4, 5), logprobs=(-0.5, -0.25), text="a", observation="b"),
+        Turn(context_ids=(6,), sampled_ids=(7,), logprobs=(-1.0,), text="c"),
+        Turn(context_ids=(1, 2), sampled_ids=(8, 9), logprobs=(-2.0, -3.0), text="d", extends=False),
+    )
+    record = Trajectory(
+        task=Task(task_id, "tidy up"),
+        policy=Policy(),
+        profile="compact",
+        turns=turns,
+        stop=Stop.COMPLETED,
+        answer=3,
+    )
+    async with edge.sessions.begin() as session:
+        await trajectories.save(session, edge.demo.id, record)
+
+    shown = (await edge.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
+    assert [turn["span"] for turn in shown["turns"]] == [[3, 5], [6, 7], [2, 4]]
+    assert shown["turns"][0]["sampled_ids"] == [4, 5]
+    assert shown["turns"][0]["logprobs"] == [-0.5, -0.25]
+    assert (shown["stop"], shown["answer"], shown["policy"]["model"]) == ("completed", 3, "base")
+
+    brief = (await edge.client.get(f"/v1/tasks/{task_id}/trajectory?tokens=false")).json()
+    assert not {"sampled_ids", "context_ids", "logprobs"} & brief["turns"][0].keys()
+    assert brief["turns"][0]["text"] == "a"
+
+
+def test_a_ping_comes_at_least_every_fifteen_seconds() -> None:
+    assert stream.PING_SECONDS <= 15
