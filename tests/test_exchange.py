@@ -1,0 +1,141 @@
+"""What goes over the wire and what comes back: over a socket, and in process over ASGI."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from app.apis.credentials import BearerTokens
+from app.sandbox.hosts import pinned
+from tests.echo import Door, Echo, open_door, raised
+
+
+@pytest.fixture(params=["socket", "asgi"])
+async def door(request: pytest.FixtureRequest) -> AsyncIterator[Door]:
+    async with open_door(request.param) as opened:
+        yield opened
+
+
+async def test_arguments_travel_where_the_document_puts_them(door: Door) -> None:
+    seen = await door.gateway()(
+        "echo.show_all",
+        [[1, 2]],
+        {
+            "part": "a/b ?",
+            "tags": ["x", "y z"],
+            "ids": ["1", "2"],
+            "piped": ["p", "q"],
+            "filter": {"from": "iris"},
+            "sort": {"by": "size"},
+            "flag": True,
+            "access_token": "tok",
+            "X_Ids": ["7", "8"],
+            "session": "a;b",
+        },
+    )
+    assert seen["path"] == "/1,2/a%2Fb%20%3F"
+    assert seen["query"] == "tags=x&tags=y%20z&ids=1%2C2&piped=p%7Cq&filter%5Bfrom%5D=iris&by=size&flag=true"
+    assert seen["headers"]["access_token"] == "tok"
+    assert seen["headers"]["x-ids"] == "7,8"
+    assert seen["headers"]["cookie"] == "session=a%3Bb"
+
+
+async def test_bodies_are_written_as_their_content_type_asks(door: Door) -> None:
+    gateway = door.gateway()
+    json_body = await gateway("echo.add_item", [], {"title": "é", "size": 3})
+    assert (json_body["body"], json_body["headers"]["content-type"]) == (
+        '{"title":"é","size":3}',
+        "application/json",
+    )
+    form = await gateway("echo.send_form", [], {"title": "a b&c", "tags": ["x", "y"]})
+    assert form["body"] == "title=a+b%26c&tags=x&tags=y"
+    parts = await gateway("echo.send_parts", [], {"title": "a"})
+    boundary = parts["headers"]["content-type"].removeprefix("multipart/form-data; boundary=")
+    assert parts["body"] == (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="title"\r\n\r\na\r\n--{boundary}--\r\n'
+    )
+    assert (await gateway("echo.send_list", [["x"]], {}))["body"] == '["x"]'
+    assert (await gateway("echo.send_text", ["hello"], {}))["body"] == "hello"
+
+
+async def test_answers_become_plain_values(door: Door) -> None:
+    gateway = door.gateway(timeout=0.3)
+    assert await gateway("echo.answer", ["text"], {}) == "plain words"
+    assert await gateway("echo.answer", ["nothing"], {}) is None
+    assert await gateway("echo.answer", ["problem"], {}) == {"title": "odd"}
+    assert "bytes of image/png" in (await raised(gateway, "echo.answer", "image")).message
+    assert "not the JSON it claims" in (await raised(gateway, "echo.answer", "broken")).message
+    assert "larger than 3 MB" in (await raised(gateway, "echo.answer", "large")).message
+    long = await raised(gateway, "echo.answer", "long")
+    assert long.message == f"Response status code is 500: {'x' * 500}..."
+
+
+async def test_a_refusal_is_an_api_error_with_status_and_body(door: Door) -> None:
+    error = await raised(door.gateway(), "echo.fail", 409)
+    assert (error.kind, error.message) == (
+        "ApiError",
+        'Response status code is 409: {"message":"no such mail","sent":""}',
+    )
+
+
+async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+    service = Echo()
+    async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
+        gateway = Door(service, server, client).gateway(timeout=0.1)
+        error = await raised(gateway, "echo.answer", "slow")
+    assert (error.kind, error.message) == ("ApiError", "no answer within 0.1 seconds")
+
+
+async def test_a_server_that_is_not_there_is_an_api_error() -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        gateway = Door(Echo(), "http://127.0.0.1:9", client).gateway()
+        error = await raised(gateway, "echo.hidden")
+    assert error.kind == "ApiError"
+    assert "cannot be reached" in error.message
+    assert gateway.take_calls()[0].error == f"ApiError: {error.message}"
+
+
+async def test_a_path_argument_cannot_lead_to_another_path(door: Door) -> None:
+    gateway = door.gateway()
+    for part in ("..", ".", ""):
+        assert (await raised(gateway, "echo.show_all", 1, part)).kind == "ValidationError"
+    assert (await gateway("echo.show_all", [1, "../x"], {}))["path"] == "/1/..%2Fx"
+
+
+async def test_a_header_argument_cannot_add_a_header(door: Door) -> None:
+    error = await raised(door.gateway(), "echo.show_all", 1, "a", access_token="x\r\nEvil: 1")
+    assert error.kind == "ValidationError"
+    assert door.service.hits == 0
+
+
+async def test_redirects_stay_on_the_server(door: Door) -> None:
+    gateway = door.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
+    assert (await gateway("echo.goto", ["/echo/there/now"], {}))["rest"] == "/there/now"
+    resent = await gateway("echo.send_to", ["/echo/there/now"], {"status": 307})
+    assert resent["method"] == "POST"
+    assert (await gateway("echo.send_to", ["/echo/there/now"], {"status": 303}))["method"] == "GET"
+    for target in ("http://other.test/x", "//other.test/x", "http://169.254.169.254/latest"):
+        assert "another server" in (await raised(gateway, "echo.goto", target)).message
+    assert "more than 5 times" in (await raised(gateway, "echo.goto", "/loop")).message
+
+
+async def test_a_cookie_of_one_answer_never_goes_out_with_another_call(door: Door) -> None:
+    gateway = door.gateway()
+    await gateway("echo.goto", ["/echo/there/now"], {})
+    assert "cookie" not in (await gateway("echo.show_all", [1, "a"], {}))["headers"]
+
+
+async def test_private_hosts_are_closed_where_the_setting_says_so() -> None:
+    service = Echo()
+    async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
+        for host in ("127.0.0.1", "localhost"):
+            door = Door(service, server.replace("127.0.0.1", host), client)
+            error = await raised(door.gateway(allow_private_hosts=False), "echo.hidden")
+            assert "private address" in error.message
+    assert service.hits == 0
+
+
+async def test_a_public_host_is_pinned_to_the_address_that_was_checked() -> None:
+    request = await pinned(httpx.Request("GET", "https://9.9.9.9/x"))
+    assert (request.url.host, request.headers["host"]) == ("9.9.9.9", "9.9.9.9")
+    assert request.extensions["sni_hostname"] == "9.9.9.9"
