@@ -1,0 +1,53 @@
+"""The soft CPU limit: raises inside the agent's code, which may clean up and whose state is kept."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class CpuLimit:
+    """Arms a timer of the process's own CPU time. Never raises in the middle of a message to the host."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._armed = False
+        self._masked = False
+        self._pending = False
+        self.raised: TimeoutError | None = None
+        signal.signal(signal.SIGVTALRM, self._on_timer)
+
+    def arm(self, seconds: float | None = None) -> None:
+        """Starts afresh. It raises again and again, for code that catches everything."""
+        seconds = seconds or self._seconds
+        self.raised, self._pending, self._armed = None, False, True
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 4)
+
+    def disarm(self) -> None:
+        self._armed = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """A limit that is reached in this block is raised at its end."""
+        outer, self._masked = self._masked, True
+        try:
+            yield
+        finally:
+            self._masked = outer
+        if self._pending and not outer:
+            self._raise()
+
+    def _on_timer(self, _signal: int, _frame: FrameType | None) -> None:
+        if not self._armed:
+            return
+        if self._masked:
+            self._pending = True
+        else:
+            self._raise()
+
+    def _raise(self) -> None:
+        self._pending = False
+        if self._armed:
+            self.raised = TimeoutError(f"the code used more than {self._seconds:g} s of CPU time")
+            raise self.raised

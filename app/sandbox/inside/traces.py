@@ -1,0 +1,40 @@
+"""What the agent sees of an exception: its own lines, and not a frame of ours."""
+
+import linecache
+import os
+import traceback
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_MAX_CHARS = 20_000
+
+
+def remember(label: str, source: str) -> None:
+    """Let tracebacks and `inspect` find the lines of a source that is no file."""
+    linecache.cache[label] = (len(source), None, [line + "\n" for line in source.splitlines()], label)
+
+
+def describe(error: BaseException) -> str:
+    """The traceback as Python prints it. Raises whatever the exception's own code raises."""
+    outer = traceback.TracebackException.from_exception(error)
+    waiting: list[traceback.TracebackException | None] = [outer]
+    while waiting:
+        trace = waiting.pop()
+        if trace is not None:
+            _clean(trace)
+            waiting += [trace.__cause__, trace.__context__, *(getattr(trace, "exceptions", None) or ())]
+    text = "".join(outer.format()).rstrip("\n")
+    if len(text) > _MAX_CHARS:
+        text = f"{text[: _MAX_CHARS // 4]}\n  ...\n{text[-_MAX_CHARS * 3 // 4 :]}"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _clean(trace: traceback.TracebackException) -> None:
+    if trace.stack is None:
+        return
+    kept = [frame for frame in trace.stack if not frame.filename.startswith(_OURS)]
+    for frame in kept:
+        frame.filename = frame.filename.removeprefix(_STDLIB)
+    trace.stack[:] = kept
+    if not kept:
+        trace.stack = None  # type: ignore[assignment]  # a SyntaxError of the code itself has no frames, nor a header

@@ -1,0 +1,100 @@
+"""Starts the zygote: a fresh interpreter with an empty environment, inside bubblewrap where that works."""
+
+import asyncio
+import json
+import shutil
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from app.errors import SandboxError
+
+_START_SECONDS = 30.0
+_PACKAGE = Path(__file__).parents[1]  # the directory of `app`
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from app.sandbox.zygote import main; main()"
+
+
+class Zygote(NamedTuple):
+    """A warm process, and the socket by which it is asked for forks."""
+
+    process: Process
+    control: socket.socket
+    python: str
+    uid: int
+
+    @property
+    def alive(self) -> bool:
+        return self.process.returncode is None
+
+    async def end(self) -> None:
+        """Every session of it dies, too."""
+        self.control.close()
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+
+async def launch(bpf: bytes, *, bwrap: bool) -> Zygote:
+    """Raises SandboxError with what the process said, if it does not come up."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    command = [*(_bwrap() if bwrap else []), *_python()]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=theirs.fileno(),
+            stdout=DEVNULL,
+            stderr=PIPE,
+            env={"PYTHONHASHSEED": "0"},  # -I would ignore it
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is for the server, which ends its sessions itself
+        )
+    except OSError as error:
+        ours.close()
+        raise SandboxError(f"cannot start {command[0]}: {error}") from error
+    finally:
+        theirs.close()
+    return await _greet(process, ours, bpf)
+
+
+def find_bwrap() -> str | None:
+    return shutil.which("bwrap")
+
+
+async def _greet(process: Process, control: socket.socket, bpf: bytes) -> Zygote:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            await loop.sock_sendall(control, bpf)
+            hello = await loop.sock_recv(control, 1 << 12)
+    except (OSError, TimeoutError):
+        hello = b""
+    if not hello:
+        control.close()
+        with suppress(ProcessLookupError):
+            process.kill()
+        _, said = await process.communicate()
+        lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise SandboxError(f"the sandbox did not start: {lines[-1]}")
+    return Zygote(process, control, **json.loads(hello))
+
+
+def _python() -> list[str]:
+    interpreter = str(Path(sys.executable).resolve())  # past the virtual environment, whose packages stay out
+    return [interpreter, "-s", "-S", "-P", "-B", "-c", _BOOT, str(_PACKAGE.parent)]
+
+
+def _bwrap() -> list[str]:
+    places = {"/usr", "/lib", "/lib64", sys.base_prefix, str(_PACKAGE)}
+    binds = [word for place in sorted(places) for word in ("--ro-bind-try", place, place)]
+    return [
+        find_bwrap() or "bwrap",
+        "--unshare-all",
+        *("--uid", "65534", "--gid", "65534", "--cap-drop", "ALL"),
+        *("--die-with-parent", "--new-session"),
+        *binds,
+        *("--chdir", "/"),
+    ]

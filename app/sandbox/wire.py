@@ -1,0 +1,97 @@
+"""What goes between host and sandbox: a 4-byte length, then JSON. Used by both ends: stdlib only."""
+
+import json
+import math
+from typing import Any
+
+LENGTH_BYTES = 4
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+MAX_INT_BITS = 1023  # as far as a float reaches; longer ones cost quadratic time to read
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+def pack(message: Any, max_bytes: int) -> bytes:
+    """One frame. The message must be plain. Raises ValueError if it is larger than allowed."""
+    body = _encode(message).encode()
+    if len(body) > max_bytes:
+        raise ValueError(f"it takes {len(body):,} bytes, at most {max_bytes:,} are allowed")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def plain(value: Any, max_bytes: int) -> Any:
+    """A copy made of exact builtin types only. Runs no code of the value's classes and never calls repr.
+
+    Depth, nodes and bytes are counted on the way, so a small object that unfolds into a huge one costs little.
+    Raises TypeError for what JSON cannot say, ValueError for what is too large, too deep or not finite.
+    """
+    return _Copy(max_bytes).copy(value, 0)
+
+
+class _Copy:
+    def __init__(self, max_bytes: int) -> None:
+        self._nodes_left = MAX_NODES
+        self._bytes_left = max_bytes
+
+    def copy(self, value: Any, depth: int) -> Any:
+        self._nodes_left -= 1
+        if self._nodes_left < 0:
+            raise ValueError(f"it holds more than {MAX_NODES:,} values")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
+        if value is None or value is True or value is False:
+            return value
+        kind = type(value)
+        for base, copy in _COPIERS:
+            if kind is base or issubclass(kind, base):
+                return copy(self, value, depth)
+        raise TypeError(f"{_name(kind)} is not JSON: pass None, bool, int, float, str, list or dict")
+
+    def text(self, value: str, _depth: int) -> str:
+        exact = str.__str__(value)
+        size = len(exact) if str.isascii(exact) else len(str.encode(exact))
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise ValueError("it is too large for one message")
+        return exact
+
+    def integer(self, value: int, _depth: int) -> int:
+        exact = int.__int__(value)
+        if int.bit_length(exact) > MAX_INT_BITS:
+            raise ValueError(f"an integer has more than {MAX_INT_BITS} bits")
+        return exact
+
+    def number(self, value: float, _depth: int) -> float:
+        exact = float.__float__(value)
+        if not math.isfinite(exact):
+            raise ValueError("nan and infinity are not JSON")
+        return exact
+
+    def sequence(self, value: list[Any], depth: int) -> list[Any]:
+        return [self.copy(item, depth + 1) for item in list.__iter__(value)]
+
+    def row(self, value: tuple[Any, ...], depth: int) -> list[Any]:
+        return [self.copy(item, depth + 1) for item in tuple.__iter__(value)]
+
+    def mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        result = {}
+        for key, item in dict.items(value):
+            if not issubclass(type(key), str):
+                raise TypeError(f"the keys of a JSON object are str, not {_name(type(key))}")
+            result[self.text(key, depth)] = self.copy(item, depth + 1)
+        return result
+
+
+_COPIERS: tuple[tuple[type, Any], ...] = (
+    (str, _Copy.text),
+    (int, _Copy.integer),
+    (float, _Copy.number),
+    (list, _Copy.sequence),
+    (dict, _Copy.mapping),
+    (tuple, _Copy.row),
+)
+
+
+def _name(kind: type) -> str:
+    return str.__str__(type.__dict__["__name__"].__get__(kind))[:80]

@@ -1,0 +1,82 @@
+"""The warm process that sessions are forked from. Started as a fresh exec with an empty environment, stdlib only.
+
+Standard input is the control socket: first the host sends the seccomp program, later one socket for each session
+it wants, and gets back a pidfd of the fork that lives behind it.
+"""
+
+import gc
+import json
+import os
+import platform
+import socket
+import sys
+import time
+
+from app.sandbox.inside import confine, modules, session
+from app.sandbox.inside.channel import Channel
+
+_NOBODY = 65534
+_REAP_SECONDS = 1.0
+
+
+def main() -> None:
+    """Serves until the host closes the control socket; every session dies with this process."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    kept = modules.preload()
+    control = socket.socket(fileno=0)
+    bpf = control.recv(1 << 16)
+    _give_up_root()
+    sys.path.clear()
+    sys.argv = [""]
+    control.send(json.dumps({"python": platform.python_version(), "uid": os.getuid()}).encode())
+    os.dup2(1, 2)  # so far it told the host why a start failed
+    control.settimeout(_REAP_SECONDS)
+    gc.collect()
+    gc.freeze()
+    fd = _serve(control)
+    if fd is not None:
+        session.live(Channel(fd), bpf)
+    del kept
+
+
+def _serve(control: socket.socket) -> int | None:
+    """In a fork: the session's descriptor. In the zygote itself: None, at the end."""
+    zygote = os.getpid()
+    while True:
+        _reap()
+        try:
+            message, fds, _flags, _address = socket.recv_fds(control, 16, 1)
+        except TimeoutError:
+            continue
+        if not message:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            confine.keep_only(fds[0])
+            confine.die_with(zygote)
+            control.detach()
+            return confine.SESSION_FD
+        pidfd = os.pidfd_open(pid)
+        socket.send_fds(control, [b"."], [pidfd])
+        os.close(pidfd)
+        os.close(fds[0])
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _give_up_root() -> None:
+    """One wall more where nobody built a user namespace around us; the filter does not depend on it."""
+    if os.getuid() == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        except PermissionError:
+            pass
