@@ -5,7 +5,7 @@ import secrets
 from typing import Any
 
 import msgspec
-from litestar import Router, get, post
+from litestar import Router, delete, get, post
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 from litestar.params import FromPath, FromQuery, JSONBody
@@ -13,6 +13,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from app.errors import UnauthorizedError
 from app.records import Json
 from trainer.environment import Scenario, Split
+from trainer.environments.office.items import Item
 from trainer.environments.office.scenarios import draw, place_at
 from trainer.environments.office.verifier import verdict
 from trainer.environments.office.worlds import Worlds
@@ -47,6 +48,14 @@ class ScenarioView(msgspec.Struct, frozen=True):
     tasks: tuple[TaskView, ...]
 
 
+class ItemView(msgspec.Struct, frozen=True):
+    id: int
+    person: str
+    label: str
+    number: int
+    done: tuple[str, ...]
+
+
 def admin(worlds: Worlds, token: str) -> Router:
     """Routes under /admin, all for the bearer of the token."""
 
@@ -65,12 +74,23 @@ def admin(worlds: Worlds, token: str) -> Router:
         """Fresh worlds at every call, of the same tasks for the same seed."""
         return [_view(each) for each in draw(split, min(count, 10_000), seed, site=site)]
 
+    @get("/worlds/{world:str}")
+    async def show(world: FromPath[str]) -> dict[str, list[ItemView]]:
+        """What became of a world: the items of every app that was used in it."""
+        touched = worlds.get(world).touched
+        return {app: [_item_view(item) for item in items] for app, items in touched.items()}
+
+    @delete("/worlds/{world:str}")
+    async def forget(world: FromPath[str]) -> None:
+        """The world is as new at the next touch."""
+        worlds.forget(world)
+
     def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         given = connection.headers.get("authorization", "")
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             raise UnauthorizedError("the admin token is missing or wrong")
 
-    return Router("/admin", route_handlers=[judge, scenarios], guards=[guard])
+    return Router("/admin", route_handlers=[judge, scenarios, show, forget], guards=[guard])
 
 
 def _view(scenario: Scenario) -> ScenarioView:
@@ -78,3 +98,7 @@ def _view(scenario: Scenario) -> ScenarioView:
     places = [place_at(task) for task in scenario.tasks]
     tasks = [TaskView(place.instruction, place.site, place.world(nonce)) for place in places]
     return ScenarioView(scenario.id, scenario.template, tuple(tasks))
+
+
+def _item_view(item: Item) -> ItemView:
+    return ItemView(item.id, item.person, item.label, item.number, tuple(sorted(item.done)))

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from app.errors import InvalidError
 from app.records import Task
 from trainer.environment import Scenario, Split
 from trainer.environments.office.site import Site
@@ -16,7 +17,10 @@ def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> lis
     """`count` scenarios, the same for the same seed; the first ones stay the same when more are drawn.
 
     Every template of the split comes once before one comes twice. With `site`, all are set at that site.
+    Raises InvalidError for a site that there is not.
     """
+    if site is not None and not 0 <= site < _SITES:
+        raise InvalidError(f"site must be between 0 and {_SITES - 1}, not {site}")
     rng = Random(f"{split} {seed}")
     scenarios: list[Scenario] = []
     while len(scenarios) < count:

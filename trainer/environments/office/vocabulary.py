@@ -1,4 +1,4 @@
-"""Every word that a policy meets in this world, in instructions, documents, code and errors: a tokenizer's ground."""
+"""Every word that a policy meets in this world, in instructions, documents, code and errors."""
 
 import re
 from collections.abc import Iterator
@@ -14,10 +14,11 @@ _WORD = re.compile(r"\w+")
 
 ERRORS = (
     "ApiError: Response status code is 401 404 409 422",
-    "message wrong password access_token no call first pages start at id page is not a number",
+    "message wrong password access_token no call first pages start at id page is not a number group",
     "AttributeError TypeError NameError KeyError ValueError ValidationError SyntaxError IndentationError",
-    "has no API did you mean name is not defined missing argument unexpected takes needs a string an integer",
-    "ok None error line invalid syntax",
+    "apis.mail has no operation app API Did you mean or did lists them there is",
+    "name is not defined missing argument unexpected needs a string an integer signature object",
+    "TimeoutError CallLimit ok None error line invalid syntax",
 )
 
 
@@ -51,10 +52,10 @@ def _site_words(site: Site) -> Iterator[str]:
     for app in APP_NAMES:
         for methods in document(site, app, "")["paths"].values():
             for operation in methods.values():
-                yield from _WORD.findall(operation["summary"])
+                yield from (operation["operationId"], *_WORD.findall(operation["summary"]))
                 yield from (parameter["name"] for parameter in operation["parameters"])
     functions = {template.function for template in TEMPLATES}
     for template in TEMPLATES:
         code = "\n".join([solution.function(template, site), solution.call(template, template.values[0])])
         yield from (word for word in _WORD.findall(code) if word not in functions)
-    yield from ("print", "apis", "api_docs", "show_signatures", "complete_task", "answer", "python")
+    yield from ("0", "1", "print", "apis", "api_docs", "show_signatures", "complete_task", "answer", "python")

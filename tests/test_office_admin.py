@@ -1,0 +1,107 @@
+"""Whoever holds the admin token can draw tasks over HTTP and have them judged; nobody else can."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from litestar.testing import AsyncTestClient
+
+from trainer.environments.office.scenarios import draw, place_at
+from trainer.environments.office.services import create_services
+from trainer.environments.office.site import Site
+from trainer.environments.office.tasks import place_of
+
+ADMIN = {"Authorization": "Bearer secret"}
+COUNT = "t12-s1-d0-0"  # how many mails from somebody
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[AsyncTestClient[Any]]:
+    async with AsyncTestClient(create_services("secret")) as client:
+        yield client
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guess"}, {"Authorization": "secret"}])
+@pytest.mark.parametrize("path", ["/admin/scenarios?split=test", "/admin/worlds/demo"])
+async def test_the_admin_routes_need_the_token(
+    client: AsyncTestClient[Any], path: str, headers: dict[str, str]
+) -> None:
+    answer = await client.get(path, headers=headers)
+    assert (answer.status_code, answer.json()) == (401, {"message": "the admin token is missing or wrong"})
+
+
+async def test_scenarios_are_the_same_tasks_in_fresh_worlds_at_every_call(client: AsyncTestClient[Any]) -> None:
+    url = "/admin/scenarios?split=validation&count=3&seed=5&site=0"
+    first, second = [(await client.get(url, headers=ADMIN)).json() for _ in range(2)]
+    drawn = draw("validation", 3, 5, site=0)
+    assert [each["template"] for each in first] == [chosen.template for chosen in drawn]
+    for scenario, again, chosen in zip(first, second, drawn, strict=True):
+        assert [task["instruction"] for task in scenario["tasks"]] == [task.instruction for task in chosen.tasks]
+        assert [place_of(task["world"]) for task in scenario["tasks"]] == [place_at(task) for task in chosen.tasks]
+        assert {task["site"] for task in scenario["tasks"]} == {0}
+        assert not {task["world"] for task in scenario["tasks"]} & {task["world"] for task in again["tasks"]}
+
+
+@pytest.mark.parametrize("query", ["split=exam", "split=test&site=-1", "split=test&count=many", ""])
+async def test_scenarios_that_cannot_be_drawn_are_a_400(client: AsyncTestClient[Any], query: str) -> None:
+    answer = await client.get(f"/admin/scenarios?{query}", headers=ADMIN)
+    assert answer.status_code == 400
+    assert answer.json()["message"]
+
+
+async def test_a_verdict_counts_the_checks(client: AsyncTestClient[Any]) -> None:
+    url = f"/admin/worlds/{COUNT}/verdict"
+    wrong = (await client.post(url, headers=ADMIN, json={"answer": 99})).json()
+    assert (wrong["passed"], wrong["total"], wrong["fraction"], wrong["success"]) == (1, 2, 0.5, False)
+    expected = int(wrong["failures"][0].split()[3].rstrip(","))
+    right = (await client.post(url, headers=ADMIN, json={"answer": expected})).json()
+    assert right == {"passed": 2, "total": 2, "fraction": 1.0, "success": True, "failures": []}
+    unfinished = await client.post(url, headers=ADMIN, json={"answer": expected, "completed": False})
+    assert not unfinished.json()["success"]
+
+
+async def test_the_demo_world_has_no_verdict(client: AsyncTestClient[Any]) -> None:
+    answer = await client.post("/admin/worlds/demo/verdict", headers=ADMIN, json={})
+    assert (answer.status_code, answer.json()) == (404, {"message": "world demo has no task to judge"})
+
+
+async def test_what_became_of_a_world_is_shown_and_can_be_undone(client: AsyncTestClient[Any]) -> None:
+    base, names = "/sites/0/worlds/demo", Site.of(0).apps["mail"].names
+    passwords = (await client.get(f"{base}/supervisor/show_passwords")).json()
+    token = (await client.post(f"{base}/mail/{names['login']}", json={"password": passwords["mail"]})).json()
+    assert (await client.post(f"{base}/mail/{names['act1']}", json={"id": 101}, headers=token)).status_code == 204
+    changed = (await client.get("/admin/worlds/demo", headers=ADMIN)).json()
+    assert list(changed) == ["mail"]
+    assert [(item["id"], item["done"]) for item in changed["mail"] if item["done"]] == [(101, ["act1"])]
+    assert (await client.delete("/admin/worlds/demo", headers=ADMIN)).status_code == 204
+    assert (await client.get("/admin/worlds/demo", headers=ADMIN)).json() == {}
+
+
+async def test_the_services_answer_on_a_socket_at_the_address_their_documents_name() -> None:
+    with _served() as base:
+        async with httpx.AsyncClient() as client:
+            published = (await client.get(f"{base}/sites/0/supervisor/openapi.json")).json()
+            server = published["servers"][0]["url"].replace("{world}", "demo")
+            assert server.startswith(base)
+            assert (await client.get(f"{server}/show_profile")).json() == {"name": "sam", "city": "oslo"}
+
+
+@contextmanager
+def _served() -> Iterator[str]:
+    """The services on a free port, in a thread, until the block ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(create_services("secret"), log_level="warning")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)

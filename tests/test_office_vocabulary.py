@@ -1,0 +1,50 @@
+"""A tokenizer made from the vocabulary meets no unknown word in this world."""
+
+import re
+from random import Random
+
+from app.apis.docs import show_signatures
+from tests.office import play
+from trainer.environments.office.documents import APP_NAMES
+from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld, catalog_of
+from trainer.environments.office.expert import Expert, Faults
+from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.vocabulary import vocabulary
+
+WORD = re.compile(r"[A-Za-z_]\w*")
+CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)
+KNOWN = set(vocabulary())
+FUNCTIONS = {template.function for template in TEMPLATES}
+
+
+def unknown(text: str) -> set[str]:
+    """The words of a text that are not in the vocabulary. Names of functions count by their parts."""
+    words = {part for word in WORD.findall(text) for part in (word.split("_") if word in FUNCTIONS else [word])}
+    return words - KNOWN
+
+
+def test_no_word_comes_twice() -> None:
+    assert len(vocabulary()) == len(set(vocabulary()))
+    assert 400 < len(vocabulary()) < 600
+
+
+def test_every_word_of_the_instructions_is_in_it() -> None:
+    for template in TEMPLATES:
+        for phrasing in template.phrasings:
+            assert unknown(" ".join([phrasing.format(value=""), *template.values])) == set()
+
+
+def test_every_word_of_the_documents_of_any_site_is_in_it() -> None:
+    for site in range(60):
+        for app in APP_NAMES:
+            assert unknown(show_signatures(catalog_of(site), app)) == set()
+
+
+async def test_every_word_that_an_expert_writes_or_reads_is_in_it() -> None:
+    def clumsy(world: OfficeWorld) -> Expert:
+        return Expert(world.site, world.task.instruction, rng=Random(world.task.id.int), faults=CLUMSY)
+
+    office = OfficeEnvironment()
+    for chosen in office.scenarios("train", 60, seed=12):
+        played = await play(office, chosen, chosen.tasks[0], clumsy)
+        assert unknown("\n".join([*played.messages, *played.observations])) == set()
