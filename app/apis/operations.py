@@ -10,7 +10,7 @@ from app.apis.references import References
 from app.errors import ApiDocumentError
 from app.records import Json
 
-_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+_METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 
 
 def operations(app: str, document: Mapping[str, Json], references: References) -> dict[str, Operation]:
@@ -43,8 +43,8 @@ def _nodes(
     for path, item in document["paths"].items():
         if path.startswith("/"):  # anything else is an extension
             item = references.follow(item, f"paths/{path}")
-            for method in _METHODS:
-                if method in item:
+            for method in item:
+                if method in _METHODS:
                     yield path, method, item, references.follow(item[method], f"{method.upper()} {path}")
 
 

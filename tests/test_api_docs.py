@@ -1,0 +1,180 @@
+"""Looking APIs up, and the checks of what is passed to them."""
+
+import pytest
+
+from app.apis.builtin import with_builtins
+from app.apis.catalog import Catalog, Operation
+from app.apis.docs import search, show_api_descriptions, show_api_doc, show_app_descriptions, show_signatures
+from app.apis.openapi import parse_document
+from app.apis.request import bind
+from app.records import Json
+from app.sandbox.protocol import HostError
+
+MAIL = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "sender": {"type": "string"}, "folder": {"type": "string"}},
+}
+NAMES = {"type": "array", "items": {"type": "string"}}
+TOKEN = {"name": "access_token", "in": "header", "required": True, "schema": {"type": "string"}}
+
+
+def answer(schema: Json) -> Json:
+    return {"200": {"content": {"application/json": {"schema": schema}}}}
+
+
+def number(name: str, **more: Json) -> Json:
+    return {"name": name, "in": "query", "schema": {"type": "integer", **more}}
+
+
+DOCUMENT: dict[str, Json] = {
+    "openapi": "3.1.0",
+    "info": {"title": "Mail", "description": "Letters."},
+    "servers": [{"url": "http://mail.test"}],
+    "paths": {
+        "/mails": {
+            "get": {
+                "operationId": "fetchMails",
+                "summary": "list mails, pages start at 1",
+                "parameters": [number("page", default=1, minimum=1), TOKEN, number("size")],
+                "responses": answer({"type": "array", "items": MAIL}),
+            },
+            "post": {
+                "operationId": "archiveMail",
+                "description": "archive a mail\nIt is kept.",
+                "requestBody": {
+                    "required": True,
+                    "content": {
+                        "application/json": {
+                            "schema": {
+                                "type": "object",
+                                "required": ["id"],
+                                "properties": {
+                                    "id": {"type": "integer"},
+                                    "folder": {"type": ["string", "null"], "default": "old"},
+                                },
+                            }
+                        }
+                    },
+                },
+                "responses": answer(MAIL),
+            },
+            "delete": {"operationId": "countMails", "responses": answer({"type": "integer"})},
+            "put": {
+                "operationId": "nameMails",
+                "responses": answer(NAMES),
+            },
+        }
+    },
+}
+CATALOG = Catalog({"mail": parse_document("mail", DOCUMENT)})
+FETCH = CATALOG.apps["mail"].operations["fetch_mails"]
+ARCHIVE = CATALOG.apps["mail"].operations["archive_mail"]
+
+
+def test_a_signature_is_one_terse_line() -> None:
+    assert show_signatures(CATALOG, "mail").splitlines() == [
+        "fetch_mails(access_token, page=1, size=None) -> id, sender, folder: list mails, pages start at 1",
+        'archive_mail(id, folder="old") -> id, sender, folder: archive a mail',
+        "count_mails() -> integer",
+        "name_mails() -> list of string",
+    ]
+
+
+def test_look_ups_have_the_shapes_of_app_world() -> None:
+    assert show_app_descriptions(CATALOG) == [{"name": "mail", "description": "Letters."}]
+    assert show_api_descriptions(CATALOG, "mail")[1] == {"name": "archive_mail", "description": "archive a mail"}
+    assert show_api_doc(CATALOG, "mail", "fetch_mails") == {
+        "app_name": "mail",
+        "api_name": "fetch_mails",
+        "path": "/mails",
+        "method": "GET",
+        "description": "list mails, pages start at 1",
+        "parameters": [
+            _described("access_token", "string", required=True),
+            {**_described("page", "integer"), "default": 1, "constraints": ["value >= 1"]},
+            _described("size", "integer"),
+        ],
+        "response_schemas": {"success": [{"id": "integer", "sender": "string", "folder": "string"}]},
+    }
+
+
+def _described(name: str, kind: str, *, required: bool = False) -> Json:
+    return {
+        "name": name,
+        "type": kind,
+        "required": required,
+        "description": "",
+        "default": None,
+        "constraints": [],
+    }
+
+
+def test_an_unknown_app_or_api_is_answered_with_the_nearest_names() -> None:
+    with pytest.raises(HostError, match="no app 'mial': did you mean mail"):
+        show_signatures(CATALOG, "mial")
+    with pytest.raises(HostError, match="did you mean fetch_mails"):
+        show_api_doc(CATALOG, "mail", "fetch_mail")
+    with pytest.raises(HostError, match="there is fetch_mails, archive_mail, count_mails, name_mails"):
+        show_api_doc(CATALOG, "mail", "xyz")
+
+
+def test_a_search_ranks_names_over_descriptions_and_leaves_out_what_does_not_fit() -> None:
+    assert search(CATALOG, "archive the mail")[0]["api_name"] == "archive_mail"
+    assert [each["api_name"] for each in search(CATALOG, "page kept")] == ["fetch_mails", "archive_mail"]
+    assert search(CATALOG, "payments") == []
+    assert len(search(CATALOG, "mails", limit=2)) == 2
+
+
+def test_a_supervisor_app_keeps_its_operations_and_gains_complete_task() -> None:
+    own = parse_document("supervisor", DOCUMENT)
+    names = with_builtins(Catalog({"supervisor": own})).names()
+    assert names["supervisor"] == ["fetch_mails", "archive_mail", "count_mails", "name_mails", "complete_task"]
+    assert with_builtins(CATALOG).names()["supervisor"] == ["complete_task"]
+
+
+def test_arguments_are_bound_in_the_order_of_the_signature() -> None:
+    assert bind(FETCH, ["tok", 2], {"size": 3}) == {"access_token": "tok", "page": 2, "size": 3}
+
+
+def test_none_leaves_an_optional_argument_out_unless_null_means_something() -> None:
+    assert bind(FETCH, ["tok"], {"page": None}) == {"access_token": "tok"}
+    assert bind(ARCHIVE, [1], {"folder": None}) == {"id": 1, "folder": None}
+
+
+@pytest.mark.parametrize(
+    ("operation", "args", "kwargs", "kind", "message"),
+    [
+        (FETCH, [], {}, "TypeError", "missing the required argument 'access_token'"),
+        (FETCH, ["t", 1, 2, 3], {}, "TypeError", "takes 3 arguments but 4 were given"),
+        (FETCH, ["t"], {"access_token": "u"}, "TypeError", "more than one value for 'access_token'"),
+        (
+            FETCH,
+            ["t"],
+            {"pages": 1},
+            "TypeError",
+            "has no argument 'pages', did you mean page?; signature: fetch_mails(",
+        ),
+        (FETCH, ["t"], {"page": 0}, "ValidationError", "argument 'page': 0 is less than the minimum of 1"),
+        (FETCH, ["t"], {"page": "1"}, "ValidationError", "argument 'page': '1' is not of type 'integer'"),
+        (FETCH, ["t"], {"page": True}, "ValidationError", "True is not of type 'integer'"),
+        (FETCH, [None], {}, "ValidationError", "argument 'access_token': None is not of type 'string'"),
+        (ARCHIVE, ["x" * 9000], {}, "ValidationError", "xxx..."),
+    ],
+)
+def test_arguments_that_do_not_fit_say_which_and_why(
+    operation: Operation, args: list[Json], kwargs: dict[str, Json], kind: str, message: str
+) -> None:
+    with pytest.raises(HostError) as caught:
+        bind(operation, args, kwargs)
+    assert caught.value.kind == kind
+    assert message in caught.value.message
+    assert len(caught.value.message) < 600
+
+
+def test_the_place_within_an_argument_is_named() -> None:
+    schema = {"type": "array", "items": MAIL}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    document = {**DOCUMENT, "paths": {"/x": {"post": {"operationId": "send", "requestBody": body}}}}
+    send = parse_document("mail", document).operations["send"]
+    with pytest.raises(HostError, match=r"argument 'body': \[1\]\['id'\]: 'a' is not of type 'integer'"):
+        bind(send, [[{"id": 1}, {"id": "a"}]], {})

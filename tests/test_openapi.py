@@ -1,0 +1,254 @@
+"""OpenAPI documents of many makes become apps, and those that cannot say why."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.apis.catalog import App
+from app.apis.openapi import fetch_document, parse_document, read_document
+from app.errors import ApiDocumentError
+from app.records import Json
+
+SHOP = """
+openapi: 3.0.3
+info: {title: Shop, version: 2020-01-01, description: Sells things.}
+servers:
+  - url: https://{region}.shop.test:{port}/v1
+    variables: {region: {default: eu, enum: [eu, us]}, port: {default: 8443}}
+paths:
+  /orders/{orderId}:
+    summary: one order
+    parameters:
+      - $ref: '#/components/parameters/OrderId'
+      - {name: verbose, in: query, schema: {type: boolean}}
+    get:
+      operationId: getOrder
+      summary: look up an order
+      parameters:
+        - {name: verbose, in: query, required: true, schema: {type: integer, minimum: 0, exclusiveMinimum: true}}
+        - {name: Authorization, in: header, schema: {type: string}}
+        - {name: filter, in: query, content: {application/json: {schema: {type: object}}}}
+      responses:
+        200: {description: ok, content: {application/json: {schema: {$ref: '#/components/schemas/Order'}}}}
+        404: {$ref: '#/components/responses/Missing'}
+    patch:
+      operationId: updateOrder
+      requestBody: {$ref: '#/components/requestBodies/Order'}
+      responses: {'204': {description: nothing}}
+    delete:
+      responses: {204: {description: gone}}
+components:
+  parameters:
+    OrderId: {name: orderId, in: path, required: true, schema: {type: integer}}
+  requestBodies:
+    Order: {required: true, content: {application/json: {schema: {$ref: '#/components/schemas/Order'}}}}
+  responses:
+    Missing: {description: none}
+  schemas:
+    Thing:
+      type: object
+      required: [id, note]
+      additionalProperties: false
+      properties: {id: {type: integer, readOnly: true}, note: {type: string, nullable: true}}
+    Order:
+      allOf:
+        - $ref: '#/components/schemas/Thing'
+        - type: object
+          required: [orderId]
+          properties:
+            orderId: {type: string, enum: [yes, no, 2020-01-01]}
+            parent: {$ref: '#/components/schemas/Order'}
+            from: {type: string, example: iris, x-internal: true}
+"""
+
+PLAIN: dict[str, Json] = {
+    "openapi": "3.1.0",
+    "info": {"title": "Mail"},
+    "servers": [{"url": "http://mail.test/api/"}],
+    "paths": {"/mails": {"get": {"operationId": "list_mails"}}},
+}
+
+
+def shop() -> App:
+    return parse_document("shop", read_document(SHOP))
+
+
+def test_a_yaml_document_becomes_operations_with_resolved_parameters() -> None:
+    app = shop()
+    assert list(app.operations) == ["get_order", "update_order", "delete_orders_order_id"]
+    assert (app.description, app.server) == ("Sells things.", "https://{region}.shop.test:{port}/v1")
+    assert app.variables == {"region": "eu", "port": "8443"}
+    order, verbose, query = app.operations["get_order"].parameters
+    assert (order.name, order.place, order.schema) == ("orderId", "path", {"type": "integer"})
+    assert (verbose.required, verbose.schema) == (True, {"type": "integer", "exclusiveMinimum": 0})
+    assert (query.name, query.style) == ("filter", "json")
+    assert app.operations["get_order"].summary == "look up an order"
+
+
+def test_body_fields_become_arguments_and_conflicts_say_where_they_belong() -> None:
+    update = shop().operations["update_order"]
+    assert [(each.name, each.wire_name, each.place, each.required) for each in update.parameters] == [
+        ("orderId", "orderId", "path", True),
+        ("note", "note", "body", True),
+        ("body_orderId", "orderId", "body", True),
+        ("verbose", "verbose", "query", False),
+        ("parent", "parent", "body", False),
+        ("from_", "from", "body", False),
+    ]
+    schemas = {each.name: each.schema for each in update.parameters}
+    assert schemas["note"] == {"type": ["string", "null"]}
+    assert schemas["body_orderId"]["enum"] == ["yes", "no", "2020-01-01"]
+    assert schemas["from_"] == {"type": "string"}
+    assert schemas["parent"]["required"] == ["note", "orderId"]
+    assert "additionalProperties" not in schemas["parent"]
+
+
+def test_a_cycle_is_cut_at_a_depth_where_only_the_type_is_left() -> None:
+    schema, depth = shop().operations["get_order"].returns, 0
+    while "parent" in schema.get("properties", {}):
+        schema, depth = schema["properties"]["parent"], depth + 1
+    assert 4 <= depth <= 20
+
+
+def test_schemas_that_only_name_each_other_accept_anything() -> None:
+    schemas = {"A": _named("B"), "B": _named("A")}
+    paths = {"/x": {"post": {"requestBody": {"content": {"application/json": {"schema": _named("A")}}}}}}
+    document = {**PLAIN, "components": {"schemas": schemas}, "paths": paths}
+    assert parse_document("mail", document).operations["post_x"].parameters[0].schema == {}
+
+
+def _named(schema: str) -> Json:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def test_other_bodies_are_one_argument() -> None:
+    def body(content: Json) -> App:
+        return parse_document("mail", {**PLAIN, "paths": {"/x": {"post": {"requestBody": {"content": content}}}}})
+
+    listed = body({"text/xml": {}, "application/json": {"schema": {"type": "array"}}}).operations["post_x"]
+    assert (listed.body_type, listed.parameters[0].name) == ("application/json", "body")
+    choice = {"oneOf": [{"type": "object", "properties": {"a": {}}}, {"type": "string"}]}
+    assert body({"application/json": {"schema": choice}}).operations["post_x"].parameters[0].schema == choice
+    form = body({"multipart/form-data": {"schema": {"properties": {"a": {"type": "string"}}}}}).operations[
+        "post_x"
+    ]
+    assert (form.body_type, form.body_is_object, form.parameters[0].name) == ("multipart/form-data", True, "a")
+
+
+def test_names_are_made_unique_and_python_can_say_them() -> None:
+    paths = {
+        "/a": {"get": {"operationId": "listMails"}, "post": {"operationId": "list_mails"}},
+        "/b": {"get": {"operationId": "class"}, "post": {"operationId": "2nd"}, "put": {"operationId": "邮件"}},
+    }
+    names = list(parse_document("mail", {**PLAIN, "paths": paths}).operations)
+    assert names == ["list_mails", "list_mails_2", "class_", "op_2nd", "put_b"]
+
+
+def test_a_relative_server_is_resolved_against_the_source() -> None:
+    document = {**PLAIN, "servers": [{"url": "../v2/{world}"}]}
+    app = parse_document("mail", document, source="https://docs.test/mail/openapi.json")
+    assert app.server == "https://docs.test/v2/{world}"
+    nowhere = {name: value for name, value in PLAIN.items() if name != "servers"}
+    assert (
+        parse_document("mail", nowhere, source="https://docs.test/mail/openapi.json").server == "https://docs.test"
+    )
+    assert parse_document("mail", nowhere, server="http://here.test/x/").server == "http://here.test/x"
+    with pytest.raises(ApiDocumentError, match="give the server's URL"):
+        parse_document("mail", nowhere, source="/tmp/openapi.json")
+
+
+def test_an_operation_may_be_served_elsewhere() -> None:
+    operation = {"operationId": "upload", "servers": [{"url": "http://files.test/"}]}
+    document = {**PLAIN, "paths": {"/up": {"post": operation}}}
+    assert parse_document("mail", document).operations["upload"].server == "http://files.test/"
+    assert parse_document("mail", document, server="http://x.test").operations["upload"].server is None
+
+
+def test_words_that_json_schema_does_not_know_are_left_to_the_server() -> None:
+    odd = {"type": "file", "pattern": "(?<!a", "minLength": "3", "required": True, "enum": "a", "example": 1}
+    parameter = {"name": "a", "in": "query", "schema": odd}
+    document = {**PLAIN, "paths": {"/x": {"get": {"parameters": [parameter]}}}}
+    assert parse_document("mail", document).operations["get_x"].parameters[0].schema == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("<html></html>", "HTML"),
+        ("{openapi: 1", "not valid JSON"),
+        ("a: [1\nb: 2", "neither JSON nor YAML: line 2"),
+        ("just words", "must be a mapping"),
+        ("a: &a [*a, *a]", "repeat one another"),
+        ("a: !!binary aGk=", "a bytes"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_text_that_is_no_document_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ApiDocumentError, match=reason):
+        read_document(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"openapi": None, "swagger": "2.0"}, "Swagger 2"),
+        ({"openapi": None}, "no `openapi` version"),
+        ({"openapi": "4.0.0"}, "OpenAPI 4.0.0 is not supported"),
+        ({"paths": {}}, "nothing to call"),
+        ({"paths": {"/a": {}}}, "nothing to call"),
+        ({"paths": {"/a": {"get": 3}}}, "GET /a: expected an object, found a int"),
+        ({"paths": {"/a": {"get": {"parameters": [{"in": "query"}]}}}}, "GET /a: a parameter needs a name"),
+        ({"paths": {"/a": {"get": {"parameters": [{"$ref": "#/no/such"}]}}}}, "'#/no/such' refers to something"),
+        ({"paths": {"/a": {"$ref": "other.yaml#/a"}}}, "paths//a: 'other.yaml#/a' refers to another document"),
+        ({"paths": {"/a": {"$ref": "#/paths/~1a"}}}, "leads back to itself"),
+        ({"paths": {"/a": {"post": {"requestBody": {"content": {"image/png": {}}}}}}}, "content types image/png"),
+        ({"servers": [{}]}, "servers/0"),
+        ({"servers": [{"url": "ftp://mail.test"}]}, "not an http"),
+    ],
+)
+def test_a_document_that_cannot_be_used_says_what_and_where(change: dict[str, Json], reason: str) -> None:
+    with pytest.raises(ApiDocumentError, match=reason):
+        parse_document("mail", {name: value for name, value in {**PLAIN, **change}.items() if value is not None})
+
+
+@pytest.mark.parametrize("name", ["api_docs", "my-mail", "1mail", "", "_x"])
+def test_an_app_needs_a_name_of_its_own_that_python_can_say(name: str) -> None:
+    with pytest.raises(ApiDocumentError, match="app"):
+        parse_document(name, PLAIN)
+
+
+async def test_documents_come_from_files_and_urls(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(SHOP)
+
+    async def shop_site(scope: Any, _receive: Any, send: Any) -> None:
+        status = 200 if scope["path"] == "/shop.yaml" else 404
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": SHOP.encode()})
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop_site)) as client:
+        from_file = await fetch_document(client, str(path))
+        assert await fetch_document(client, f"file://{path}") == from_file
+        assert await fetch_document(client, "http://shop.test/shop.yaml") == from_file
+        for source, reason in (("http://shop.test/x", "status 404"), (str(tmp_path / "no"), "No such file")):
+            with pytest.raises(ApiDocumentError, match=reason):
+                await fetch_document(client, source)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        with pytest.raises(ApiDocumentError, match="cannot be reached"):
+            await fetch_document(client, "http://127.0.0.1:9/openapi.json")
+
+
+def test_a_thousand_operations_over_entangled_schemas_parse_in_seconds() -> None:
+    def fields(first: int) -> Json:
+        return {f"f{i}": _named(f"S{i * 7 % 200}") for i in range(first, first + 6)}
+
+    schemas = {f"S{i}": {"type": "object", "properties": fields(i)} for i in range(200)}
+    body = {"content": {"application/json": {"schema": _named("S1")}}}
+    paths = {f"/p{i}": {"post": {"operationId": f"post{i}", "requestBody": body}} for i in range(1000)}
+    started = time.process_time()
+    app = parse_document("mail", {**PLAIN, "paths": paths, "components": {"schemas": schemas}})
+    assert len(app.operations) == 1000
+    assert time.process_time() - started < 3
