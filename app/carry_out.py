@@ -136,7 +136,7 @@ class Desk:
             credentials=tokens_of(setting.apis),
             journal=journal,
             read_only=read_only,
-            max_calls=self.settings.max_task_calls,
+            max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
             allow_private_hosts=self.settings.allow_private_hosts,
         )

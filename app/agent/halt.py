@@ -35,14 +35,18 @@ class Halt:
 
     @contextmanager
     def lossless(self) -> Iterator[None]:
-        """What runs in here can be stopped and done again."""
+        """What runs in here can be done again, so this is where a parked rollout stops. Raises ParkedError."""
+        self._stop_if_parked()
         self._lossless = True
-        if self.parked:
-            self._ring()
         try:
             yield
         finally:
             self._lossless = False
+        self._stop_if_parked()
+
+    def _stop_if_parked(self) -> None:
+        if self.parked:
+            raise ParkedError
 
     def _ring(self) -> None:
         if self._clock is not None and not self._clock.expired():

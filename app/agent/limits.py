@@ -17,7 +17,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     turns: int = 12
     turn_tokens: int = 512  # generated in one turn
     task_tokens: int = 8192  # generated in all turns
-    calls: int = 200  # calls to live APIs
+    calls: int = 200  # to live APIs: for the gateway, which refuses the next
     errors: int = 8  # turns whose code raised or was stopped
     seconds: float = 300.0
     session: Limits = Limits()
@@ -49,7 +49,6 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         ends = (
             (code_of(turns[-1].text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
-            (sum(len(turn.calls) for turn in turns) >= self.calls, Stop.CALL_LIMIT),
             (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),
             (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),

@@ -191,6 +191,8 @@ class _Rollout:
             return Stop.IN_DOUBT, self._gateway.in_doubt
         if self._gateway.completed:
             return Stop.COMPLETED, ""
+        if self._gateway.call_limit_hit:
+            return Stop.CALL_LIMIT, ""
         met = self._agent.limits.met(self.turns)
         return None if met is None else (met, "")
 

@@ -29,10 +29,9 @@ def cut(text: str, limit: int) -> str:
 
 def error_of(observation: Observation) -> str | None:
     """The traceback, or a sentence where the run was stopped from outside. None if the code ran to its end."""
-    error = observation.error or _STOPPED.get(observation.stop)
-    if error is None or observation.alive:
-        return error
-    return f"{error.rstrip()}\n{RESTARTED}"
+    if not observation.alive:
+        return f"{_STOPPED.get(observation.stop, _STOPPED[RunStop.CRASH])}\n{RESTARTED}"
+    return observation.error or _STOPPED.get(observation.stop)
 
 
 def last_line(traceback: str) -> str:

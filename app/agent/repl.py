@@ -91,4 +91,5 @@ class Repl:
         observation = await session.run(past.code)
         again = self._gateway.take_calls()
         if self._gateway.in_doubt is not None or len(again) != len(past.calls) or not observation.alive:
-            raise DivergedError(f"turn {past.turn + 1} made other calls when it was run again")
+            why = self._gateway.in_doubt or "run again, it did not make the same calls"
+            raise DivergedError(f"turn {past.turn + 1} cannot be repeated: {why}")

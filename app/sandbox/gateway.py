@@ -108,7 +108,7 @@ class Gateway:
             return None
         call = self._recalled.popleft()
         if (call.api, call.arguments) != (api, arguments):
-            self.in_doubt = f"run again, the code called {api} where it had called {call.api}, or with other values"
+            self.in_doubt = f"run again, the code called {api} instead of {call.api}, or with other values"
             raise HostError("InDoubt", self.in_doubt)
         return call
 

@@ -1,0 +1,75 @@
+"""A live API for tests of the agent: a ledger that counts what is written to it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, cast
+
+import httpx
+import msgspec
+import uvicorn
+from litestar import Litestar, get, post
+from litestar.openapi import OpenAPIConfig
+from litestar.params import Body, FromQuery
+
+from app.apis.catalog import App, Catalog
+from app.apis.openapi import parse_document
+from app.records import Json
+from app.sandbox.gateway import Gateway
+
+
+class Entry(msgspec.Struct, frozen=True):
+    text: str
+    amount: int = 1
+
+
+class Ledger:
+    """`entries` are what was written, in order; `reads` counts the look-ups. `pause`: seconds to an answer."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.entries: list[Entry] = []
+        self.reads = 0
+        self.pause = pause
+        self.asgi = Litestar(
+            self._routes(), openapi_config=OpenAPIConfig(title="Ledger", version="1"), logging_config=None
+        )
+
+    def _routes(self) -> list[Any]:
+        @post("/entries", operation_id="add_entry", summary="write one entry")
+        async def add_entry(data: Annotated[Entry, Body()]) -> dict[str, int]:
+            self.entries.append(data)
+            await asyncio.sleep(self.pause)
+            return {"id": len(self.entries)}
+
+        @get("/entries", operation_id="list_entries", summary="the entries, page by page, from 0")
+        async def list_entries(page: FromQuery[int] = 0) -> list[Entry]:
+            self.reads += 1
+            await asyncio.sleep(self.pause)
+            return self.entries[page * 5 : page * 5 + 5]
+
+        return [add_entry, list_entries]
+
+    def document(self, server: str) -> dict[str, Json]:
+        return {**self.asgi.openapi_schema.to_schema(), "servers": [{"url": server}]}
+
+    def app(self, server: str) -> App:
+        return parse_document("ledger", self.document(server))
+
+    def client(self) -> httpx.AsyncClient:
+        """In process."""
+        return httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.asgi)))
+
+    def gateway(self, client: httpx.AsyncClient, **rules: Any) -> Gateway:
+        return Gateway(Catalog({"ledger": self.app("http://ledger.test")}), client, **rules)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """On a real socket; the URL it is reached at."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = uvicorn.Config(self.asgi, lifespan="off", ws="none", log_level="critical")
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            server.should_exit = True
+            await serving

@@ -1,0 +1,301 @@
+"""One rollout in the real sandbox, against a real API, with a scripted policy: every end has its name."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from app.agent.compact import Compact
+from app.agent.halt import Halt, ParkedError
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent, Origin, run_rollout
+from app.agent.watcher import Watcher
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import EngineError
+from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.sandbox.host import ForkedSandbox
+from app.sandbox.protocol import Limits
+from tests.ledger import Ledger
+from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+
+TASK = Task(uuid4(), "write hello into the ledger")
+WRITE = 'print(apis.ledger.add_entry(text="hello")["id"])'
+DONE = "apis.supervisor.complete_task()"
+QUICK = Limits(cpu_seconds=0.5, wall_seconds=1.0)
+
+
+class Bench:
+    """Everything a rollout needs, and what it did."""
+
+    def __init__(self, sandbox: ForkedSandbox, tokenizer: ChatTokenizer) -> None:
+        self.sandbox = sandbox
+        self.tokenizer = tokenizer
+        self.ledger = Ledger()
+        self.engine = ScriptedEngine(tokenizer)
+
+    async def run(
+        self,
+        *answers: Answer,
+        limits: RolloutLimits | None = None,
+        offers: Sequence[Offer] = (),
+        origin: Origin | None = None,
+        watcher: Watcher | None = None,
+        **rules: Any,
+    ) -> Trajectory:
+        self.engine = ScriptedEngine(self.tokenizer, *answers)
+        agent = Agent(self.engine, self.tokenizer, Compact(), self.sandbox, limits or RolloutLimits(), 0.7)
+        async with self.ledger.client() as client:
+            gateway = self.ledger.gateway(client, **rules)
+            policy = Policy("base")
+            return await run_rollout(agent, TASK, policy, gateway, offers, origin, watcher)
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox(bwrap=False) as started:
+        yield started
+
+
+@pytest.fixture
+def bench(sandbox: ForkedSandbox, tmp_path: Path) -> Bench:
+    return Bench(sandbox, byte_tokenizer(tmp_path))
+
+
+async def test_a_rollout_ends_when_the_agent_says_so_and_keeps_its_answer(bench: Bench) -> None:
+    trajectory = await bench.run(block(WRITE), block("apis.supervisor.complete_task(answer={'a': [1, 2.5]})"))
+    assert trajectory.stop == Stop.COMPLETED
+    assert trajectory.answer == {"a": [1, 2.5]}
+    assert [entry.text for entry in bench.ledger.entries] == ["hello"]
+    assert [turn.observation for turn in trajectory.turns] == ["1", "ok"]
+    assert [turn.outcome for turn in trajectory.turns] == ["ok", "ok"]
+
+
+async def test_the_trajectory_holds_the_very_ids_that_the_engine_saw(bench: Bench) -> None:
+    trajectory = await bench.run(block("print(1)"), block("print(2)"), block(DONE))
+    seen: tuple[int, ...] = ()
+    for turn, prompt in zip(trajectory.turns, bench.engine.prompts, strict=True):
+        seen += turn.context_ids
+        assert bench.tokenizer.decode(seen) == prompt
+        seen += turn.sampled_ids
+        assert turn.extends
+        assert len(turn.logprobs) == len(turn.sampled_ids)
+
+
+async def test_calls_are_recorded_in_their_turn(bench: Bench) -> None:
+    twice = f"{WRITE}\ntry:\n    apis.ledger.add_entry(text=3)\nexcept Exception:\n    pass\n{WRITE}"
+    trajectory = await bench.run(block(twice), block(f"apis.ledger.list_entries()\n{DONE}"))
+    assert [(call.seq, call.turn, call.api) for call in trajectory.calls] == [
+        (0, 0, "ledger.add_entry"),
+        (1, 0, "ledger.add_entry"),
+        (2, 1, "ledger.list_entries"),
+    ]
+    assert trajectory.calls[0].arguments == {"text": "hello"}
+    assert trajectory.calls[2].result == [{"text": "hello", "amount": 1}] * 2
+
+
+async def test_state_persists_from_turn_to_turn(bench: Bench) -> None:
+    trajectory = await bench.run(block("x = 20"), block("print(x + 1)"), block(DONE))
+    assert trajectory.turns[1].observation == "21"
+
+
+async def test_an_answer_without_code_ends_the_rollout(bench: Bench) -> None:
+    trajectory = await bench.run(block("x = 1"), "I think that is all.")
+    assert (trajectory.stop, len(trajectory.turns)) == (Stop.NO_CODE, 2)
+    assert trajectory.turns[-1].outcome == ""
+
+
+async def test_each_limit_has_its_own_stop(bench: Bench) -> None:
+    idle, failing = block("pass"), block("1 / 0")
+    ends = {
+        Stop.TURN_LIMIT: await bench.run(idle, idle, idle, limits=RolloutLimits(turns=2)),
+        Stop.ERROR_LIMIT: await bench.run(failing, idle, failing, idle, limits=RolloutLimits(errors=2)),
+        Stop.TOKEN_LIMIT: await bench.run(idle, idle, limits=RolloutLimits(task_tokens=50)),
+        Stop.CALL_LIMIT: await bench.run(block(f"{WRITE}\n" * 3), idle, max_calls=2),
+    }
+    assert {stop: trajectory.stop for stop, trajectory in ends.items()} == {stop: stop for stop in ends}
+    assert [len(trajectory.turns) for trajectory in ends.values()] == [2, 3, 2, 1]
+    assert "ZeroDivisionError" in ends[Stop.ERROR_LIMIT].turns[0].observation
+    assert ends[Stop.TOKEN_LIMIT].generated_tokens == 50
+    assert len(bench.ledger.entries) == 2
+
+
+async def test_the_last_call_that_is_allowed_ends_nothing(bench: Bench) -> None:
+    assert (await bench.run(block(WRITE), block(DONE), max_calls=1)).stop == Stop.COMPLETED
+
+
+async def test_a_spent_session_budget_is_the_call_limit(bench: Bench) -> None:
+    look = "apis.api_docs.show_app_descriptions()\n"
+    limits = RolloutLimits(session=Limits(calls=2))
+    assert (await bench.run(block(look * 3), limits=limits)).stop == Stop.CALL_LIMIT
+
+
+async def test_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_path: Path) -> None:
+    bench.tokenizer = byte_tokenizer(tmp_path / "short", max_length=300)
+    trajectory = await bench.run(*[block("print('x' * 40)")] * 9)
+    assert trajectory.stop == Stop.CONTEXT_FULL
+    assert "300 tokens" in trajectory.detail
+    assert bench.engine.samplings[0].max_tokens == 300 - len(trajectory.turns[0].context_ids)
+    assert all(sampling.max_tokens >= 16 for sampling in bench.engine.samplings)
+
+
+async def test_a_prompt_that_does_not_fit_is_no_error(bench: Bench, tmp_path: Path) -> None:
+    bench.tokenizer = byte_tokenizer(tmp_path / "short", max_length=60)
+    trajectory = await bench.run(block(DONE))
+    assert (trajectory.stop, trajectory.turns) == (Stop.CONTEXT_FULL, ())
+
+
+async def test_the_wall_limit_ends_running_code_and_keeps_its_calls(bench: Bench) -> None:
+    code = f"{WRITE}\nimport time\ntime.sleep(9)"
+    trajectory = await bench.run(block(code), limits=RolloutLimits(seconds=0.7))
+    assert trajectory.stop == Stop.WALL_LIMIT
+    assert [call.api for call in trajectory.turns[0].calls] == ["ledger.add_entry"]
+    assert trajectory.seconds < 3
+
+
+async def test_a_pulled_halt_cancels_at_once_even_while_the_engine_thinks(bench: Bench) -> None:
+    halt = Halt()
+    slow = asyncio.Event()
+
+    class Slow(ScriptedEngine):
+        async def _next(self, prompt: str) -> Answer:  # noqa: ARG002
+            asyncio.get_running_loop().call_later(0.05, halt.pull)
+            await slow.wait()
+            return ""
+
+    agent = Agent(Slow(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
+    async with bench.ledger.client() as client:
+        gateway = bench.ledger.gateway(client)
+        trajectory = await run_rollout(agent, TASK, Policy(), gateway, watcher=Watcher(halt))
+    assert (trajectory.stop, trajectory.turns) == (Stop.CANCELLED, ())
+    assert trajectory.seconds < 2
+
+
+async def test_a_halt_pulled_before_the_start_cancels(bench: Bench) -> None:
+    halt = Halt()
+    halt.pull()
+    assert (await bench.run(block(DONE), watcher=Watcher(halt))).stop == Stop.CANCELLED
+
+
+async def test_a_parked_rollout_lets_its_code_run_to_the_end(bench: Bench) -> None:
+    class Parking(Watcher):
+        seen: Turn | None = None
+
+        async def sampled(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+            self.halt.park()
+
+        async def ended(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+            self.seen = turn
+
+    watcher = Parking()
+    with pytest.raises(ParkedError):
+        await bench.run(block(WRITE), block(DONE), watcher=watcher)
+    assert watcher.seen is not None
+    assert watcher.seen.observation == "1"
+    assert len(bench.engine.prompts) == 1
+
+
+async def test_a_parked_rollout_does_not_wait_for_the_engine(bench: Bench) -> None:
+    halt = Halt()
+
+    class Stuck(ScriptedEngine):
+        async def _next(self, prompt: str) -> Answer:  # noqa: ARG002
+            asyncio.get_running_loop().call_later(0.05, halt.park)
+            await asyncio.sleep(60)
+            return ""
+
+    agent = Agent(Stuck(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
+    async with bench.ledger.client() as client, asyncio.timeout(5):
+        with pytest.raises(ParkedError):
+            await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client), watcher=Watcher(halt))
+
+
+async def test_an_engine_that_fails_is_an_error_not_a_trajectory(bench: Bench) -> None:
+    with pytest.raises(EngineError, match="no more answers"):
+        await bench.run(block("x = 1"))
+
+
+async def test_sampling_follows_the_seed_and_the_turn(bench: Bench) -> None:
+    answers = (block("x = 1"), block(DONE))
+    await bench.run(*answers, origin=Origin(seed=7))
+    first = [sampling.seed for sampling in bench.engine.samplings]
+    await bench.run(*answers, origin=Origin(seed=7))
+    assert first == [sampling.seed for sampling in bench.engine.samplings]
+    await bench.run(*answers, origin=Origin(seed=8))
+    assert len({*first, *(sampling.seed for sampling in bench.engine.samplings)}) == 4
+    assert bench.engine.samplings[0].temperature == 0.7
+    assert bench.engine.samplings[0].stop_token_ids == bench.tokenizer.stop_ids
+
+
+@pytest.mark.parametrize("deadly", ["import time\ntime.sleep(30)", "sum(range(10**10))"])
+async def test_a_session_that_dies_is_rebuilt_and_no_call_goes_out_twice(bench: Bench, deadly: str) -> None:
+    keep = f"first = apis.ledger.add_entry(text='kept')['id']\n{WRITE}"
+    trajectory = await bench.run(
+        block(keep),
+        block(f"x = 5\n{WRITE}\n{deadly}"),
+        block("print(first, 'x' in globals())"),
+        block(DONE),
+        limits=RolloutLimits(session=QUICK),
+    )
+    assert trajectory.stop == Stop.COMPLETED
+    assert [turn.alive for turn in trajectory.turns] == [True, False, True, True]
+    assert trajectory.turns[2].observation == "1 False"
+    assert trajectory.turns[1].outcome in ("cpu", "wall")
+    assert [call.seq for call in trajectory.calls] == [0, 1, 2]
+    assert len(bench.ledger.entries) == 3
+
+
+async def test_uses_tell_an_offered_skill_from_one_that_was_written(bench: Bench) -> None:
+    offer = Offer(
+        skill_id=uuid4(),
+        name="note",
+        version=1,
+        signature="note(text: str) -> int",
+        source='def note(text: str) -> int:\n    return apis.ledger.add_entry(text=text)["id"]\n',
+        instruction="write hallo into the ledger",
+    )
+    own = "def twice(n: int) -> int:\n    return 2 * n\nprint(twice(note('hello')))"
+    trajectory = await bench.run(block(own), block(DONE), offers=[offer])
+    assert set(trajectory.turns[0].uses) == {Use("note", True, 1, 1), Use("twice", False, 1, 1)}
+    assert list(trajectory.used()) == [offer]
+    assert "note(text: str) -> int: write hallo into the ledger" in bench.engine.prompts[0]
+
+
+async def test_a_rollout_resumes_from_its_recorded_turns_without_a_second_call(bench: Bench) -> None:
+    keep = f"mine = apis.ledger.add_entry(text='kept')['id']\n{WRITE}"
+    whole = await bench.run(block(keep), block(f"print(mine)\n{WRITE}"), block(DONE))
+    begun = msgspec.structs.replace(whole.turns[1], observation="", outcome="", calls=(), uses=())
+    for known in ((), whole.turns[1].calls):  # died before its call, or after it
+        written = len(bench.ledger.entries)
+        origin = Origin(recorded=whole.turns[:1], begun=begun, known=known)
+        resumed = await bench.run(block(DONE), origin=origin)
+        assert resumed.stop == Stop.COMPLETED
+        assert len(bench.ledger.entries) == written + (0 if known else 1)
+        assert [turn.observation.split("\n")[0] for turn in resumed.turns] == ["2", "1", "ok"]
+        assert [turn.context_ids for turn in resumed.turns[:2]] == [turn.context_ids for turn in whole.turns[:2]]
+        assert [call.seq for call in resumed.calls] == [0, 1, 2]
+        assert "2" in bench.engine.prompts[-1]
+
+
+async def test_a_rollout_that_had_ended_resumes_to_the_same_end(bench: Bench) -> None:
+    whole = await bench.run(block(WRITE), block("apis.supervisor.complete_task(answer=7)"))
+    resumed = await bench.run(origin=Origin(recorded=whole.turns))
+    assert (resumed.stop, resumed.answer, len(resumed.turns)) == (Stop.COMPLETED, 7, 2)
+    assert len(bench.ledger.entries) == 1
+    silent = await bench.run("Nothing to do.")
+    assert (await bench.run(origin=Origin(recorded=silent.turns))).stop == Stop.NO_CODE
+
+
+async def test_code_that_takes_another_way_when_it_runs_again_is_in_doubt(bench: Bench) -> None:
+    whole = await bench.run(block(WRITE), block(DONE))
+    other = msgspec.structs.replace(whole.turns[0].calls[0], arguments={"text": "other"})
+    changed = msgspec.structs.replace(whole.turns[0], calls=(other,))
+    resumed = await bench.run(block(DONE), origin=Origin(recorded=(changed,)))
+    assert resumed.stop == Stop.IN_DOUBT
+    assert "ledger.add_entry" in resumed.detail
+    fewer = msgspec.structs.replace(whole.turns[0], calls=whole.calls * 2)
+    assert (await bench.run(block(DONE), origin=Origin(recorded=(fewer,)))).stop == Stop.IN_DOUBT
+    assert len(bench.ledger.entries) == 1
