@@ -6,9 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import App
 from app.apis.openapi import fetch_document, parse_document, read_document
+from app.apis.signature import signature
+from app.db import apis, projects
 from app.errors import ApiDocumentError
 from app.records import Json
 
@@ -252,3 +255,15 @@ def test_a_thousand_operations_over_entangled_schemas_parse_in_seconds() -> None
     app = parse_document("mail", {**PLAIN, "paths": paths, "components": {"schemas": schemas}})
     assert len(app.operations) == 1000
     assert time.process_time() - started < 3
+
+
+async def test_a_document_that_was_stored_gives_the_same_signatures(session: AsyncSession) -> None:
+    project = await projects.create(session, "shop")
+    document = read_document(SHOP)
+    await apis.put(session, project.id, "shop", source="upload", document=document, digest="")
+    row = await apis.get(session, project.id, "shop")
+    await session.refresh(row)
+    stored = parse_document("shop", row.document)
+    assert [signature(each) for each in stored.operations.values()] == [
+        signature(each) for each in shop().operations.values()
+    ]

@@ -19,7 +19,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from app.db.text import Prose
@@ -89,7 +89,7 @@ class Api(Row):
     name: Mapped[str]
     source: Mapped[str]  # the URL it came from, or "upload"
     server: Mapped[str | None]  # overrides the document's server
-    document: Mapped[dict[str, Any]]
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which forgets the order of arguments
     digest: Mapped[str]
     secret: Mapped[str | None]
 

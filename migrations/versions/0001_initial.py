@@ -27,7 +27,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("server", sa.Text(), nullable=True),
-        sa.Column("document", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("document", postgresql.JSON(astext_type=sa.Text()), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("secret", sa.Text(), nullable=True),
         _created_at(),
