@@ -39,9 +39,16 @@ class Library:
     """Projects never see each other's skills. Any number of processes may each have a library."""
 
     def __init__(
-        self, sessions: Sessions, embedder: Embedder | None = None, *, mode: Mode = "fused", limit: int = 3
+        self,
+        sessions: Sessions,
+        embedder: Embedder | None = None,
+        *,
+        mode: Mode = "fused",
+        limit: int = 3,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sessions = sessions
+        self._clock = clock
         self._embedding = Embedding(embedder)
         self._mode = mode
         self._limit = limit
@@ -52,7 +59,7 @@ class Library:
     ) -> list[Offer]:
         """The skills most likely to help, best first; none if none fits. At most 0.1 s out of date."""
         copy = self._copies[project_id]
-        if time.monotonic() - copy.checked > _FRESH_SECONDS:
+        if self._clock() - copy.checked > _FRESH_SECONDS:
             await self.refresh(project_id)
         vectors = None
         if copy.shelf.has_vectors and wants_vectors(self._mode):
@@ -105,11 +112,11 @@ class Library:
     async def refresh(self, project_id: UUID) -> None:
         """What was committed before this call is in memory after it."""
         copy = self._copies[project_id]
-        called = time.monotonic()
+        called = self._clock()
         async with copy.lock:
-            if copy.checked >= called:  # another caller has looked meanwhile
+            if copy.checked > called:  # another caller has looked meanwhile
                 return
-            checked = time.monotonic()
+            checked = self._clock()
             async with self._sessions() as session:
                 rows = await skills.changed_since(session, project_id, copy.rev)
             if rows:
@@ -135,7 +142,14 @@ class Library:
 
 
 async def _compute(work: Callable[[], Result], *, aside: bool) -> Result:
-    return await asyncio.to_thread(work) if aside else work()
+    """Beside the event loop where it takes long. Even if cancelled it waits: the caller's lock guards the work."""
+    if not aside:
+        return work()
+    running = asyncio.create_task(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
 
 
 def _apply(shelf: Shelf, rows: Sequence[models.Skill]) -> None:

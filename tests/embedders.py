@@ -1,0 +1,36 @@
+"""Embedders whose vectors can be worked out by hand."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.engine.protocol import Vector
+from app.errors import EngineError
+
+WORDS = ["archive", "delete", "mail", "note", "travel"]
+
+
+class WordEmbedder:
+    """Counts a few words, by their beginnings. It can be made to fail."""
+
+    def __init__(self, model: str = "words") -> None:
+        self.model = model
+        self.down = False
+        self.asked: list[str] = []
+        self.reached = asyncio.Event()  # set when it is first asked
+        self.held: asyncio.Event | None = None  # where given, it answers once this is set
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        self.asked += texts
+        self.reached.set()
+        if self.held is not None:
+            await self.held.wait()
+        if self.down:
+            raise EngineError("no embedder listens there")
+        return [_vector(text) for text in texts]
+
+
+def _vector(text: str) -> Vector:
+    counts = np.array([text.lower().count(word) for word in WORDS], np.float32) + 1e-3
+    return counts / np.float32(np.linalg.norm(counts))

@@ -1,0 +1,189 @@
+"""The library of a project follows its table, on a real PostgreSQL."""
+
+import asyncio
+from contextlib import suppress
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from app.db import models, projects, skills
+from app.db.session import Sessions
+from app.errors import ConflictError, NotFoundError
+from app.skills.extract import Draft, extract
+from app.skills.library import Library
+from tests.embedders import WordEmbedder
+from tests.written import ARCHIVE, archived
+
+QUERY = "archive every one of my mails from omar"
+
+
+async def project(sessions: Sessions, name: str = "demo") -> UUID:
+    async with sessions.begin() as session:
+        return (await projects.create(session, name)).id
+
+
+def draft(source: str = ARCHIVE) -> Draft:
+    return extract(archived("iris", source))[0]
+
+
+def named(name: str) -> Draft:
+    return extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name))[0]
+
+
+async def test_a_saved_skill_is_found_at_once_and_carries_its_provenance(sessions: Sessions) -> None:
+    here = await project(sessions)
+    library = Library(sessions)
+    [saved] = await library.save(here, [draft()], scenario="s")
+    [found] = await library.find(here, QUERY, "s")
+    assert found == msgspec.structs.replace(saved, ranks={"query_ngram": 1, "scenario": 1})
+    async with sessions() as session:
+        row = await skills.get(session, found.skill_id)
+    assert (row.instruction, row.scenario, row.slots) == ("archive every one of my mails from iris", "s", ["iris"])
+    assert row.apis == ["mail.fetch_mails", "mail.file_mail", "mail.sign_in", "supervisor.show_passwords"]
+
+
+async def test_another_project_sees_nothing_of_it(sessions: Sessions) -> None:
+    here, there = await project(sessions), await project(sessions, "other")
+    library = Library(sessions)
+    await library.save(here, [draft()], scenario="s")
+    assert await library.find(there, QUERY, "s") == []
+
+
+async def test_a_new_version_takes_the_place_of_the_old_one(sessions: Sessions) -> None:
+    here = await project(sessions)
+    library = Library(sessions)
+    await library.save(here, [draft()])
+    await library.save(here, [draft(ARCHIVE.replace("page = 1", "page = 0"))])
+    assert [offer.version for offer in await library.find(here, QUERY)] == [2]
+
+
+async def test_the_same_source_again_is_no_new_version(sessions: Sessions) -> None:
+    here = await project(sessions)
+    library = Library(sessions)
+    async with sessions.begin() as session:
+        tasks = [models.Task(project_id=here, instruction=QUERY) for _ in range(2)]
+        session.add_all(tasks)
+    assert [offer.version for offer in await library.save(here, [draft()], task_id=tasks[0].id)] == [1]
+    assert await library.save(here, [draft()], task_id=tasks[1].id) == []
+    assert [offer.version for offer in await library.find(here, QUERY)] == [1]
+
+
+async def test_skills_of_a_project_that_is_gone_cannot_be_saved(sessions: Sessions) -> None:
+    with pytest.raises(NotFoundError):
+        await Library(sessions).save(UUID(int=5), [draft()])
+
+
+async def test_other_processes_follow_saves_retirements_and_restorations(committed: Sessions) -> None:
+    here = await project(committed)
+    ours, theirs = Library(committed), Library(committed)
+    [saved] = await ours.save(here, [draft()])
+    assert [offer.skill_id for offer in await theirs.find(here, QUERY)] == [saved.skill_id]
+    for change, left in ((skills.retire, []), (skills.restore, [saved.skill_id]), (skills.delete, [])):
+        async with committed.begin() as session:
+            await change(session, saved.skill_id)
+        await theirs.refresh(here)
+        assert [offer.skill_id for offer in await theirs.find(here, QUERY)] == left
+
+
+async def test_a_search_is_at_most_a_tenth_of_a_second_behind(committed: Sessions) -> None:
+    here = await project(committed)
+    now = 0.0
+    ours, theirs = Library(committed), Library(committed, clock=lambda: now)
+    assert await theirs.find(here, QUERY) == []
+    await ours.save(here, [draft()])
+    now = 0.09
+    assert await theirs.find(here, QUERY) == []
+    now = 0.11
+    assert len(await theirs.find(here, QUERY)) == 1
+
+
+async def test_no_cache_misses_or_keeps_a_skill_while_many_write_at_once(committed: Sessions) -> None:
+    here = await project(committed)
+    writers = [Library(committed) for _ in range(3)]
+    watcher = Library(committed)
+    await asyncio.gather(
+        _watch(watcher, here), *(_write(committed, library, here, part) for part, library in enumerate(writers))
+    )
+    async with committed() as session:
+        query = select(models.Skill.id).where(models.Skill.state == models.SkillState.ACTIVE)
+        truth = set((await session.scalars(query)).all())
+    for library in (watcher, *writers):
+        await library.refresh(here)
+        assert {offer.skill_id for offer in await library.find(here, QUERY, limit=50)} == truth
+
+
+async def _watch(library: Library, here: UUID) -> None:
+    for _ in range(60):
+        await library.refresh(here)
+        await asyncio.sleep(0.01)
+
+
+async def _write(sessions: Sessions, library: Library, here: UUID, part: int) -> None:
+    """Versions of the same four names as all other writers, and now and then one is taken out again."""
+    for number in range(8):
+        fresh = named(f"skill_{(part + number) % 4}")
+        await library.save(here, [msgspec.structs.replace(fresh, source=f"{fresh.source}  # {part}.{number}")])
+        if number % 3 == part:
+            for found in await library.find(here, QUERY, limit=1):
+                with suppress(ConflictError):  # another writer was faster
+                    async with sessions.begin() as session:
+                        await skills.retire(session, found.skill_id)
+
+
+async def test_vectors_are_stored_with_their_embedder_and_found_by_another_process(committed: Sessions) -> None:
+    here = await project(committed)
+    await Library(committed, WordEmbedder()).save(here, [draft()])
+    library = Library(committed, WordEmbedder(), mode="query_embedding")
+    [found] = await library.find(here, "mails to be archived")
+    assert found.ranks == {"query_embedding": 1}
+    async with committed() as session:
+        row = await skills.get(session, found.skill_id)
+    assert row.embedder == "words"
+    [expected] = await WordEmbedder().embed([row.instruction])
+    assert np.array_equal(np.frombuffer(row.query_vector or b"", np.float32), expected)
+
+
+async def test_while_the_embedder_is_down_skills_are_stored_and_found_and_later_filled_in(
+    committed: Sessions,
+) -> None:
+    here = await project(committed)
+    embedder = WordEmbedder()
+    embedder.down = True
+    library = Library(committed, embedder)
+    await library.save(here, [draft(), named("other")])
+    assert len(await library.find(here, QUERY)) == 2
+    async with committed() as session:
+        assert len(await skills.without_vectors(session, here, "words")) == 2
+
+    fresh = Library(committed, WordEmbedder(), mode="skill_embedding")
+    assert await fresh.fill_vectors(here) == 2
+    assert await fresh.fill_vectors(here) == 0
+    await fresh.refresh(here)
+    assert len(await fresh.find(here, "archive mails")) == 2
+
+
+async def test_vectors_of_a_former_embedder_are_made_anew(committed: Sessions) -> None:
+    here = await project(committed)
+    await Library(committed, WordEmbedder("old")).save(here, [draft()])
+    library = Library(committed, WordEmbedder("new"), mode="query_embedding")
+    [found] = await library.find(here, QUERY)
+    assert found.ranks == {"query_ngram": 1}  # the old vector is not compared
+    assert await library.fill_vectors(here) == 1
+    await library.refresh(here)
+    [found] = await library.find(here, QUERY)
+    assert found.ranks == {"query_embedding": 1}
+
+
+async def test_no_transaction_is_open_while_texts_are_embedded(committed: Sessions) -> None:
+    here = await project(committed)
+    embedder = WordEmbedder()
+    embedder.held = asyncio.Event()
+    saving = asyncio.create_task(Library(committed, embedder).save(here, [draft()]))
+    await embedder.reached.wait()
+    await Library(committed).save(here, [named("quick")])  # waits for nobody
+    assert not saving.done()
+    embedder.held.set()
+    assert len(await saving) == 1

@@ -1,0 +1,98 @@
+"""The library of one chain."""
+
+import time
+
+from structlog.testing import capture_logs
+
+from app.skills.embedding import Embedding
+from app.skills.extract import extract
+from app.skills.memory import MemoryLibrary
+from tests.embedders import WordEmbedder
+from tests.written import ARCHIVE, archived
+
+
+async def test_what_the_first_task_wrote_is_offered_to_the_second() -> None:
+    library = MemoryLibrary()
+    [saved] = await library.save(extract(archived("iris")), "scenario")
+    [found] = await library.find("archive every one of my mails from omar")
+    assert (found.skill_id, found.name, found.source) == (saved.skill_id, saved.name, ARCHIVE.rstrip("\n"))
+    assert found.instruction == "archive every one of my mails from iris"
+    assert found.ranks == {"query_ngram": 1}
+
+
+async def test_chains_share_nothing() -> None:
+    await MemoryLibrary().save(extract(archived()))
+    assert await MemoryLibrary().find("archive every one of my mails from omar") == []
+
+
+async def test_a_name_written_again_is_overwritten_by_the_next_version() -> None:
+    library = MemoryLibrary()
+    await library.save(extract(archived("iris")))
+    better = ARCHIVE.replace("page = 1", "page = 0")
+    await library.save(extract(archived("omar", better)))
+    [found] = await library.find("archive every one of my mails from lena")
+    assert (found.version, found.source) == (2, better.rstrip("\n"))
+    assert len(library) == 1
+
+
+async def test_the_limit_holds() -> None:
+    library = MemoryLibrary(limit=2)
+    for name in ("one", "two", "three"):
+        await library.save(extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name)))
+    assert len(await library.find("archive all mails from omar")) == 2
+    assert len(await library.find("archive all mails from omar", limit=3)) == 3
+    assert await library.find("archive all mails from omar", limit=0) == []
+
+
+async def test_an_embedding_mode_finds_by_meaning() -> None:
+    library = MemoryLibrary(WordEmbedder(), mode="query_embedding")
+    await library.save(extract(archived("iris")))
+    [found] = await library.find("mails, archived")
+    assert found.ranks == {"query_embedding": 1}
+    assert await library.find("delete notes") == []
+
+
+async def test_modes_without_vectors_ask_for_none_to_search() -> None:
+    embedder = WordEmbedder()
+    library = MemoryLibrary(embedder, mode="query_ngram")
+    await library.save(extract(archived("iris")))
+    embedder.asked.clear()
+    await library.find("archive my mails")
+    assert embedder.asked == []
+
+
+async def test_a_search_among_a_handful_takes_far_less_than_a_millisecond() -> None:
+    library = MemoryLibrary(mode="query_ngram")
+    for name in ("one", "two", "three", "four"):
+        await library.save(extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name)))
+    took = []
+    for _ in range(200):
+        start = time.perf_counter()
+        await library.find("archive every one of my mails from omar")
+        took.append(time.perf_counter() - start)
+    assert sorted(took)[100] < 1e-3
+
+
+async def test_an_outage_is_logged_once_and_the_embedder_left_alone_for_a_while() -> None:
+    now = 0.0
+    embedder = WordEmbedder()
+    embedder.down = True
+    embedding = Embedding(embedder, clock=lambda: now)
+    with capture_logs() as logs:
+        assert await embedding.embed(["a"]) is None
+        assert await embedding.embed(["b"]) is None
+        now = 31.0
+        assert await embedding.embed(["c"]) is None
+        embedder.down, now = False, 62.0
+        assert await embedding.embed(["mail"]) is not None
+    assert embedder.asked == ["a", "c", "mail"]
+    assert [line["event"] for line in logs] == [
+        "the embedder does not work: skills are found by n-grams alone",
+        "the embedder works again",
+    ]
+
+
+async def test_a_long_text_is_cut_before_it_is_embedded() -> None:
+    embedder = WordEmbedder()
+    await Embedding(embedder).embed(["x" * 5000])
+    assert [len(text) for text in embedder.asked] == [2000]
