@@ -6,7 +6,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.apis.catalog import App, Operation, Parameter
+from app.apis.catalog import App, Operation
+from app.apis.signature import signature
 from app.db import models
 from app.records import Json
 
@@ -29,7 +30,7 @@ class ApiLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationView(msgspec.Struct, frozen=True):
-    """`signature` is how the agent calls it; optional arguments have a default."""
+    """`signature` is what the agent is shown: what it takes and gives."""
 
     name: str
     method: str
@@ -39,9 +40,7 @@ class OperationView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, operation: Operation) -> Self:
-        arguments = ", ".join(_argument(each) for each in operation.parameters)
-        signature = f"apis.{operation.api}({arguments})"
-        return cls(operation.name, operation.method, operation.path, signature, operation.summary)
+        return cls(operation.name, operation.method, operation.path, signature(operation), operation.summary)
 
 
 class ApiView(ApiLine, frozen=True, kw_only=True):
@@ -63,10 +62,6 @@ class ApiView(ApiLine, frozen=True, kw_only=True):
             operations=[OperationView.of(each) for each in app.operations.values()],
             **_columns(row),
         )
-
-
-def _argument(parameter: Parameter) -> str:
-    return parameter.name if parameter.required else f"{parameter.name}={parameter.schema.get('default')!r}"
 
 
 def _columns(row: models.Api) -> dict[str, Json]:

@@ -1,0 +1,121 @@
+"""Where the parts are put together. Nothing else in the code base decides which part is used."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx
+import structlog
+from litestar import Litestar
+
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.agent.prompt import Profile, choose_profile
+from app.api.edge import create_app
+from app.api.feed import EventFeed
+from app.api.parts import Parts
+from app.api.request_log import configure_logging
+from app.carry_out import Desk
+from app.db.session import open_database
+from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import EngineError, SettingError
+from app.records import Json
+from app.runner import Pace, Runner
+from app.sandbox.host import ForkedSandbox
+from app.sandbox.hosts import pinned
+from app.sandbox.protocol import HostError, Limits, Sandbox
+from app.settings import Settings
+from app.skills.library import Library
+
+__all__ = ["app", "create_app"]
+
+log = structlog.get_logger(__name__)
+
+_FETCH_SECONDS = 30.0  # for an OpenAPI document
+
+
+def app() -> Litestar:
+    """What the server runs: `uvicorn --factory app.asgi:app`. The choice of parts is made here.
+
+    Raises SettingError and ModelError at once for what no waiting would mend. What may still come up, such as the
+    database or the engine, is asked for by /readyz.
+    """
+    settings = Settings.from_env()
+    configure_logging(settings.log_level)
+    for name in ("database_url", "engine_urls"):
+        if not getattr(settings, name):
+            raise SettingError(f"{name.upper()} is not set: name one, or run `sage up`, which brings its own")
+    tokenizer = ChatTokenizer.load(settings.model_dir)
+    profile = choose_profile(settings.prompt_profile, tokenizer.card)
+    return create_app(lambda: _open_parts(settings, tokenizer, profile))
+
+
+@asynccontextmanager
+async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Profile) -> AsyncIterator[Parts]:
+    """Closed in the reverse order: the runner first, which hands back what it has not finished."""
+    urls = [url.strip() for url in settings.engine_urls.split(",") if url.strip()]
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(open_database(settings.database_url))
+        engine = await stack.enter_async_context(HttpEngine(urls))
+        sandbox = await stack.enter_async_context(ForkedSandbox())
+        log.info(sandbox.describe())
+        embedder = await _open_embedder(stack, settings.embeddings_url or urls[0])
+        library = Library(database.sessions, embedder, mode=settings.retrieval, limit=settings.skills_offered)
+        agent = Agent(
+            engine, tokenizer, profile, sandbox, RolloutLimits.of(settings), temperature=settings.temperature
+        )
+        outside = await stack.enter_async_context(_open_client(settings.tasks_at_once))
+        desk = Desk(database.sessions, agent, library, outside, settings)
+        feed = await stack.enter_async_context(EventFeed(settings.database_url))
+        documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
+        pace = Pace(at_once=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
+        runner = await stack.enter_async_context(Runner(database.sessions, desk.carry_out, pace))
+        yield Parts(
+            sessions=database.sessions,
+            feed=feed,
+            work=runner,
+            library=library,
+            client=documents,
+            probes={
+                "database": database.ping,
+                "engine": engine.models,
+                "sandbox": lambda: _open_and_close(sandbox),
+            },
+        )
+
+
+async def _open_embedder(stack: AsyncExitStack, url: str) -> HttpEmbedder | None:
+    """None, and said so, where none answers: skills are then found by their words alone."""
+    try:
+        embedder = await HttpEmbedder.open(url)
+    except EngineError as error:
+        log.warning("no embeddings: skills are found by words alone until a restart", cause=str(error))
+        return None
+    stack.push_async_callback(embedder.close)
+    return embedder
+
+
+def _open_client(tasks_at_once: int) -> httpx.AsyncClient:
+    """To the live APIs. A proxy of this machine's environment is not theirs."""
+    limits = httpx.Limits(max_connections=8 * tasks_at_once, max_keepalive_connections=2 * tasks_at_once)
+    return httpx.AsyncClient(limits=limits, trust_env=False)
+
+
+def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
+    async def close_private_hosts(request: httpx.Request) -> None:
+        try:
+            await pinned(request)
+        except HostError as error:
+            raise httpx.ConnectError(error.message, request=request) from error
+
+    hooks = {} if allow_private_hosts else {"request": [close_private_hosts]}
+    return httpx.AsyncClient(timeout=_FETCH_SECONDS, trust_env=False, event_hooks=hooks)
+
+
+async def _open_and_close(sandbox: Sandbox) -> None:
+    session = await sandbox.open({}, _no_calls, Limits())
+    await session.close()
+
+
+async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:  # noqa: ARG001
+    raise HostError("PermissionError", f"{api}: nothing is called here")
