@@ -63,6 +63,26 @@ def test_the_embedded_server_keeps_its_data_over_a_restart(directory: Path) -> N
         assert connection.scalar(text("SELECT count(*) FROM projects")) == 0
 
 
+def test_processes_that_start_it_at_once_get_the_same_server(directory: Path) -> None:
+    program = (
+        f"from pathlib import Path; from app.db import embedded; print(embedded.start(Path({str(directory)!r})))"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    urls = {process.communicate(timeout=120)[0] for process in started}
+    assert {process.returncode for process in started} == {0}
+    assert len(urls) == 1
+
+
+def test_a_server_that_cannot_start_names_its_log(directory: Path) -> None:
+    embedded.start(directory)
+    embedded.stop(directory)
+    (directory / "postgresql.conf").write_text("nonsense = 1")
+    with pytest.raises(DatabaseError, match=r"does not start in .*read .*/log, then try again"):
+        embedded.start(directory)
+
+
 def test_an_installation_without_the_wheel_says_what_to_install(tmp_path: Path) -> None:
     program = f"""
 import sys

