@@ -1,13 +1,14 @@
 """Can every task of the practice world be done, by a policy that reads the documents, and by no other?"""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 from uuid import uuid4
 
 import pytest
 
 from app.records import Offer
-from tests.office import Played, play
+from app.sandbox.host import ForkedSandbox
+from tests.office import Office, Played, ended
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution
 from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld
@@ -21,15 +22,9 @@ ARCHIVE = Template("mail", "act1", "person")
 
 
 @pytest.fixture(scope="module")
-def office() -> OfficeEnvironment:
-    return OfficeEnvironment()
-
-
-class Idler:
-    """Completes the task and does nothing for it."""
-
-    def next_turn(self, observations: list[str]) -> str:  # noqa: ARG002
-        return "```python\napis.supervisor.complete_task()\n```"
+async def office() -> AsyncIterator[Office]:
+    async with ForkedSandbox() as sandbox:
+        yield Office(sandbox)
 
 
 class Memorised:
@@ -45,7 +40,7 @@ class Memorised:
 
 
 async def solve(
-    office: OfficeEnvironment,
+    office: Office,
     chosen: Scenario,
     index: int,
     faults: Faults = FLAWLESS,
@@ -58,7 +53,7 @@ async def solve(
             world.site, world.task.instruction, offers, rng=Random(f"{chosen.id} {index}"), faults=faults
         )
 
-    return await play(office, chosen, task, expert, prelude="\n\n".join(offer.source for offer in offers))
+    return await office.play(chosen, task, expert, offers)
 
 
 def offer(template: Template, site: Site, instruction: str) -> Offer:
@@ -73,27 +68,32 @@ def offer(template: Template, site: Site, instruction: str) -> Offer:
 
 
 @pytest.mark.parametrize(("split", "count"), [("train", 110), ("validation", 40), ("test", 60)])
-async def test_the_expert_solves_every_task_in_three_turns(
-    office: OfficeEnvironment, split: Split, count: int
-) -> None:
-    for chosen in office.scenarios(split, count, seed=7):
-        for index in range(len(chosen.tasks)):
-            played = await solve(office, chosen, index)
-            assert played.verdict.success, (played.verdict, played.messages)
-            assert len(played.messages) == 3
+async def test_the_expert_solves_every_scenario_in_three_turns(office: Office, split: Split, count: int) -> None:
+    """One task of each, by turns."""
+    for number, chosen in enumerate(office.environment.scenarios(split, count, seed=7)):
+        played = await solve(office, chosen, number % 3)
+        assert played.verdict.success, (played.verdict, played.text)
+        assert len(played.messages) == 3
+
+
+async def test_the_expert_solves_all_tasks_of_a_scenario(office: Office) -> None:
+    for chosen in office.environment.scenarios("test", 10, seed=11):
+        for index in range(3):
+            assert (await solve(office, chosen, index)).verdict.success
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-async def test_doing_nothing_solves_no_task(office: OfficeEnvironment, split: Split) -> None:
-    for chosen in office.scenarios(split, 40, seed=8):
+async def test_doing_nothing_solves_no_task(split: Split) -> None:
+    office = OfficeEnvironment()
+    for chosen in office.scenarios(split, 120, seed=8):
         for task in chosen.tasks:
-            played = await play(office, chosen, task, lambda _: Idler())
-            assert not played.verdict.success
+            async with office.open(chosen, task) as world:
+                assert not (await world.verify(ended(world.task))).success
 
 
-async def test_a_clumsy_expert_repairs_what_was_refused(office: OfficeEnvironment) -> None:
+async def test_a_clumsy_expert_repairs_what_was_refused(office: Office) -> None:
     turns = []
-    for chosen in office.scenarios("train", 40, seed=9):
+    for chosen in office.environment.scenarios("train", 40, seed=9):
         played = await solve(office, chosen, 0, CLUMSY)
         assert played.verdict.success, (played.verdict, played.messages)
         turns.append(len(played.messages))
@@ -109,9 +109,7 @@ async def test_a_clumsy_expert_repairs_what_was_refused(office: OfficeEnvironmen
         (Faults(synonym=1), "AttributeError: "),
     ],
 )
-async def test_each_mistake_is_loud_and_leads_to_a_repair(
-    office: OfficeEnvironment, faults: Faults, refused: str
-) -> None:
+async def test_each_mistake_is_loud_and_leads_to_a_repair(office: Office, faults: Faults, refused: str) -> None:
     chosen = scenario(ARCHIVE, 5, site=_strict_site())
     played = await solve(office, chosen, 0, faults)
     assert played.observations[1].startswith(refused)
@@ -120,27 +118,27 @@ async def test_each_mistake_is_loud_and_leads_to_a_repair(
 
 
 async def test_a_fitting_skill_makes_it_two_turns_and_the_documents_are_not_read(
-    office: OfficeEnvironment,
+    office: Office,
 ) -> None:
-    for chosen in office.scenarios("test", 20, seed=10):
+    for chosen in office.environment.scenarios("test", 20, seed=10):
         asked = parse(chosen.tasks[0].instruction)
         assert asked is not None
         skill = offer(asked[0], site_of(chosen), chosen.tasks[0].instruction)
         played = await solve(office, chosen, 1, offers=[skill])
         assert played.verdict.success
         assert len(played.messages) == 2
-        assert "show_signatures" not in played.code
+        assert "show_signatures" not in played.text
 
 
-async def test_a_skill_for_another_task_is_left_alone(office: OfficeEnvironment) -> None:
+async def test_a_skill_for_another_task_is_left_alone(office: Office) -> None:
     chosen = scenario(ARCHIVE, 6, site=3)
     other = offer(Template("mail", "act1", "label"), Site.of(3), "archive all mails in travel")
     played = await solve(office, chosen, 0, offers=[other])
-    assert "archive_mails_by_label" not in played.code
+    assert "archive_mails_by_label" not in played.text
     assert played.verdict.success
 
 
-async def test_a_skill_that_no_longer_works_is_written_again(office: OfficeEnvironment) -> None:
+async def test_a_skill_that_no_longer_works_is_written_again(office: Office) -> None:
     chosen = scenario(ARCHIVE, 6, site=3)
     elsewhere = next(Site.of(seed) for seed in range(200) if _names(seed).isdisjoint(_names(3)))
     stale = offer(ARCHIVE, elsewhere, chosen.tasks[0].instruction)
@@ -155,13 +153,13 @@ async def test_a_skill_that_no_longer_works_is_written_again(office: OfficeEnvir
     assert played.verdict.success
 
 
-async def test_what_reads_no_documents_fails_at_most_sites(office: OfficeEnvironment) -> None:
+async def test_what_reads_no_documents_fails_at_most_sites(office: Office) -> None:
     """The function of one site, called at others: there names differ, or rules do."""
     home = offer(ARCHIVE, Site.of(100), "archive all mails from iris")
     solved = 0
     for seed in range(30):
         chosen = scenario(ARCHIVE, seed, site=seed)
-        played = await play(office, chosen, chosen.tasks[0], Memorised, prelude=home.source)
+        played = await office.play(chosen, chosen.tasks[0], Memorised, [home])
         solved += played.verdict.success
     assert solved <= 1
 

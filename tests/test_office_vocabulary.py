@@ -4,9 +4,10 @@ import re
 from random import Random
 
 from app.apis.docs import show_signatures
-from tests.office import play
+from app.sandbox.host import ForkedSandbox
+from tests.office import Office
 from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld, catalog_of
+from trainer.environments.office.environment import OfficeWorld, catalog_of
 from trainer.environments.office.expert import Expert, Faults
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
@@ -44,7 +45,8 @@ async def test_every_word_that_an_expert_writes_or_reads_is_in_it() -> None:
     def clumsy(world: OfficeWorld) -> Expert:
         return Expert(world.site, world.task.instruction, rng=Random(world.task.id.int), faults=CLUMSY)
 
-    office = OfficeEnvironment()
-    for chosen in office.scenarios("train", 60, seed=12):
-        played = await play(office, chosen, chosen.tasks[0], clumsy)
-        assert unknown("\n".join([*played.messages, *played.observations])) == set()
+    async with ForkedSandbox() as sandbox:
+        office = Office(sandbox)
+        for chosen in office.environment.scenarios("train", 60, seed=12):
+            played = await office.play(chosen, chosen.tasks[0], clumsy)
+            assert unknown(played.text) == set()

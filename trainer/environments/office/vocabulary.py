@@ -16,7 +16,8 @@ ERRORS = (
     "ApiError: Response status code is 401 404 409 422",
     "message wrong password access_token no call first pages start at id page is not a number group",
     "AttributeError TypeError NameError KeyError ValueError ValidationError SyntaxError IndentationError",
-    "apis.mail has no operation app API Did you mean or did lists them there is",
+    "apis.mail has no operation app API Did you mean or did there is",
+    "apis.api_docs.show_api_descriptions app_name lists them",
     "name is not defined missing argument unexpected needs a string an integer signature object",
     "TimeoutError CallLimit ok None error line invalid syntax",
 )
