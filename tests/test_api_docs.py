@@ -14,7 +14,7 @@ MAIL = {
     "type": "object",
     "properties": {"id": {"type": "integer"}, "sender": {"type": "string"}, "folder": {"type": "string"}},
 }
-NAMES = {"type": "array", "items": {"type": "string"}}
+NAMES = {"type": ["array", "null"], "items": {"type": "string"}}
 TOKEN = {"name": "access_token", "in": "header", "required": True, "schema": {"type": "string"}}
 
 

@@ -133,6 +133,7 @@ def test_other_bodies_are_one_argument() -> None:
 
     listed = body({"text/xml": {}, "application/json": {"schema": {"type": "array"}}}).operations["post_x"]
     assert (listed.body_type, listed.parameters[0].name) == ("application/json", "body")
+    assert body({"image/png": {}}).operations["post_x"].body_type == "image/png"
     choice = {"oneOf": [{"type": "object", "properties": {"a": {}}}, {"type": "string"}]}
     assert body({"application/json": {"schema": choice}}).operations["post_x"].parameters[0].schema == choice
     form = body({"multipart/form-data": {"schema": {"properties": {"a": {"type": "string"}}}}}).operations[
@@ -207,7 +208,10 @@ def test_text_that_is_no_document_is_refused_with_the_reason(text: str, reason: 
         ({"paths": {"/a": {"get": {"parameters": [{"$ref": "#/no/such"}]}}}}, "'#/no/such' refers to something"),
         ({"paths": {"/a": {"$ref": "other.yaml#/a"}}}, "paths//a: 'other.yaml#/a' refers to another document"),
         ({"paths": {"/a": {"$ref": "#/paths/~1a"}}}, "leads back to itself"),
-        ({"paths": {"/a": {"post": {"requestBody": {"content": {"image/png": {}}}}}}}, "content types image/png"),
+        (
+            {"paths": {"/a": {"post": {"requestBody": {"content": {"text/plain": 1}}}}}},
+            "POST /a body: expected an",
+        ),
         ({"servers": [{}]}, "servers/0"),
         ({"servers": [{"url": "ftp://mail.test"}]}, "not an http"),
     ],

@@ -7,7 +7,6 @@ import msgspec
 
 from app.apis.catalog import Parameter
 from app.apis.references import References
-from app.errors import ApiDocumentError
 from app.records import Json
 
 _SIMPLEST_FIRST = (
@@ -15,7 +14,8 @@ _SIMPLEST_FIRST = (
     r"\*/\*|application/\*|.*json.*",
     r"application/x-www-form-urlencoded",
     r"multipart/form-data",
-    r"text/.*|application/(octet-stream|xml)",
+    r"text/.*",
+    r".*",  # the agent writes it as text
 )
 
 
@@ -29,7 +29,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_body(node: Json, references: References, where: str) -> Body:
-    """Raises ApiDocumentError where no content type is one that code can write."""
+    """Raises ApiDocumentError naming the place."""
     if node is None:
         return Body()
     where = f"{where} body"
@@ -37,7 +37,7 @@ def request_body(node: Json, references: References, where: str) -> Body:
     content = node.get("content")
     if not isinstance(content, Mapping) or not content:
         return Body()
-    media_type = _media_type(list(content), where)
+    media_type = _media_type(list(content))
     media = references.follow(content[media_type], where)
     schema = references.schema(media.get("schema", {}), where)
     required = node.get("required") is True
@@ -48,13 +48,14 @@ def request_body(node: Json, references: References, where: str) -> Body:
     return Body(fields=(whole,), is_object=False, media_type=media_type, required=required)
 
 
-def _media_type(offered: list[str], where: str) -> str:
+def _media_type(offered: list[str]) -> str:
     """The one that is simplest to write: JSON, then a form, then text."""
-    for pattern in _SIMPLEST_FIRST:
-        for media_type in offered:
-            if re.fullmatch(pattern, media_type.partition(";")[0].strip().lower()):
-                return media_type
-    raise ApiDocumentError(f"{where}: none of the content types {', '.join(offered)} is supported")
+    return min(offered, key=_effort)
+
+
+def _effort(media_type: str) -> int:
+    plain = media_type.partition(";")[0].strip().lower()
+    return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, plain))
 
 
 def _fields(schema: dict[str, Json], required: bool) -> tuple[Parameter, ...]:

@@ -23,7 +23,7 @@ def result(schema: dict[str, Json]) -> str:
     """The fields of an object, or of each object in a list; else the type; "" where nothing is returned."""
     if not schema:
         return ""
-    rows = schema.get("items", {}) if type_name(schema) == "array" else schema
+    rows = schema.get("items", {}) if "array" in type_name(schema).split() else schema
     if fields := rows.get("properties"):
         return ", ".join(fields)
     return f"list of {type_name(rows)}" if rows is not schema and rows else type_name(schema)
