@@ -154,7 +154,8 @@ class Desk:
     async def _keep_skills(self, row: models.Task, setting: _Setting, trajectory: Trajectory) -> None:
         """What the task wrote and what passes the checks. A resumed task does not store it a second time."""
         vetted = vet(trajectory, setting.catalog)
-        log.info("skills", task=str(row.id), kept=[draft.name for draft in vetted.kept], refused=vetted.refused)
+        kept = [draft.name for draft in vetted.kept]
+        log.debug("functions of a task", task=str(row.id), kept=kept, refused=vetted.refused)
         async with self.sessions() as session:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
         drafts = [draft for draft in vetted.kept if draft.name not in already]

@@ -39,8 +39,9 @@ class Ledger:
         @post("/entries", operation_id="add_entry", summary="write one entry")
         async def add_entry(data: Annotated[Entry, Body()]) -> dict[str, int]:
             self.entries.append(data)
+            number = len(self.entries)
             await asyncio.sleep(self.pause)
-            return {"id": len(self.entries)}
+            return {"id": number}
 
         @get("/entries", operation_id="list_entries", summary="the entries, page by page, from 0")
         async def list_entries(page: FromQuery[int] = 0) -> list[Entry]:

@@ -1,0 +1,87 @@
+"""A runner's whole surroundings for tests: real database, sandbox and API; only the policy is scripted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import httpx
+
+from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.carry_out import Desk
+from app.db import apis, events, models, projects, tasks
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.engine.protocol import Engine
+from app.engine.tokenizer import ChatTokenizer
+from app.runner import Pace, Runner
+from app.sandbox.protocol import Sandbox
+from app.settings import Settings
+from app.skills.library import Library
+from tests.ledger import Ledger
+
+PACE = Pace(at_once=4, lease_seconds=3, poll_seconds=0.1, grace_seconds=1)
+
+
+@dataclass
+class Office:
+    """One project with the ledger as its API."""
+
+    sessions: Sessions
+    sandbox: Sandbox
+    tokenizer: ChatTokenizer
+    ledger: Ledger
+    client: httpx.AsyncClient
+    project: models.Project
+
+    def desk(self, engine: Engine, limits: RolloutLimits | None = None) -> Desk:
+        agent = Agent(engine, self.tokenizer, Compact(), self.sandbox, limits or RolloutLimits())
+        library = Library(self.sessions, mode="query_ngram")
+        return Desk(self.sessions, agent, library, self.client, Settings())
+
+    def runner(self, engine: Engine, pace: Pace = PACE, limits: RolloutLimits | None = None) -> Runner:
+        return Runner(self.sessions, self.desk(engine, limits).carry_out, pace)
+
+    async def submit(self, instruction: str = "write hello into the ledger", **more: Any) -> UUID:
+        async with self.sessions.begin() as session:
+            new = tasks.NewTask(instruction=instruction, **more)
+            return (await tasks.submit(session, self.project.id, new)).id
+
+    async def row(self, task_id: UUID) -> models.Task:
+        async with self.sessions() as session:
+            return await tasks.get(session, task_id)
+
+    async def ended(self, task_id: UUID, seconds: float = 20) -> models.Task:
+        async def has_ended() -> bool:
+            return (await self.row(task_id)).state not in (TaskState.ACCEPTED, TaskState.RUNNING)
+
+        await until(has_ended, seconds)
+        return await self.row(task_id)
+
+    async def told(self, task_id: UUID) -> list[tuple[str, dict[str, Any]]]:
+        """The events of a task."""
+        async with self.sessions() as session:
+            return [(row.kind, row.data) for row in await events.after(session, task_id)]
+
+
+async def open_office(
+    sessions: Sessions, sandbox: Sandbox, tokenizer: ChatTokenizer, ledger: Ledger, client: httpx.AsyncClient
+) -> Office:
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        await put_ledger(session, project.id, ledger, "http://ledger.test")
+    return Office(sessions, sandbox, tokenizer, ledger, client, project)
+
+
+async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str) -> None:
+    document = ledger.document(server)
+    await apis.put(session, project_id, "ledger", source="upload", document=document, digest=server)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():  # noqa: ASYNC110  rows and counters ring no bell
+            await asyncio.sleep(0.02)

@@ -1,0 +1,50 @@
+"""A runner in a process of its own, to be killed: `python -m tests.runner_process DATABASE_URL DIRECTORY`."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import httpx
+
+from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.carry_out import Desk
+from app.db.session import open_database
+from app.runner import Pace, Runner
+from app.sandbox.host import ForkedSandbox
+from app.settings import Settings
+from app.skills.library import Library
+from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+
+PACE = Pace(at_once=6, lease_seconds=2, poll_seconds=0.1)
+TURNS = (
+    "mine = []\ndef write(text: str) -> None:\n    mine.append(apis.ledger.add_entry(text=text)['id'])\n"
+    "write('{word} 1')\nwrite('{word} 2')",
+    "write('{word} 3')\nprint(apis.ledger.list_entries()[0]['text'])\nwrite('{word} 4')",
+    "import random, datetime\nwrite('{word} 5 %s %s' % (random.random(), datetime.datetime.now()))",
+    "apis.supervisor.complete_task(answer=mine)",
+)
+
+
+def script(prompt: str, turn: int) -> Answer:
+    """Five writes in three turns; what it writes last shows whether chance and clock are the same again."""
+    return block(TURNS[turn].format(word=prompt.partition("write ")[2].split()[0]))
+
+
+async def run(database_url: str, directory: Path) -> None:
+    tokenizer = byte_tokenizer(directory)
+    async with (
+        open_database(database_url) as database,
+        ForkedSandbox(bwrap=False) as sandbox,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        agent = Agent(ScriptedEngine(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
+        library = Library(database.sessions, mode="query_ngram")
+        desk = Desk(database.sessions, agent, library, client, Settings())
+        async with Runner(database.sessions, desk.carry_out, PACE):
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,166 @@
+"""A runner is killed in the middle of its work: every task still ends, and no call is made twice."""
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.agent.halt import Halt
+from app.db import calls, leases, models, projects, tasks, trajectories, turns
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.journal import TaskJournal
+from app.records import Call, Stop, Turn
+from app.sandbox.host import ForkedSandbox
+from tests.desk import Office, open_office, put_ledger, until
+from tests.ledger import Ledger
+from tests.scripted import END, ScriptedEngine, block, byte_tokenizer
+
+TASKS = 20
+WRITES = 5
+
+
+@asynccontextmanager
+async def runner_process(database_url: str, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    command = (sys.executable, "-m", "tests.runner_process", database_url, str(directory))
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+async def test_after_two_kills_every_task_has_ended_and_no_call_was_made_twice(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger(pause=0.02)
+    async with ledger.listening() as server:
+        ids = await _submit(committed, ledger, server)
+        for threshold in (15, 45):
+            async with runner_process(database_url, tmp_path):
+                await until(lambda at=threshold: _reached(ledger, at), 60)  # type: ignore[misc]
+        async with runner_process(database_url, tmp_path):
+            await until(lambda: _all_ended(committed, ids), 90)
+    rows = [await _row(committed, task_id) for task_id in ids]
+    written = Counter(" ".join(entry.text.split()[:2]) for entry in ledger.entries)
+    assert {row.state for row in rows} == {TaskState.DONE}
+    assert set(written.values()) == {1}, "no write was made twice"
+    assert {row.stop for row in rows} <= {Stop.COMPLETED, Stop.IN_DOUBT}
+    completed = [row for row in rows if row.stop == Stop.COMPLETED]
+    assert all(
+        row.attempt > 1 and "add_entry was called, its result was lost" in (row.failure or "")
+        for row in rows
+        if row.stop == Stop.IN_DOUBT
+    )
+    assert any(row.attempt > 1 for row in completed), "some were resumed to their end"
+    assert len(completed) >= TASKS // 2
+    for row in completed:
+        await _is_whole(committed, ledger, row)
+
+
+async def _is_whole(sessions: Sessions, ledger: Ledger, row: models.Task) -> None:
+    """Its answer is what the ledger gave it, one number per write."""
+    word = row.instruction.split()[1]
+    mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]
+    assert row.answer == mine
+    assert len(mine) == WRITES
+    async with sessions() as session:
+        trajectory = await trajectories.of_task(session, row.id)
+    assert [call.seq for call in trajectory.calls] == list(range(WRITES + 1))
+    assert [turn.outcome for turn in trajectory.turns] == ["ok"] * 4
+
+
+async def _submit(sessions: Sessions, ledger: Ledger, server: str) -> list[Any]:
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        await put_ledger(session, project.id, ledger, server)
+        new = [tasks.NewTask(instruction=f"write t{n} now", use_skills=False) for n in range(TASKS)]
+        return [(await tasks.submit(session, project.id, each)).id for each in new]
+
+
+async def _row(sessions: Sessions, task_id: Any) -> models.Task:
+    async with sessions() as session:
+        return await tasks.get(session, task_id)
+
+
+async def _reached(ledger: Ledger, count: int) -> bool:
+    return len(ledger.entries) >= count
+
+
+async def _all_ended(sessions: Sessions, ids: list[Any]) -> bool:
+    rows = [await _row(sessions, task_id) for task_id in ids]
+    return all(row.state not in (TaskState.ACCEPTED, TaskState.RUNNING) for row in rows)
+
+
+@pytest.fixture
+async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
+    ledger = Ledger()
+    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
+        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
+
+
+@pytest.mark.parametrize(
+    ("code", "api", "arguments", "stop"),
+    [
+        ("apis.ledger.add_entry(text='a')", "ledger.add_entry", {"text": "a"}, Stop.IN_DOUBT),
+        ("apis.ledger.list_entries()", "ledger.list_entries", {}, Stop.COMPLETED),
+        ("apis.ledger.list_entries(page=1)", "ledger.list_entries", {}, Stop.IN_DOUBT),
+    ],
+)
+async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_same(
+    office: Office, code: str, api: str, arguments: dict[str, Any], stop: Stop
+) -> None:
+    task_id = await _died_in_a_call(office, code, Call(seq=0, turn=0, api=api, arguments=arguments))
+    async with office.runner(ScriptedEngine(office.tokenizer, block("apis.supervisor.complete_task()"))):
+        row = await office.ended(task_id)
+    assert (row.state, row.stop) == (TaskState.DONE, stop)
+    assert office.ledger.entries == []
+    if stop == Stop.IN_DOUBT:
+        assert api in (row.failure or "")
+
+
+async def test_code_that_swallows_the_doubt_still_calls_nothing(office: Office) -> None:
+    code = "try:\n    apis.ledger.add_entry(text='a')\nexcept Exception:\n    apis.ledger.add_entry(text='b')"
+    lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={"text": "a"})
+    task_id = await _died_in_a_call(office, code, lost)
+    async with office.runner(ScriptedEngine(office.tokenizer, block("apis.supervisor.complete_task()"))):
+        row = await office.ended(task_id)
+    assert row.stop == Stop.IN_DOUBT
+    assert office.ledger.entries == []
+
+
+async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(office: Office) -> None:
+    await office.submit()
+    async with office.sessions.begin() as session:
+        row = await leases.claim(session, "me", 30)
+    assert row is not None
+    journal = TaskJournal(office.sessions, row, "someone else", Halt())
+    turn = Turn(context_ids=(1,), sampled_ids=(), logprobs=(), text="hm")
+    with pytest.raises(Exception, match="no longer held"):
+        await journal.sampled(0, turn)
+    with pytest.raises(Exception, match="no longer held"):
+        await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), True)
+    assert (await journal.origin()).recorded == ()
+
+
+async def _died_in_a_call(office: Office, code: str, call: Call) -> Any:
+    """What a runner leaves that dies while its first call is out."""
+    task_id = await office.submit(use_skills=False)
+    ids = tuple(office.tokenizer.encode(block(code) + END))
+    opening = tuple(office.tokenizer.encode("..."))
+    turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))
+    async with office.sessions.begin() as session:
+        row = await leases.claim(session, "dead", 0)
+        assert row is not None
+        await turns.begin(session, row.id, "dead", 0, turn)
+        repeatable = call.api == "ledger.list_entries"
+        await calls.begin(session, row.id, "dead", call, repeatable=repeatable)
+    return task_id

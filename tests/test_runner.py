@@ -1,0 +1,228 @@
+"""Tasks from the queue to their end, with a real database, sandbox and API."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.db import leases, models, offers, skills, trajectories
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.errors import EngineError, EngineRefusalError
+from app.records import Stop
+from app.runner import Pace
+from app.sandbox.host import ForkedSandbox
+from tests.desk import PACE, Office, open_office, until
+from tests.ledger import Ledger
+from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+
+SKILL = """
+def write_entry(text: str) -> int:
+    return apis.ledger.add_entry(text=text)["id"]
+print(write_entry("{word}"))"""
+DONE = "apis.supervisor.complete_task()"
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox(bwrap=False) as started:
+        yield started
+
+
+@pytest.fixture
+async def office(committed: Sessions, sandbox: ForkedSandbox, tmp_path: Path) -> AsyncIterator[Office]:
+    ledger = Ledger()
+    async with ledger.client() as client:
+        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
+
+
+def writing(prompt: str, turn: int) -> Answer:
+    """Writes a skill, or uses the one that is offered."""
+    if turn > 0:
+        return block(DONE)
+    word = prompt.partition("write ")[2].split()[0]
+    return block(f"print(write_entry('{word}'))" if "skills:" in prompt else SKILL.format(word=word))
+
+
+class Stuck(ScriptedEngine):
+    """Thinks for ever, and counts how many do so at once."""
+
+    thinking = 0
+
+    async def _next(self, prompt: str) -> Answer:
+        self.thinking += 1
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            self.thinking -= 1
+        return prompt
+
+
+async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(office: Office) -> None:
+    engine = ScriptedEngine(office.tokenizer, script=writing)
+    async with office.runner(engine) as runner:
+        task_id = await office.submit()
+        runner.wake()
+        row = await office.ended(task_id)
+    assert (row.state, row.stop, row.failure, row.turns, row.calls) == (
+        TaskState.DONE,
+        Stop.COMPLETED,
+        None,
+        2,
+        1,
+    )
+    assert row.release_id is not None
+    async with office.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert trajectory.policy.release == row.release_id
+    assert row.generated_tokens == trajectory.generated_tokens > 0
+    told = await office.told(task_id)
+    assert [kind for kind, _ in told] == ["turn", "call", "observation", "turn", "observation", "skill", "done"]
+    assert told[1][1]["api"] == "ledger.add_entry"
+    assert told[2][1]["text"] == "1"
+    assert told[-1][1]["stop"] == "completed"
+
+
+async def test_the_next_task_uses_the_skill_that_the_first_one_left(office: Office) -> None:
+    async with office.runner(ScriptedEngine(office.tokenizer, script=writing)):
+        first = await office.submit("write hello into the ledger")
+        await office.ended(first)
+        second = await office.submit("write goodbye into the ledger")
+        await office.ended(second)
+        without = await office.submit("write nothing into the ledger", use_skills=False)
+        await office.ended(without)
+    async with office.sessions() as session:
+        [made] = await skills.made_by(session, first)
+        [(edge, skill)] = await offers.to_task(session, second)
+        assert await offers.to_task(session, without) == []
+    assert (made.name, made.apis, skill.id) == ("write_entry", ["ledger.add_entry"], made.id)
+    assert (edge.calls, edge.returned) == (1, 1)
+    assert [entry.text for entry in office.ledger.entries] == ["hello", "goodbye", "nothing"]
+    told = [data["what"] for kind, data in await office.told(second) if kind == "skill"]
+    assert told == ["offered", "used"]
+
+
+async def test_a_cancelled_task_stops_within_a_second_or_so(office: Office) -> None:
+    engine = Stuck(office.tokenizer)
+    async with office.runner(engine):
+        task_id = await office.submit()
+        await until(lambda: _is(engine.thinking == 1))
+        async with office.sessions.begin() as session:
+            await session.merge(models.Task(id=task_id, cancel_requested=True))
+        started = time.monotonic()
+        row = await office.ended(task_id)
+    assert time.monotonic() - started < 2
+    assert (row.state, row.stop, engine.thinking) == (TaskState.CANCELLED, Stop.CANCELLED, 0)
+
+
+async def test_no_more_tasks_run_at_once_than_allowed(office: Office) -> None:
+    engine = Stuck(office.tokenizer)
+    async with office.runner(engine, Pace(at_once=2, poll_seconds=0.05, grace_seconds=0.2)) as runner:
+        for _ in range(4):
+            await office.submit()
+        await until(lambda: _is(engine.thinking == 2))
+        await asyncio.sleep(0.3)
+        assert (engine.thinking, runner.running) == (2, 2)
+
+
+async def test_a_runner_that_leaves_hands_its_tasks_to_the_next(office: Office) -> None:
+    stuck = Stuck(office.tokenizer)
+    long_lease = Pace(lease_seconds=600, poll_seconds=0.05, grace_seconds=1)
+    async with office.runner(stuck, long_lease):
+        task_id = await office.submit()
+        await until(lambda: _is(stuck.thinking == 1))
+    row = await office.row(task_id)
+    assert (row.state, row.owner) == (TaskState.RUNNING, None)
+    async with office.runner(ScriptedEngine(office.tokenizer, script=writing), long_lease):
+        row = await office.ended(task_id)
+    assert (row.stop, row.attempt) == (Stop.COMPLETED, 2)
+
+
+async def test_a_rollout_whose_task_was_taken_up_by_another_is_dropped(office: Office) -> None:
+    engine = Stuck(office.tokenizer)
+    async with office.runner(engine) as runner:
+        task_id = await office.submit()
+        await until(lambda: _is(engine.thinking == 1))
+        async with office.sessions.begin() as session:
+            await session.merge(models.Task(id=task_id, owner="another"))
+        await until(lambda: _is(runner.running == 0))
+    row = await office.row(task_id)
+    assert (row.state, row.owner) == (TaskState.RUNNING, "another")
+
+
+async def test_a_live_lease_outlasts_its_first_term(office: Office) -> None:
+    engine = Stuck(office.tokenizer)
+    async with office.runner(engine, Pace(lease_seconds=0.9, poll_seconds=0.05, grace_seconds=0.2)):
+        task_id = await office.submit()
+        await until(lambda: _is(engine.thinking == 1))
+        await asyncio.sleep(2)
+        async with office.sessions.begin() as session:
+            assert await leases.claim(session, "another", 1) is None
+        assert (await office.row(task_id)).attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (EngineRefusalError("no model named x: load it"), "no model named x: load it"),
+        (EngineError("the engine is down"), "the engine is down"),
+    ],
+)
+async def test_an_engine_error_fails_the_task_with_its_message(
+    office: Office, error: EngineError, failure: str
+) -> None:
+    async with office.runner(ScriptedEngine(office.tokenizer, error)):
+        row = await office.ended(await office.submit())
+    assert (row.state, row.failure) == (TaskState.FAILED, failure)
+
+
+async def test_a_bug_fails_one_task_without_its_secrets_and_not_the_next(office: Office) -> None:
+    def broken(prompt: str, turn: int) -> Answer:
+        if "break" in prompt:
+            raise ZeroDivisionError("secret")
+        return writing(prompt, turn)
+
+    async with office.runner(ScriptedEngine(office.tokenizer, script=broken)):
+        bad = await office.ended(await office.submit("break it"))
+        good = await office.ended(await office.submit())
+    assert (bad.state, good.state) == (TaskState.FAILED, TaskState.DONE)
+    assert bad.failure is not None
+    assert "secret" not in bad.failure
+    assert (await office.told(bad.id))[-1][0] == "done"
+
+
+@pytest.mark.parametrize(
+    ("check", "score", "failure"),
+    [
+        ("entries = apis.ledger.list_entries()\nscore = len(entries) / 2 if answer == {'n': 1} else 0", 0.5, None),
+        ("score = 1 / 0", None, "ZeroDivisionError"),
+        ("print('nothing set')", None, "score"),
+        ("score = 2", None, "between 0 and 1"),
+        ("apis.ledger.add_entry(text='cheat')\nscore = 1", None, "only reading"),
+    ],
+)
+async def test_a_check_scores_the_task_with_read_access_only(
+    office: Office, check: str, score: float | None, failure: str | None
+) -> None:
+    answers = (block(SKILL.format(word="hi")), block("apis.supervisor.complete_task(answer={'n': 1})"))
+    async with office.runner(ScriptedEngine(office.tokenizer, *answers)):
+        row = await office.ended(await office.submit(check_code=check))
+    assert (row.state, row.score) == (TaskState.DONE, score)
+    assert failure is None or failure in (row.failure or "")
+    assert len(office.ledger.entries) == 1
+
+
+async def test_a_task_over_which_runners_die_again_and_again_is_given_up(office: Office) -> None:
+    task_id = await office.submit()
+    async with office.sessions.begin() as session:
+        await session.merge(models.Task(id=task_id, attempt=10))
+    async with office.runner(ScriptedEngine(office.tokenizer, script=writing), PACE):
+        row = await office.ended(task_id)
+    assert row.state == TaskState.FAILED
+    assert office.ledger.entries == []
+
+
+async def _is(value: bool) -> bool:
+    return value
