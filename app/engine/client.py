@@ -218,8 +218,8 @@ async def _send(http: httpx.AsyncClient, method: str, url: str, kind: Any, body:
         ) from error
     if reply.status_code != httpx.codes.OK:
         final = reply.is_client_error and reply.status_code not in _PASSING
-        kind_of_error = EngineRefusalError if final else EngineError
-        raise kind_of_error(f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}")
+        failure = EngineRefusalError if final else EngineError
+        raise failure(f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}")
     if kind is None:
         return None
     try:

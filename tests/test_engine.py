@@ -1,0 +1,187 @@
+"""The embedded engine over HTTP, through the client the app uses, against transformers and PEFT."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.engine.client import HttpEngine
+from app.engine.protocol import Completion, Sampling
+from app.errors import EngineRefusalError
+from tests.engine_process import engine_process
+from tests.tiny_adapter import make_adapter, reference
+from tests.tiny_model import MAX_LENGTH, make_model_dir
+
+SIZE = 259
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def adapters(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("adapters")
+    return {name: make_adapter(model_dir, root / name, seed) for seed, name in enumerate(("one", "two"))}
+
+
+@pytest.fixture(scope="module")
+def url(model_dir: Path) -> Iterator[str]:
+    with engine_process(model_dir, "--max-batch", "32", "--max-loras", "3") as url:
+        yield url
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[HttpEngine]:
+    async with HttpEngine([url]) as engine:
+        yield engine
+        for name in await engine.models():
+            if name != "base":
+                await engine.unload_adapter(name)
+
+
+@pytest.fixture
+async def http(url: str) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        yield http
+
+
+def prompt_of(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(256), k=length)
+
+
+async def metric(http: httpx.AsyncClient, name: str) -> float:
+    lines = (await http.get("/metrics")).text.splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name}{{")).split()[-1])
+
+
+async def until_running(http: httpx.AsyncClient, count: int, *, seconds: float) -> None:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while await metric(http, "vllm:num_requests_running") != count:
+        assert asyncio.get_running_loop().time() < deadline, f"not {count} running after {seconds} s"
+        await asyncio.sleep(0.005)
+
+
+async def test_logprobs_are_those_of_a_plain_forward_pass_while_32_mixed_requests_run(
+    engine: HttpEngine, model_dir: Path, adapters: dict[str, Path]
+) -> None:
+    for name, path in adapters.items():
+        await engine.load_adapter(name, path)
+    names = ["base", "one", "two"]
+    prompts = [prompt_of(number // 3, 5 + 9 * (number // 3)) for number in range(32)]  # three share each prompt
+    answers = await asyncio.gather(
+        *(
+            engine.complete(
+                prompt,
+                model=names[number % 3],
+                sampling=Sampling(max_tokens=4 + number, temperature=(0.0, 0.7, 1.3)[number % 3], seed=number),
+            )
+            for number, prompt in enumerate(prompts)
+        )
+    )
+    for number, answer in enumerate(answers):
+        adapter = adapters.get(names[number % 3])
+        expected = reference(model_dir, adapter, prompts[number], list(answer.ids))
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+async def test_32_requests_share_forward_passes(engine: HttpEngine, http: httpx.AsyncClient) -> None:
+    before = await metric(http, "sage:batch_size_count")
+    sampling = Sampling(max_tokens=100, temperature=1.0, seed=1)
+    await asyncio.gather(*(engine.complete(prompt_of(n, 8), model="base", sampling=sampling) for n in range(32)))
+    assert await metric(http, "sage:batch_size_count") - before < 32 * 100 / 8
+
+
+async def test_a_next_turn_runs_only_its_new_tokens_and_changes_nothing(
+    engine: HttpEngine, model_dir: Path, http: httpx.AsyncClient
+) -> None:
+    first = prompt_of(70, 60)
+    answer = await engine.complete(first, model="base", sampling=Sampling(max_tokens=20, seed=5))
+    before = await metric(http, "vllm:prefix_cache_hits_total")
+    second = [*first, *answer.ids, *prompt_of(71, 10)]
+    again = await engine.complete(second, model="base", sampling=Sampling(max_tokens=20, seed=6))
+    assert await metric(http, "vllm:prefix_cache_hits_total") - before == 60 + len(answer.ids) - 1
+    assert again.logprobs == pytest.approx(reference(model_dir, None, second, list(again.ids)), abs=1e-4)
+
+
+async def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(engine: HttpEngine) -> None:
+    async def ask(seed: int) -> Completion:
+        sampling = Sampling(max_tokens=30, temperature=1.0, seed=seed)
+        return await engine.complete(prompt_of(3, 40), model="base", sampling=sampling)
+
+    alone = await ask(11)
+    crowd = await asyncio.gather(*(ask(seed) for seed in range(20)))
+    assert crowd[11].ids == alone.ids
+    assert len({answer.ids for answer in crowd}) == 20
+
+
+async def test_temperature_zero_takes_the_likeliest_token_and_a_stop_token_ends_it(engine: HttpEngine) -> None:
+    prompt = prompt_of(4, 30)
+    greedy = Sampling(max_tokens=12, temperature=0.0)
+    answer = await engine.complete(prompt, model="base", sampling=greedy)
+    assert (await engine.complete(prompt, model="base", sampling=greedy)).ids == answer.ids
+    assert answer.finish == "length"
+    stop = answer.ids[5]
+    first = answer.ids.index(stop)
+    cut = await engine.complete(
+        prompt, model="base", sampling=Sampling(max_tokens=12, temperature=0.0, stop_token_ids=(stop,))
+    )
+    assert (cut.ids, cut.finish) == (answer.ids[: first + 1], "stop")
+
+
+async def test_a_cancelled_request_leaves_the_batch(engine: HttpEngine, http: httpx.AsyncClient) -> None:
+    body = {"prompt": prompt_of(5, 8), "max_tokens": 500, "ignore_eos": True}
+    asking = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(8)]
+    await until_running(http, 8, seconds=10)
+    for task in asking:
+        task.cancel()
+    await until_running(http, 0, seconds=0.5)
+    assert (await engine.complete([1, 2], model="base", sampling=Sampling(max_tokens=1))).finish == "length"
+
+
+async def test_a_stream_that_is_left_ends_its_generation(http: httpx.AsyncClient) -> None:
+    body = {"prompt": prompt_of(5, 8), "max_tokens": 500, "ignore_eos": True, "stream": True}
+    before = await metric(http, "vllm:generation_tokens_total")
+    async with http.stream("POST", "/v1/completions", json=body) as reply:
+        async for _ in reply.aiter_lines():
+            break
+    await until_running(http, 0, seconds=5)
+    assert 1 <= await metric(http, "vllm:generation_tokens_total") - before < 500
+
+
+async def test_an_adapter_answers_until_it_is_unloaded(engine: HttpEngine, adapters: dict[str, Path]) -> None:
+    await engine.load_adapter("one", adapters["one"])
+    await engine.load_adapter("one", adapters["one"])  # a name stands for one set of weights: nothing to do
+    assert await engine.models() == ["base", "one"]
+    sampling = Sampling(max_tokens=200, temperature=1.0, seed=1)
+    running = asyncio.create_task(engine.complete(prompt_of(6, 20), model="one", sampling=sampling))
+    await asyncio.sleep(0.05)
+    await engine.unload_adapter("one")
+    with pytest.raises(EngineRefusalError, match="`one` does not exist"):
+        await engine.complete([1], model="one", sampling=sampling)
+    answer = await running
+    await engine.load_adapter("one", adapters["one"])
+    assert await engine.complete(prompt_of(6, 20), model="one", sampling=sampling) == answer
+
+
+async def test_new_weights_under_an_old_name_reuse_nothing_of_the_old_ones(
+    engine: HttpEngine, adapters: dict[str, Path], model_dir: Path
+) -> None:
+    prompt = prompt_of(8, 50)
+    for path in (adapters["one"], adapters["two"]):
+        await engine.load_adapter("x", path)
+        answer = await engine.complete(prompt, model="x", sampling=Sampling(max_tokens=6, temperature=0.0))
+        assert answer.logprobs == pytest.approx(reference(model_dir, path, prompt, list(answer.ids)), abs=1e-4)
+        await engine.unload_adapter("x")
+
+
+async def test_a_prompt_that_fills_the_context_is_served_and_one_token_more_is_refused(engine: HttpEngine) -> None:
+    one = Sampling(max_tokens=1)
+    answer = await engine.complete(prompt_of(1, MAX_LENGTH - 1), model="base", sampling=one)
+    assert len(answer.ids) == 1
+    with pytest.raises(EngineRefusalError, match="maximum context length is 512 tokens"):
+        await engine.complete(prompt_of(1, MAX_LENGTH), model="base", sampling=one)

@@ -1,0 +1,135 @@
+"""What the embedded engine refuses, with vLLM's status codes and error body."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.engine_process import engine_command, engine_process
+from tests.tiny_adapter import make_adapter
+from tests.tiny_model import make_model_dir
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def http(model_dir: Path) -> Iterator[httpx.Client]:
+    with engine_process(model_dir, "--max-loras", "1") as url, httpx.Client(base_url=url, timeout=60) as http:
+        yield http
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"prompt": [1, 259]}, 400, "out of vocabulary"),
+        ({"prompt": [-1]}, 400, "out of vocabulary"),
+        ({"prompt": []}, 400, "at least one token"),
+        ({"prompt": "x" * 600}, 400, "maximum context length is 512"),
+        ({"max_tokens": 0}, 400, "max_tokens must be at least 1"),
+        ({"max_tokens": 511}, 400, "maximum context length is 512"),
+        ({"temperature": -0.1}, 400, "temperature must be"),
+        ({"top_p": 0.9}, 400, "top_p=0.9 is not supported"),
+        ({"n": 2}, 400, "n=2 is not supported"),
+        ({"stop_token_ids": [300]}, 400, "stop_token_ids must lie"),
+        ({"temperature": "hot"}, 400, "Expected `float | null`, got `str` - at `$.temperature`"),
+        ({"temprature": 1}, 400, "unknown field `temprature`"),
+        ({"model": "other"}, 404, "The model `other` does not exist."),
+    ],
+)
+def test_a_bad_completion_request_is_refused_with_its_reason(
+    http: httpx.Client, change: dict[str, Any], status: int, words: str
+) -> None:
+    reply = http.post("/v1/completions", json={"prompt": [1, 2], **change})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (status, status)
+    assert words in error["message"]
+
+
+def test_what_is_not_json_is_refused(http: httpx.Client) -> None:
+    assert http.post("/v1/completions", content=b"{").status_code == 400
+
+
+def _load(http: httpx.Client, path: Path, name: str = "x") -> httpx.Response:
+    return http.post("/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(path)})
+
+
+def _change(path: Path, **changes: object) -> None:
+    config = path / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), **changes}))
+
+
+def test_an_adapter_that_does_not_fit_is_refused_and_never_listed(
+    http: httpx.Client, model_dir: Path, tmp_path: Path
+) -> None:
+    good = make_adapter(model_dir, tmp_path / "good", 1)
+    cases = {
+        "nan": (make_adapter(model_dir, tmp_path / "nan", 1, fill=float("nan")), "not finite"),
+        "other": (
+            make_adapter(make_model_dir(tmp_path / "llama", "llama"), tmp_path / "other", 1),
+            "does not fit model.layers.0",
+        ),
+    }
+    for name, field, value, words in (
+        ("dora", "use_dora", True, "sets use_dora"),
+        ("type", "peft_type", "IA3", "only LORA"),
+        ("more", "target_modules", ["q_proj", "k_proj"], "lacks weights of 3 layers"),
+    ):
+        cases[name] = (make_adapter(model_dir, tmp_path / name, 1), words)
+        _change(cases[name][0], **{field: value})
+    cut = make_adapter(model_dir, tmp_path / "cut", 1) / "adapter_model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-100])
+    cases["cut"] = (cut.parent, "cannot be read")
+    half = make_adapter(model_dir, tmp_path / "half", 1) / "adapter_model.safetensors"
+    weights = load_file(half)
+    save_file({key: tensor for key, tensor in weights.items() if "layers.1.mlp.up_proj.lora_B" not in key}, half)
+    cases["half"] = (half.parent, "only one of lora_A and lora_B")
+    for name, (path, words) in cases.items():
+        reply = _load(http, path)
+        assert (name, reply.status_code) == (name, 400)
+        assert words in reply.json()["error"]["message"]
+    assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["base", "all-MiniLM-L6-v2"]
+    assert _load(http, good).status_code == 200
+
+
+def test_names_and_places_of_adapters_are_checked(http: httpx.Client, model_dir: Path, tmp_path: Path) -> None:
+    good = make_adapter(model_dir, tmp_path / "good", 1)
+    http.post("/v1/unload_lora_adapter", json={"lora_name": "x"})
+    assert _load(http, tmp_path / "nowhere").status_code == 404
+    assert _load(http, good).status_code == 200
+    assert "already been loaded" in _load(http, good).json()["error"]["message"]
+    assert "--max-loras" in _load(http, good, "y").json()["error"]["message"]
+    assert http.post("/v1/unload_lora_adapter", json={"lora_name": "x"}).status_code == 200
+    assert http.post("/v1/unload_lora_adapter", json={"lora_name": "x"}).status_code == 404
+    assert _load(http, good, "base").status_code == 400
+
+
+def _start(*options: str) -> tuple[int, str]:
+    done = subprocess.run(engine_command(*options), capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr.strip()
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_a_model_directory_that_lacks_a_file_ends_the_start_with_one_line(tmp_path: Path, name: str) -> None:
+    (make_model_dir(tmp_path) / name).unlink()
+    code, error = _start("--model", str(tmp_path), "--port", "0")
+    assert code != 0
+    assert error.startswith(f"Error: {tmp_path} has no {name}.")
+    assert "\n" not in error
+
+
+def test_an_occupied_port_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, error = _start("--model", str(tmp_path), "--port", port)
+    assert code != 0
+    assert error.startswith(f"Error: cannot listen on 127.0.0.1:{port}")
+    assert "\n" not in error
