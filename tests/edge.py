@@ -1,13 +1,14 @@
 """The real HTTP application on a real database, without a runner: tests play the runner by writing its rows."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any, cast
 from uuid import UUID
 
 import httpx
 import msgspec
 from litestar import Litestar
-from litestar.testing import AsyncTestClient
 
 from app.api.edge import create_app
 from app.api.feed import EventFeed
@@ -16,8 +17,6 @@ from app.api.parts import Parts
 from app.db import keys, models, projects
 from app.db.session import Sessions
 from app.records import Offer
-
-Client = AsyncTestClient[Litestar]
 
 
 class Bell:
@@ -49,7 +48,8 @@ class Shelf:
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """`client` carries an administrator's key; `demo` is the only project."""
 
-    client: Client
+    app: Litestar
+    client: httpx.AsyncClient
     sessions: Sessions
     demo: models.Project
     bell: Bell
@@ -87,9 +87,33 @@ async def open_edge(
                 sessions=sessions, feed=feed, work=bell, library=shelf, client=outside, probes=probes or {}
             )
 
-    async with AsyncTestClient(create_app(open_parts)) as client:
-        client.headers["Authorization"] = f"Bearer {secret}"
-        yield Edge(client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
+    app = create_app(open_parts)
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with _running(app), _client(app, headers) as client:
+        yield Edge(app=app, client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
+
+
+@asynccontextmanager
+async def _running(app: Litestar) -> AsyncIterator[None]:
+    """In a task of its own, because a fixture is left by another task than entered it."""
+    up, down = asyncio.Event(), asyncio.Event()
+
+    async def live() -> None:
+        async with app.lifespan():
+            up.set()
+            await down.wait()
+
+    living = asyncio.create_task(live())
+    await asyncio.wait([living, asyncio.create_task(up.wait())], return_when=asyncio.FIRST_COMPLETED)
+    if not living.done():
+        yield
+    down.set()
+    await living
+
+
+def _client(app: Litestar, headers: dict[str, str]) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(cast("Any", app))
+    return httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers)
 
 
 def problem(answer: httpx.Response) -> dict[str, object]:

@@ -26,9 +26,7 @@ async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
 @asynccontextmanager
 async def served(edge: Edge) -> AsyncIterator[httpx.AsyncClient]:
     """The same application behind a real socket: only there does a stream arrive piece by piece."""
-    config = uvicorn.Config(
-        edge.client.app, port=0, lifespan="off", log_level="warning", timeout_graceful_shutdown=1
-    )
+    config = uvicorn.Config(edge.app, port=0, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:  # connections wait in it until the server accepts
         running = asyncio.create_task(server.serve([listening]))

@@ -20,7 +20,7 @@ _OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # the two that an index counts 
 async def metrics(session: NamedDependency[AsyncSession]) -> Response[str]:
     """Requests by path and status, this process's own figures, and how many tasks wait and run."""
     query = select(models.Task.state, func.count()).where(models.Task.state.in_(_OPEN)).group_by(models.Task.state)
-    counts = dict((await session.execute(query)).tuples().all())
+    counts = dict((await session.execute(query)).all())
     registry = CollectorRegistry()
     gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
     for state in _OPEN:

@@ -37,9 +37,12 @@ class StreamController(Controller):
     path = "/tasks/{task_id:uuid}/events"
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012
-    responses = {200: _ABOUT, **problems(400, 401, 403, 404)}  # noqa: RUF012
 
-    @get(summary="Events of a task, live", media_type="text/event-stream")
+    @get(
+        summary="Events of a task, live",
+        media_type="text/event-stream",
+        responses={200: _ABOUT, **problems(400, 401, 403, 404)},
+    )
     async def follow(
         self,
         task_id: FromPath[UUID],

@@ -50,9 +50,8 @@ class TrajectoryController(Controller):
     path = "/tasks/{task_id:uuid}/trajectory"
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012  (the framework copies it)
-    responses = problems(400, 401, 403, 404)
 
-    @get(summary="Every turn of a task")
+    @get(summary="Every turn of a task", responses=problems(400, 401, 403, 404))
     async def show(
         self,
         task_id: FromPath[UUID],

@@ -23,7 +23,10 @@ _RESERVED = {"api_docs"}
 
 async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Json]:
     """The document at an http(s) URL, a file:// URL or a path. Raises ApiDocumentError."""
-    scheme = urlsplit(source).scheme
+    try:
+        scheme = urlsplit(source).scheme
+    except ValueError as error:
+        raise ApiDocumentError(f"{source} is not an address: {error}") from error
     if scheme in ("http", "https"):
         return read_document(await _download(client, source))
     path = Path(unquote(urlsplit(source).path) if scheme == "file" else source)
@@ -91,7 +94,7 @@ async def _download(client: httpx.AsyncClient, source: str) -> str:
                 if len(read) > MAX_DOCUMENT_BYTES:
                     raise ApiDocumentError(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MB")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ApiDocumentError(f"{source} cannot be reached: {error or type(error).__name__}") from error
+        raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
     try:
         return read.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -139,8 +142,12 @@ def _server(document: Mapping[str, Json], source: str | None) -> tuple[str, dict
 
 
 def _absolute(url: str, source: str | None) -> str:
-    if source is not None and urlsplit(source).scheme in ("http", "https"):
-        return urljoin(source, url)
+    try:
+        if source is not None and urlsplit(source).scheme in ("http", "https"):
+            return urljoin(source, url)
+        urlsplit(url)
+    except ValueError as error:
+        raise ApiDocumentError(f"servers: {url!r} is not an address: {error}") from error
     return url
 
 

@@ -1,0 +1,104 @@
+"""What the application says of itself: health, figures, its OpenAPI document, and how it fails."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.db.session import Sessions
+from app.errors import EngineError
+from tests.edge import Edge, open_edge, problem
+
+
+async def answers() -> None:
+    """A part that can work."""
+
+
+async def is_down() -> None:
+    raise EngineError("the engine at http://e:1 is unreachable: start it, or correct ENGINE_URLS.")
+
+
+async def breaks() -> None:
+    raise ZeroDivisionError("a secret of our insides")
+
+
+@pytest.fixture
+async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
+    async with open_edge(committed, database_url, {"database": answers, "engine": is_down}) as opened:
+        yield opened
+
+
+async def test_health_needs_no_key_and_readiness_says_what_is_not_ready_and_why(edge: Edge) -> None:
+    del edge.client.headers["Authorization"]
+    assert (await edge.client.get("/healthz")).json() == {"status": "up"}
+    answer = await edge.client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["ready"] is False
+    assert answer.json()["parts"]["database"] == "ready"
+    assert "ENGINE_URLS" in answer.json()["parts"]["engine"]
+
+
+async def test_with_all_parts_up_it_is_ready(committed: Sessions, database_url: str) -> None:
+    async with open_edge(committed, database_url, {"database": answers}) as edge:
+        answer = await edge.client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "parts": {"database": "ready"}})
+
+
+async def test_metrics_count_requests_by_route_and_tasks_by_state(edge: Edge) -> None:
+    task_id = await edge.submit()
+    await edge.client.get(f"/v1/tasks/{task_id}")
+    text = (await edge.client.get("/metrics")).text
+    assert 'sage_tasks{state="accepted"} 1.0' in text
+    assert str(task_id) not in text  # one series per route, not per task
+    assert 'path="/v1/tasks/{task_id}"' in text
+
+
+async def test_the_openapi_document_shows_errors_keys_and_every_route(edge: Edge) -> None:
+    del edge.client.headers["Authorization"]
+    document = (await edge.client.get("/schema/openapi.json")).json()
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if path.startswith("/v1"):
+                assert operation["security"] == [{"key": []}], (method, path)
+                assert {"401", "403"} <= operation["responses"].keys(), (method, path)
+                assert operation["summary"], (method, path)
+    submit = document["paths"]["/v1/tasks"]["post"]
+    assert {"202", "400", "404", "409", "413"} <= submit["responses"].keys()
+    for status in ("400", "401", "409"):
+        content = submit["responses"][status]["content"]
+        assert content["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+    names = {parameter["name"] for parameter in document["paths"]["/v1/tasks"]["get"]["parameters"]}
+    assert {"state", "stop", "scenario", "project", "cursor", "limit", "created_after"} <= names
+    used = {tag for methods in document["paths"].values() for each in methods.values() for tag in each["tags"]}
+    assert used <= {tag["name"] for tag in document["tags"]}
+
+
+async def test_the_documentation_page_loads_nothing_from_elsewhere(edge: Edge) -> None:
+    del edge.client.headers["Authorization"]
+    page = await edge.client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "//" not in page.text.replace("<!doctype", "")
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"):
+        assert f"/docs/static/{name}" in page.text
+        assert (await edge.client.get(f"/docs/static/{name}")).status_code == 200
+
+
+async def test_unknown_routes_and_methods_are_problems_too(edge: Edge) -> None:
+    assert problem(await edge.client.get("/v1/nothing"))["error"] == "NotFoundError"
+    assert problem(await edge.client.put("/v1/tasks"))["error"] == "MethodNotAllowedError"
+
+
+async def test_a_bug_tells_the_caller_nothing_of_our_insides(committed: Sessions, database_url: str) -> None:
+    async with open_edge(committed, database_url, {"engine": breaks}) as edge:
+        answer = await edge.client.get("/readyz")
+    assert answer.status_code == 500
+    assert problem(answer)["error"] == "InternalError"
+    assert "secret" not in answer.text
+
+
+async def test_an_answer_carries_its_request_id(edge: Edge) -> None:
+    assert (await edge.client.get("/healthz", headers={"X-Request-ID": "abc-1"})).headers[
+        "x-request-id"
+    ] == "abc-1"
+    made_up = (await edge.client.get("/healthz", headers={"X-Request-ID": "a b\tc"})).headers["x-request-id"]
+    assert len(made_up) == 32
