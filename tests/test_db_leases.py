@@ -88,6 +88,7 @@ async def test_extending_keeps_a_task_and_tells_what_is_to_be_cancelled(session:
         await leases.extend(session, "me", LEASE)
     await tasks.request_cancel(session, stopped.id)
     assert await leases.extend(session, "me", LEASE) == {kept.id: False, stopped.id: True}
+    assert await leases.extend(session, "me", LEASE, [kept.id]) == {kept.id: False}
     assert await leases.cancelled(session, "me") == {stopped.id}
     assert await leases.cancelled(session, "another") == set()
     assert await leases.claim(session, "another", LEASE) is None
