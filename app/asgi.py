@@ -17,6 +17,7 @@ from app.api.request_log import configure_logging
 from app.carry_out import Desk
 from app.db.session import open_database
 from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, SettingError
 from app.records import Json
@@ -62,7 +63,12 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         embedder = await _open_embedder(stack, settings.embeddings_url or urls[0])
         library = Library(database.sessions, embedder, mode=settings.retrieval, limit=settings.skills_offered)
         agent = Agent(
-            engine, tokenizer, profile, sandbox, RolloutLimits.of(settings), temperature=settings.temperature
+            PatientEngine(engine),
+            tokenizer,
+            profile,
+            sandbox,
+            RolloutLimits.of(settings),
+            temperature=settings.temperature,
         )
         outside = await stack.enter_async_context(_open_client(settings.tasks_at_once))
         desk = Desk(database.sessions, agent, library, outside, settings)

@@ -84,6 +84,7 @@ class Desk:
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             await self._keep_skills(row, setting, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
+        await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
     async def _setting(self, row: models.Task) -> _Setting:
         async with self.sessions() as session:
