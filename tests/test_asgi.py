@@ -1,0 +1,120 @@
+"""The application as it is deployed: in a process of its own, from its settings alone."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.db import keys, projects
+from app.db.session import Sessions
+from tests.scripted import byte_tokenizer
+
+FRESH = """
+import asyncio, sys, httpx
+from app.asgi import app
+HEAVY = ("torch", "transformers", "peft", "sentence_transformers", "accelerate", "trainer")
+assert not [name for name in HEAVY if name in sys.modules], "imported with the application"
+
+async def main():
+    application = app()
+    async with application.lifespan():
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            print((await client.get("/readyz")).text)
+            assert (await client.get("/v1/tasks")).status_code == 401
+asyncio.run(main())
+assert not [name for name in HEAVY if name in sys.modules], "imported by a request"
+print("light")
+"""
+
+
+def environment(directory: Path, database_url: str, port: int = 8000) -> dict[str, str]:
+    byte_tokenizer(directory)
+    return {
+        **os.environ,
+        "DATABASE_URL": database_url,
+        "ENGINE_URLS": "http://127.0.0.1:9",
+        "SAGE_MODEL": str(directory),
+        "SAGE_PORT": str(port),
+    }
+
+
+async def run(*argv: str, env: Mapping[str, str]) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+@asynccontextmanager
+async def serve(env: Mapping[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "app.cli", "serve", env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def answering(client: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await client.get("/healthz")
+            except httpx.ConnectError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+async def test_serving_loads_no_torch_and_says_what_is_not_ready(database_url: str, tmp_path: Path) -> None:
+    status, out, err = await run("-c", FRESH, env=environment(tmp_path, database_url))
+    assert (status, out.splitlines()[-1]) == (0, "light"), err
+    assert '"database":"ready"' in out
+    assert '"sandbox":"ready"' in out
+    assert "ENGINE_URLS" in out
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "ENGINE_URLS"])
+async def test_a_missing_setting_is_named_in_one_line(name: str, database_url: str, tmp_path: Path) -> None:
+    env = environment(tmp_path, database_url) | {name: ""}
+    status, out, err = await run("-m", "app.cli", "serve", env=env)
+    assert status != 0
+    assert name in out + err
+    assert "Traceback" not in out + err
+
+
+async def test_sigterm_ends_the_server_within_seconds_though_a_stream_is_open(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    async with committed.begin() as session:
+        await projects.create(session, "demo")
+        _, secret = await keys.create(session, "test", ["tasks"])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    base = f"http://127.0.0.1:{port}"
+    env = environment(tmp_path, database_url, port) | {"SAGE_TASKS_AT_ONCE": "1"}
+    async with serve(env) as process, httpx.AsyncClient(base_url=base, timeout=30) as client:
+        await answering(client)
+        client.headers["Authorization"] = f"Bearer {secret}"
+        # the engine is down, so neither task ends by itself
+        made = [await client.post("/v1/tasks", json={"instruction": "wait"}) for _ in range(2)]
+        async with client.stream("GET", f"/v1/tasks/{made[-1].json()['id']}/events") as events:
+            assert events.status_code == 200
+            process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            await asyncio.wait_for(process.wait(), 20)
+            assert time.monotonic() - began < 15
