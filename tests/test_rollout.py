@@ -1,9 +1,8 @@
 """One rollout in the real sandbox, against a real API, with a scripted policy: every end has its name."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -14,44 +13,12 @@ from app.agent.halt import Halt, ParkedError
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent, Origin, run_rollout
 from app.agent.watcher import Watcher
-from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError
-from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.records import Offer, Policy, Stop, Turn, Use
 from app.sandbox.host import ForkedSandbox
 from app.sandbox.protocol import Limits
-from tests.ledger import Ledger
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
-
-TASK = Task(uuid4(), "write hello into the ledger")
-WRITE = 'print(apis.ledger.add_entry(text="hello")["id"])'
-DONE = "apis.supervisor.complete_task()"
-QUICK = Limits(cpu_seconds=0.5, wall_seconds=1.0)
-
-
-class Bench:
-    """Everything a rollout needs, and what it did."""
-
-    def __init__(self, sandbox: ForkedSandbox, tokenizer: ChatTokenizer) -> None:
-        self.sandbox = sandbox
-        self.tokenizer = tokenizer
-        self.ledger = Ledger()
-        self.engine = ScriptedEngine(tokenizer)
-
-    async def run(
-        self,
-        *answers: Answer,
-        limits: RolloutLimits | None = None,
-        offers: Sequence[Offer] = (),
-        origin: Origin | None = None,
-        watcher: Watcher | None = None,
-        **rules: Any,
-    ) -> Trajectory:
-        self.engine = ScriptedEngine(self.tokenizer, *answers)
-        agent = Agent(self.engine, self.tokenizer, Compact(), self.sandbox, limits or RolloutLimits(), 0.7)
-        async with self.ledger.client() as client:
-            gateway = self.ledger.gateway(client, **rules)
-            policy = Policy("base")
-            return await run_rollout(agent, TASK, policy, gateway, offers, origin, watcher)
+from tests.trial import DONE, QUICK, TASK, WRITE, Bench
 
 
 @pytest.fixture(scope="module")
