@@ -82,7 +82,7 @@ def _decode(frame: bytes) -> Message:
         raise ViolationError("a message of too many values")
     try:
         return _DECODER.decode(frame)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ViolationError(f"not a message: {error}") from error
 
 

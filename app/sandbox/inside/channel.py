@@ -42,7 +42,8 @@ class Channel:
         try:
             values = plain([list(args), kwargs], self._frame_bytes)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"cannot pass the arguments of {api}: {_reason(error)}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"cannot pass the arguments of {api}: {_reason(error)}") from None
         with self._cpu.held_back():
             self._before_call()
             self.send("call", api, *values)

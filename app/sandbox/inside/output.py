@@ -7,7 +7,7 @@ from app.sandbox.inside.channel import Channel
 from app.sandbox.inside.cpu import CpuLimit
 
 _CHUNK_CHARS = 8192
-_DELAY_SECONDS = 0.05  # what is lost at most when the process is killed
+_DELAY_SECONDS = 0.05  # full lines that are lost at most when the process is killed
 _monotonic = time.monotonic
 
 
@@ -62,5 +62,6 @@ class Output(io.TextIOBase):
             self._left -= len(text)
         self._waiting.append(text)
         self._waiting_chars += len(text)
-        if self._waiting_chars >= _CHUNK_CHARS or _monotonic() - self._delivered > _DELAY_SECONDS:
+        late = text.endswith("\n") and _monotonic() - self._delivered > _DELAY_SECONDS
+        if late or self._waiting_chars >= _CHUNK_CHARS:
             self.deliver()

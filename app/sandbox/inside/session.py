@@ -5,6 +5,7 @@ import io
 import os
 import random
 import sys
+import warnings
 from types import ModuleType
 
 from app.sandbox.inside import clock, confine, serial, traces
@@ -27,6 +28,7 @@ def live(channel: Channel, bpf: bytes) -> None:
     serial.install()
     if setup["now"] is not None:
         clock.freeze(setup["now"])
+    warnings.simplefilter("ignore")  # they name files of this machine, and no model reads them
     _seed(setup["seed"])
     session = _Session(channel, cpu, output, Apis(channel, setup["apis"]))
     confine.confine(bpf, setup["address_space"])
@@ -45,6 +47,8 @@ class _Session:
         main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, apis=apis)
         sys.modules["__main__"] = main
+        for name in ("exit", "quit"):  # the `site` module, which we leave out, would define them
+            setattr(builtins, name, sys.exit)
         self._namespace = main.__dict__
 
     def load(self, prelude: list[tuple[str, str]]) -> None:

@@ -50,16 +50,15 @@ class Uses:
 
     def compile(self, source: str, label: str, offered: str | None = None) -> CodeType:
         """Like the builtin, with counters. `offered` names the one function of a prelude source to count."""
-        if "def " not in source:
-            return compile(source, label, "exec", dont_inherit=True)
-        tree = ast.parse(source, label)
-        self._instrument(tree, offered)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a call of a constant looks like a slip to the compiler
+            warnings.simplefilter("ignore")  # counters look like slips to the compiler; nobody reads its warnings
+            if "def " not in source:
+                return compile(source, label, "exec", dont_inherit=True)
+            self._marks.clear()
+            tree = ast.parse(source, label)
+            self._instrument(tree, offered)
             code = compile(tree, label, "exec", dont_inherit=True)
-        code = _replace(code, self._marks)
-        self._marks.clear()
-        return code
+        return _replace(code, self._marks)
 
     def report(self, namespace: dict[str, Any]) -> list[tuple[str, bool, int, int]]:
         """(name, inherited, calls, returned) since the last report, functions that were not called left out."""
@@ -82,7 +81,11 @@ class Uses:
                     body.insert(body.index(node) + 1, _calling(mark, node))
 
     def _count(self, node: ast.FunctionDef | ast.AsyncFunctionDef, inherited: bool) -> None:
-        """Body B becomes: entered(); try: B; except BaseException: raised(); raise."""
+        """Body B becomes: try: entered(); B; except BaseException: raised(); raise.
+
+        entered() stands inside: an exception that a signal raises at the head of a loop belongs, to Python, to the
+        instruction before it, which must not lie outside.
+        """
         site = _Site(node.name, inherited)
         self._sites.append(site)
         docstring = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
@@ -94,8 +97,9 @@ class Uses:
             name=None,
             body=[_calling(self._mark(site.raised.__next__), first), _at(ast.Raise(exc=None, cause=None), first)],
         )
-        guarded = ast.Try(body=rest, handlers=[_at(handler, first)], orelse=[], finalbody=[])
-        node.body = [*docstring, _calling(self._mark(site.entered.__next__), first), _at(guarded, first)]
+        body = [_calling(self._mark(site.entered.__next__), first), *rest]
+        guarded = ast.Try(body=body, handlers=[_at(handler, first)], orelse=[], finalbody=[])
+        node.body = [*docstring, _at(guarded, first)]
 
     def _mark(self, meaning: object) -> str:
         mark = f"{self._secret}:{len(self._marks)}"
