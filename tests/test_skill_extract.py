@@ -64,13 +64,17 @@ def test_an_offered_skill_written_anew_is_a_draft() -> None:
 def test_code_that_did_not_run_or_does_not_parse_is_passed_over() -> None:
     idle = ran("def f() -> int:\n    return 1\n")
     idle = msgspec.structs.replace(idle, outcome="")
-    assert extract(rollout("go", idle, ran("def g(:\n"), ran("return 3\n"))) == []
+    assert extract(rollout("go", idle, ran("def g(:\n"), ran("def h() -> None: ...\nreturn 3\n"))) == []
 
 
 def test_async_and_inner_functions_and_methods_are_no_drafts() -> None:
     others = "async def a() -> None: ...\nclass C:\n    def m(self) -> None: ...\n"
     code = others + "def f() -> None:\n    def inner() -> None: ...\n"
     assert [draft.name for draft in extract(rollout("go", ran(code)))] == ["f"]
+
+
+def test_a_function_whose_name_an_import_takes_over_is_no_draft() -> None:
+    assert extract(rollout("go", ran("def floor() -> None: ...\nfrom math import floor\n"))) == []
 
 
 def test_a_decorator_belongs_to_the_function() -> None:

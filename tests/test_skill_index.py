@@ -49,6 +49,7 @@ def test_a_known_key_is_replaced(vectors: NDArray[np.float32]) -> None:
     index.add([(3, vectors[20]), (3, vectors[21])])
     assert index.search(vectors[21], 1)[0][0] == 3
     assert sorted(key for key, _ in index.search(vectors[3], 20)) == list(range(10))
+    assert index.search(vectors[3], 1)[0][1] < 0.99  # what it was is gone
 
 
 def test_an_empty_index_and_one_emptied_find_nothing(vectors: NDArray[np.float32]) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from app.db import models, projects, skills
 from app.db.session import Sessions
@@ -35,7 +35,8 @@ def named(name: str) -> Draft:
 
 async def test_a_saved_skill_is_found_at_once_and_carries_its_provenance(sessions: Sessions) -> None:
     here = await project(sessions)
-    library = Library(sessions)
+    library = Library(sessions, clock=lambda: 0.0)
+    assert await library.find(here, QUERY, "s") == []
     [saved] = await library.save(here, [draft()], scenario="s")
     [found] = await library.find(here, QUERY, "s")
     assert found == msgspec.structs.replace(saved, ranks={"query_ngram": 1, "scenario": 1})
@@ -98,6 +99,29 @@ async def test_a_search_is_at_most_a_tenth_of_a_second_behind(committed: Session
     assert await theirs.find(here, QUERY) == []
     now = 0.11
     assert len(await theirs.find(here, QUERY)) == 1
+
+
+async def test_searches_at_once_share_one_look_at_what_is_new_in_the_table(committed: Sessions) -> None:
+    here = await project(committed)
+    library = Library(committed)
+    await library.save(here, [draft()])
+    await asyncio.sleep(0.11)
+    looks = []
+
+    def note(
+        _connection: object, _cursor: object, statement: str, parameters: dict[str, object], *_: object
+    ) -> None:
+        if "FROM skills" in statement:
+            looks.append(parameters["rev_1"])
+
+    async with committed() as session:
+        engine = session.get_bind()
+    event.listen(engine, "before_cursor_execute", note)
+    found = await asyncio.gather(*(library.find(here, QUERY) for _ in range(20)))
+    event.remove(engine, "before_cursor_execute", note)
+    assert [len(offers) for offers in found] == [1] * 20
+    assert len(looks) < 20
+    assert set(looks) == {1}  # only what came after the one skill
 
 
 async def test_no_cache_misses_or_keeps_a_skill_while_many_write_at_once(committed: Sessions) -> None:

@@ -123,7 +123,6 @@ class _Session:
         order.append(source)
 
     def _bind(self, name: str, source: str) -> None:
-        self.bound.pop(name, None)  # so that the order is that of the latest definitions
         self.bound[name] = source
         self.written.pop(name, None)
 
