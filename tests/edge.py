@@ -82,19 +82,19 @@ async def open_edge(
 
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Parts]:
-        async with EventFeed(database_url) as feed, httpx.AsyncClient() as outside:
+        async with EventFeed(database_url, ping_seconds=1.0) as feed, httpx.AsyncClient() as outside:
             yield Parts(
                 sessions=sessions, feed=feed, work=bell, library=shelf, client=outside, probes=probes or {}
             )
 
     app = create_app(open_parts)
     headers = {"Authorization": f"Bearer {secret}"}
-    async with _running(app), _client(app, headers) as client:
+    async with running(app), asgi_client(app, headers) as client:
         yield Edge(app=app, client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
 
 
 @asynccontextmanager
-async def _running(app: Litestar) -> AsyncIterator[None]:
+async def running(app: Litestar) -> AsyncIterator[None]:
     """In a task of its own, because a fixture is left by another task than entered it."""
     up, down = asyncio.Event(), asyncio.Event()
 
@@ -111,7 +111,7 @@ async def _running(app: Litestar) -> AsyncIterator[None]:
     await living
 
 
-def _client(app: Litestar, headers: dict[str, str]) -> httpx.AsyncClient:
+def asgi_client(app: Litestar, headers: dict[str, str]) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(cast("Any", app))
     return httpx.AsyncClient(transport=transport, base_url="http://test", headers=headers)
 

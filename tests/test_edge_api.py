@@ -1,12 +1,17 @@
 """What the application says of itself: health, figures, its OpenAPI document, and how it fails."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
-from app.db.session import Sessions
+from app.api.edge import create_app
+from app.api.feed import EventFeed
+from app.api.parts import Parts
+from app.db.session import Sessions, open_database
 from app.errors import EngineError
-from tests.edge import Edge, open_edge, problem
+from tests.edge import Bell, Edge, Shelf, asgi_client, open_edge, problem, running
 
 
 async def answers() -> None:
@@ -63,6 +68,7 @@ async def test_the_openapi_document_shows_errors_keys_and_every_route(edge: Edge
                 assert {"401", "403"} <= operation["responses"].keys(), (method, path)
                 assert operation["summary"], (method, path)
     submit = document["paths"]["/v1/tasks"]["post"]
+    assert submit["operationId"] == "tasks_submit"
     assert {"202", "400", "404", "409", "413"} <= submit["responses"].keys()
     for status in ("400", "401", "409"):
         content = submit["responses"][status]["content"]
@@ -94,6 +100,29 @@ async def test_a_bug_tells_the_caller_nothing_of_our_insides(committed: Sessions
     assert answer.status_code == 500
     assert problem(answer)["error"] == "InternalError"
     assert "secret" not in answer.text
+
+
+async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
+    nowhere = "postgresql://127.0.0.1:9/none"
+
+    @asynccontextmanager
+    async def open_parts() -> AsyncIterator[Parts]:
+        async with open_database(nowhere) as database, httpx.AsyncClient() as outside:
+            yield Parts(
+                sessions=database.sessions,
+                feed=EventFeed(nowhere),
+                work=Bell(),
+                library=Shelf(),
+                client=outside,
+                probes={"database": database.ping},
+            )
+
+    app = create_app(open_parts)
+    async with running(app), asgi_client(app, {"Authorization": "Bearer sage_x"}) as client:
+        answer = await client.get("/v1/tasks")
+        assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
+        readiness = (await client.get("/readyz")).json()
+    assert "refuses" in readiness["parts"]["database"]
 
 
 async def test_an_answer_carries_its_request_id(edge: Edge) -> None:

@@ -9,8 +9,10 @@ from uuid import UUID
 import httpx
 import pytest
 import uvicorn
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api import stream
+from app.api.feed import EventFeed
 from app.db import events, leases, models, trajectories
 from app.db.session import Sessions
 from app.records import Policy, Stop, Task, Trajectory, Turn
@@ -147,5 +149,33 @@ async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(edge: Edge) -
     assert brief["turns"][0]["text"] == "a"
 
 
-def test_a_ping_comes_at_least_every_fifteen_seconds() -> None:
-    assert stream.PING_SECONDS <= 15
+async def test_a_quiet_stream_says_that_it_lives(edge: Edge) -> None:
+    task_id = await edge.submit()
+    async with served(edge) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
+        lines = answer.aiter_lines()
+        async with asyncio.timeout(5):
+            for _ in range(2):
+                while await anext(lines) != ": ping":
+                    pass
+        await finish(edge, task_id)
+
+
+def test_by_default_it_says_so_every_fifteen_seconds(database_url: str) -> None:
+    assert EventFeed(database_url).ping_seconds == 15
+
+
+async def test_a_lost_listening_connection_is_replaced(edge: Edge) -> None:
+    listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN sage_events%'"
+    async with edge.sessions() as session, asyncio.timeout(10):
+        first = await _only(session, f"SELECT pid {listening}")
+        assert (await session.execute(text(f"SELECT pg_terminate_backend({first})"))).scalar() is True
+        assert await _only(session, f"SELECT pid {listening} AND pid <> {first}") != first
+
+
+async def _only(session: AsyncSession, query: str) -> int:
+    """The one value, as soon as there is one."""
+    while True:
+        await session.rollback()  # a transaction would go on seeing what it saw
+        if (found := (await session.execute(text(query))).scalar()) is not None:
+            return int(found)
+        await asyncio.sleep(0.05)

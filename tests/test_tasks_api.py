@@ -185,7 +185,11 @@ async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(ed
     assert cancelled.status_code == 202
     assert cancelled.json()["state"] == "cancelled"
     events = await edge.client.get(f"/v1/tasks/{task_id}/events")
-    assert "event: done" in events.text
+    assert events.text.count("event: done") == 1
+    assert '"stop":"cancelled"' in events.text
+
+    assert (await edge.client.post(f"/v1/tasks/{task_id}/cancel")).status_code == 202  # again is no mistake
+    assert (await edge.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1
 
     other = await edge.submit()
     async with edge.sessions.begin() as session:

@@ -10,6 +10,8 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme, Tag
 from litestar.router import Router
 from litestar.static_files import create_static_files_router
+from litestar.types import Method
+from litestar.types.internal_types import PathParameterDefinition
 
 from app.errors import SettingError
 
@@ -65,7 +67,14 @@ def openapi_config(version: str) -> OpenAPIConfig:
         components=Components(security_schemes={"key": bearer}),
         tags=_TAGS,
         use_handler_docstrings=True,
+        operation_id_creator=_operation_id,
     )
+
+
+def _operation_id(handler: HTTPRouteHandler, _: Method, path: list[str | PathParameterDefinition]) -> str:
+    """`tasks_submit`: the collection, then what is done to it. Clients are generated with these as names."""
+    words = [part for part in path if isinstance(part, str)]
+    return f"{words[1]}_{handler.fn.__name__}" if words[0] == "v1" else words[0]
 
 
 @get("/docs", media_type=MediaType.HTML, include_in_schema=False, sync_to_thread=False)

@@ -21,7 +21,8 @@ _PAUSE = 1.0  # seconds before the next try to connect, and between looks while 
 class EventFeed:
     """A hint, not a channel: the events themselves are read from their table, so a lost notice costs only time."""
 
-    def __init__(self, database_url: str) -> None:
+    def __init__(self, database_url: str, *, ping_seconds: float = 15.0) -> None:
+        self.ping_seconds = ping_seconds  # a stream without news looks again, and says that it lives
         self._url = full_url(database_url).replace("postgresql+psycopg://", "postgresql://", 1)
         self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._listening: asyncio.Task[None] | None = None

@@ -16,18 +16,19 @@ from litestar.response.sse import ServerSentEventMessage
 from app.api.access import Asking, find_task
 from app.api.feed import EventFeed
 from app.api.problem import problems
-from app.db import events, tasks
+from app.db import events as event_rows
+from app.db import tasks
 from app.db.models import TaskEvent, TaskState
 from app.db.session import Sessions
 
-PING_SECONDS = 15.0
 _ENDED = {TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED}
 _AT_ONCE = 500  # events read in one go
 
 _ABOUT = ResponseSpec(
     None,
     description="`event` is turn, call, observation, skill or done; `id` counts up; `data` is JSON. "
-    "Send the last id as `Last-Event-ID` to go on from there. A comment comes every 15 s; after `done` it ends.",
+    "Send the last id as `Last-Event-ID` to go on from there. "
+    "A comment comes at least every 15 s; after `done` the stream ends.",
     media_type="text/event-stream",
     generate_examples=False,
 )
@@ -43,7 +44,7 @@ class StreamController(Controller):
         media_type="text/event-stream",
         responses={200: _ABOUT, **problems(400, 401, 403, 404)},
     )
-    async def follow(
+    async def events(
         self,
         task_id: FromPath[UUID],
         access: Asking,
@@ -66,19 +67,19 @@ async def _tell(
             news.clear()  # before looking: what happens meanwhile wakes us again
             async with sessions() as session:
                 state = (await tasks.get(session, task_id)).state  # before the events: the last is stored first
-                rows = await events.after(session, task_id, seen, _AT_ONCE)
+                rows = await event_rows.after(session, task_id, seen, _AT_ONCE)
             for row in rows:
                 yield _message(row)
                 seen = row.seq
             if state in _ENDED and len(rows) < _AT_ONCE:
                 return
-            if not rows and not await _wait(news):
+            if not rows and not await _wait(news, feed.ping_seconds):
                 yield ServerSentEventMessage(comment="ping", data=None)
 
 
-async def _wait(news: asyncio.Event) -> bool:
+async def _wait(news: asyncio.Event, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(PING_SECONDS):
+        async with asyncio.timeout(seconds):
             await news.wait()
     except TimeoutError:
         return False

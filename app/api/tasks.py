@@ -3,6 +3,7 @@
 from typing import Annotated
 from uuid import UUID
 
+import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
@@ -13,7 +14,7 @@ from app.api.parts import Work
 from app.api.problem import problems
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskLine, TaskPage, TaskView, view_task
-from app.db import events, models, tasks
+from app.db import events, leases, models, tasks
 from app.records import Stop
 
 IdempotencyKey = Annotated[
@@ -94,8 +95,10 @@ class TaskController(Controller):
         """A waiting task is cancelled at once, a running one within a second or so. 409 if it has ended."""
         await find_task(session, access, task_id)
         task = await tasks.request_cancel(session, task_id)
-        if task.state is models.TaskState.CANCELLED:
-            await events.append(session, task_id, "done", {"state": task.state.value})
+        if task.state is models.TaskState.CANCELLED and not await events.after(session, task_id, limit=1):
+            # no runner ever had it, so none will tell of its end
+            ended = leases.Outcome(state=task.state, stop=task.stop)
+            await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()
         work.wake()
         return await view_task(session, task)

@@ -52,7 +52,7 @@ class TrajectoryController(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012  (the framework copies it)
 
     @get(summary="Every turn of a task", responses=problems(400, 401, 403, 404))
-    async def show(
+    async def trajectory(
         self,
         task_id: FromPath[UUID],
         session: Db,
