@@ -1,0 +1,101 @@
+"""The loop over HTTP: a task goes in, is solved by code against a live API, and leaves a skill for the next."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.api.edge import create_app
+from app.api.feed import EventFeed
+from app.api.parts import Parts
+from app.carry_out import Desk
+from app.db import keys
+from app.db.session import Sessions
+from app.runner import Pace, Runner
+from app.sandbox.host import ForkedSandbox
+from app.settings import Settings
+from app.skills.library import Library
+from tests.edge import asgi_client, running
+from tests.ledger import Ledger
+from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+
+SKILL = """
+def write_entry(text: str) -> int:
+    return apis.ledger.add_entry(text=text)["id"]
+print(write_entry("{word}"))"""
+
+
+def writing(prompt: str, turn: int) -> Answer:
+    """Looks up the documents and writes a skill; with a skill on offer it needs no look-up."""
+    word = prompt.partition("write ")[2].split()[0]
+    if "skills:" in prompt:
+        return block(f"write_entry('{word}')\napis.supervisor.complete_task()")
+    steps = ('print(apis.api_docs.show_signatures("ledger"))', SKILL, "apis.supervisor.complete_task()")
+    return block(steps[turn].replace("{word}", word))
+
+
+@pytest.fixture
+async def client(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    tokenizer = byte_tokenizer(tmp_path)
+    async with committed.begin() as session:
+        _, secret = await keys.create(session, "test", ["admin"])
+
+    @asynccontextmanager
+    async def open_parts() -> AsyncIterator[Parts]:
+        engine = ScriptedEngine(tokenizer, script=writing)
+        library = Library(committed, mode="query_ngram")
+        async with (
+            ForkedSandbox(bwrap=False) as sandbox,
+            Ledger().client() as live,
+            EventFeed(database_url) as feed,
+        ):
+            agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
+            desk = Desk(committed, agent, library, live, Settings())
+            async with Runner(committed, desk.carry_out, Pace(at_once=2)) as runner:
+                yield Parts(sessions=committed, feed=feed, work=runner, library=library, client=live, probes={})
+
+    app = create_app(open_parts)
+    async with running(app), asgi_client(app, {"Authorization": f"Bearer {secret}"}) as opened:
+        yield opened
+
+
+async def test_the_second_task_of_a_kind_is_solved_with_the_skill_of_the_first(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/projects", json={"name": "demo"})
+    document = Ledger().document("http://ledger.test")
+    assert (await client.post("/v1/apis", json={"name": "ledger", "document": document})).status_code == 201
+
+    solved = []
+    for word in ("hello", "again"):
+        body = {
+            "instruction": f"write {word} into the ledger",
+            "check": "score = float(len(apis.ledger.list_entries()) > 0)",
+        }
+        made = (await client.post("/v1/tasks", json=body)).json()
+        events = await client.get(made["links"]["events"], timeout=60)  # ends with the task
+        assert "event: done" in events.text
+        solved.append((await client.get(made["links"]["self"])).json())
+
+    first, second = solved
+    assert [(each["state"], each["stop"], each["score"]) for each in solved] == [("done", "completed", 1.0)] * 2
+    written = first["skills"]["written"]
+    assert [(each["name"], each["version"], each["task_id"]) for each in written] == [
+        ("write_entry", 1, first["id"])
+    ]
+    assert second["skills"] == {"offered": written, "used": written, "written": []}
+    assert second["turns"] < first["turns"]
+    assert second["generated_tokens"] < first["generated_tokens"]
+    assert second["release"] == {"number": 1, "model": "base"}
+
+    uses = (await client.get(f"/v1/skills/{written[0]['id']}/uses")).json()
+    assert [(each["made_by"], each["task_id"], each["returned"]) for each in uses] == [
+        (first["id"], second["id"], 1)
+    ]
+    found = (await client.get("/v1/skills/search", params={"q": "write more into the ledger"})).json()
+    assert [each["name"] for each in found] == ["write_entry"]
+    turns = (await client.get(second["links"]["trajectory"])).json()["turns"]
+    assert sum(len(turn["sampled_ids"]) for turn in turns) == second["generated_tokens"]
