@@ -73,7 +73,8 @@ async def test_recursion_generators_and_coroutines_are_counted(sandbox: ForkedSa
         "import asyncio\ndef down(n):\n    return n if n == 0 else down(n - 1)\ndown(3)\n"
         "def numbers():\n    yield from range(3)\nlist(numbers())\nfor _ in numbers():\n    break\n"
         "async def wait(n):\n    await asyncio.sleep(0)\n    return 1 / n\n"
-        "async def main():\n    return await asyncio.gather(wait(1), wait(0), return_exceptions=True)\nasyncio.run(main())",
+        "async def main():\n    return await asyncio.gather(wait(1), wait(0), return_exceptions=True)\n"
+        "asyncio.run(main())",
     )
     assert seen == {
         Use("down", False, 4, 4),

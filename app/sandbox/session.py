@@ -14,6 +14,8 @@ from app.sandbox.wire import pack, plain
 _MAX_MESSAGES = 20_000  # of one run, beside its calls
 _REFUSALS = 100  # calls beyond the budget until the session is killed
 _NOTICE_CHARS = 100  # what the sandbox adds where it cuts the output
+_MESSAGE_CHARS = 5_000  # of a host error
+_GROWTH = 6  # a byte of text takes up to 6 as JSON
 _SLACK = 1 << 16
 _DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 _STOPS = {stop.value: stop for stop in (RunStop.OK, RunStop.ERROR, RunStop.CPU, RunStop.MEMORY)}
@@ -133,18 +135,19 @@ class ForkedSession:
         run.calls += 1
         try:
             plain([call.args, call.kwargs], self._limits.frame_bytes)
+        except (TypeError, ValueError) as error:
+            raise ViolationError("arguments that no honest sandbox sends") from error
+        try:
             result = await self._call(call.api, call.args, call.kwargs)
         except HostError as error:
-            return ["raise", error.kind, error.message]
-        except (RecursionError, ValueError) as error:
-            raise ViolationError("arguments that no honest sandbox sends") from error
+            return ["raise", error.kind[:100], error.message[:_MESSAGE_CHARS]]
         try:
             return ["result", plain(result, self._limits.frame_bytes)]
         except (TypeError, ValueError) as error:
             return ["raise", "ValueError", f"the answer of {call.api} cannot be passed on: {error}"]
 
     async def _send(self, message: Json) -> None:
-        self._writer.write(pack(message, self._limits.frame_bytes * 6 + _SLACK))
+        self._writer.write(pack(message, self._limits.frame_bytes * _GROWTH + _SLACK))
         await self._writer.drain()
 
     def _uses(self, done: Done) -> tuple[Use, ...]:

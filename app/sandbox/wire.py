@@ -7,6 +7,7 @@ from typing import Any
 LENGTH_BYTES = 4
 MAX_DEPTH = 64
 MAX_NODES = 200_000
+_FLOAT_BYTES = 17
 MAX_INT_BITS = 1023  # as far as a float reaches; longer ones cost quadratic time to read
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -38,6 +39,7 @@ class _Copy:
         self._nodes_left -= 1
         if self._nodes_left < 0:
             raise ValueError(f"it holds more than {MAX_NODES:,} values")
+        self._spend(2)
         if depth > MAX_DEPTH:
             raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
         if value is None or value is True or value is False:
@@ -50,22 +52,21 @@ class _Copy:
 
     def text(self, value: str, _depth: int) -> str:
         exact = str.__str__(value)
-        size = len(exact) if str.isascii(exact) else len(str.encode(exact))
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            raise ValueError("it is too large for one message")
+        self._spend(len(exact) if str.isascii(exact) else len(str.encode(exact)))
         return exact
 
     def integer(self, value: int, _depth: int) -> int:
         exact = int.__int__(value)
         if int.bit_length(exact) > MAX_INT_BITS:
             raise ValueError(f"an integer has more than {MAX_INT_BITS} bits")
+        self._spend(int.bit_length(exact) // 3)
         return exact
 
     def number(self, value: float, _depth: int) -> float:
         exact = float.__float__(value)
         if not math.isfinite(exact):
             raise ValueError("nan and infinity are not JSON")
+        self._spend(_FLOAT_BYTES)
         return exact
 
     def sequence(self, value: list[Any], depth: int) -> list[Any]:
@@ -73,6 +74,11 @@ class _Copy:
 
     def row(self, value: tuple[Any, ...], depth: int) -> list[Any]:
         return [self.copy(item, depth + 1) for item in tuple.__iter__(value)]
+
+    def _spend(self, size: int) -> None:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise ValueError("it is too large for one message")
 
     def mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
         result = {}

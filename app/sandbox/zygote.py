@@ -4,6 +4,7 @@ Standard input is the control socket: first the host sends the seccomp program, 
 it wants, and gets back a pidfd of the fork that lives behind it.
 """
 
+import builtins
 import gc
 import json
 import os
@@ -11,8 +12,9 @@ import platform
 import socket
 import sys
 import time
+import warnings
 
-from app.sandbox.inside import confine, modules, session
+from app.sandbox.inside import confine, modules, serial, session
 from app.sandbox.inside.channel import Channel
 
 _NOBODY = 65534
@@ -24,6 +26,10 @@ def main() -> None:
     os.environ["TZ"] = "UTC"
     time.tzset()
     kept = modules.preload()
+    serial.install()
+    warnings.simplefilter("ignore")  # they name files of this machine, and no model reads them
+    for name in ("exit", "quit"):  # the `site` module, which is left out, would define them
+        setattr(builtins, name, sys.exit)
     control = socket.socket(fileno=0)
     bpf = control.recv(1 << 16)
     _give_up_root()

@@ -28,9 +28,7 @@ class Channel:
 
     def send(self, kind: str, *fields: Any) -> None:
         """Raises ValueError if the message is too large for a frame."""
-        frame = memoryview(pack([kind, self.run, *fields], self._frame_bytes + _SLACK))
-        while frame:
-            frame = frame[_write(self._fd, frame) :]
+        self._write(pack([kind, self.run, *fields], self._frame_bytes + _SLACK))
 
     def receive(self) -> Any:
         """The next message. Ends the process when the host has gone."""
@@ -41,12 +39,13 @@ class Channel:
         """What the host answers. Raises what the host wants raised, TypeError or ValueError for bad arguments."""
         try:
             values = plain([list(args), kwargs], self._frame_bytes)
+            frame = pack(["call", self.run, api, *values], self._frame_bytes + _SLACK)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"cannot pass the arguments of {api}: {_reason(error)}") from None
         with self._cpu.held_back():
             self._before_call()
-            self.send("call", api, *values)
+            self._write(frame)
             answer = self.receive()
         if answer[0] == "raise":
             raise self._exception(answer[1], answer[2])
@@ -62,6 +61,11 @@ class Channel:
         if kind not in self._kinds:
             self._kinds[kind] = type(kind, (Exception,), {"__module__": "__main__"})
         return self._kinds[kind](message)
+
+    def _write(self, frame: bytes) -> None:
+        rest = memoryview(frame)
+        while rest:
+            rest = rest[_write(self._fd, rest) :]
 
     def _read_exactly(self, count: int) -> bytes:
         parts = []

@@ -2,13 +2,13 @@
 
 import builtins
 import io
+import mmap
 import os
 import random
 import sys
-import warnings
 from types import ModuleType
 
-from app.sandbox.inside import clock, confine, serial, traces
+from app.sandbox.inside import clock, confine, traces
 from app.sandbox.inside.apis import Apis
 from app.sandbox.inside.channel import Channel
 from app.sandbox.inside.cpu import CpuLimit
@@ -25,10 +25,8 @@ def live(channel: Channel, bpf: bytes) -> None:
     cpu = CpuLimit(setup["cpu_seconds"])
     output = Output(channel, cpu, setup["output_chars"])
     channel.limit(setup["frame_bytes"], cpu, output.deliver)
-    serial.install()
     if setup["now"] is not None:
         clock.freeze(setup["now"])
-    warnings.simplefilter("ignore")  # they name files of this machine, and no model reads them
     _seed(setup["seed"])
     session = _Session(channel, cpu, output, Apis(channel, setup["apis"]))
     confine.confine(bpf, setup["address_space"])
@@ -43,12 +41,10 @@ class _Session:
         self._cpu = cpu
         self._output = output
         self._uses = Uses()
-        self._ballast: bytearray | None = None
+        self._ballast: mmap.mmap | None = None
         main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, apis=apis)
         sys.modules["__main__"] = main
-        for name in ("exit", "quit"):  # the `site` module, which we leave out, would define them
-            setattr(builtins, name, sys.exit)
         self._namespace = main.__dict__
 
     def load(self, prelude: list[tuple[str, str]]) -> None:
@@ -69,9 +65,11 @@ class _Session:
         """One run, from code to what came of it."""
         self._channel.run += 1
         self._output.restart()
-        self._ballast = bytearray(_BALLAST_BYTES)
+        if self._ballast is None:
+            self._ballast = _ballast()
         error = self._execute(source, f"<turn {self._channel.run}>")
-        self._ballast = None  # room to tell of a full memory
+        if isinstance(error, MemoryError):
+            self._ballast = None  # room to tell of it
         sys.settrace(None)
         sys.setprofile(None)
         stop = _stop(error, self._cpu)
@@ -113,6 +111,14 @@ def _stop(error: BaseException | None, cpu: CpuLimit) -> str:
     if error is cpu.raised:
         return "cpu"
     return "memory" if type(error) is MemoryError else "error"
+
+
+def _ballast() -> mmap.mmap | None:
+    """Address space that nobody touches, so it costs nothing. None where there is none left."""
+    try:
+        return mmap.mmap(-1, _BALLAST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, MemoryError):
+        return None
 
 
 def _last_line(error: BaseException) -> str:
