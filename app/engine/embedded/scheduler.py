@@ -7,6 +7,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 import numpy as np
+import torch
 
 from app.engine.embedded.adapters import Adapters, Pair
 from app.engine.embedded.decoder import Decoder
@@ -68,6 +69,7 @@ class Scheduler:
         """Generations that wear it end as they began."""
         self._inbox.put(lambda: self._leaving.add(number))
 
+    @torch.inference_mode()
     def _run(self) -> None:
         try:
             while not self._stopping:
@@ -79,6 +81,7 @@ class Scheduler:
                 self._drop_adapters()
                 self._metrics.set_load(len(self._rows), len(self._waiting))
         finally:
+            self._read_rest()
             for generation in [*self._rows, *self._waiting]:
                 generation.finish("abort")
             if not self._stopping:
@@ -90,6 +93,9 @@ class Scheduler:
     def _read_inbox(self) -> None:
         if not self._rows and not self._waiting:
             self._inbox.get()()
+        self._read_rest()
+
+    def _read_rest(self) -> None:
         while True:
             try:
                 self._inbox.get_nowait()()
@@ -111,11 +117,11 @@ class Scheduler:
     def _prefill(self, generation: Generation) -> int:
         """Gives the number of tokens computed."""
         row = len(self._rows)
+        self._rows.append(generation)  # first, so that whatever happens its client hears of it
         reused = self._reuse(row, generation)
         fresh = generation.prompt[reused:].tolist()
         self._adapters.routing.set([generation.adapter], self._decoder.device)
         logits = self._decoder.prefill(row, fresh, reused)
-        self._rows.append(generation)
         self._metrics.count_prompt(len(generation.prompt), reused)
         tokens, logprobs = draw(logits, [generation.temperature], [generation.random.random()])
         self._take(row, tokens[0], logprobs[0])
@@ -136,7 +142,7 @@ class Scheduler:
     def _longest_running(self, adapter: int, ids: Ids) -> tuple[int, int]:
         found = [
             (common_prefix(other.prompt, ids), row)
-            for row, other in enumerate(self._rows)
+            for row, other in enumerate(self._rows[:-1])
             if other.adapter == adapter
         ]
         return max(found, default=(0, 0))

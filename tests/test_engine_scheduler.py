@@ -1,0 +1,126 @@
+"""The scheduler without HTTP: other architectures, adapters that overflow, and an orderly end."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from app.engine.embedded.adapters import Adapters
+from app.engine.embedded.decoder import Decoder, load_model
+from app.engine.embedded.metrics import Metrics
+from app.engine.embedded.requests import Generation, Progress
+from app.engine.embedded.scheduler import Scheduler
+from app.engine.protocol import Sampling
+from app.errors import ModelError
+from tests.tiny_adapter import make_adapter, reference
+from tests.tiny_model import make_model_dir
+
+
+@contextmanager
+def scheduling(model_dir: Path, rows: int = 8, **adapters: Path) -> Iterator[Scheduler]:
+    """Adapters are numbered from 1, in the order given."""
+    torch.set_num_threads(1)
+    model = load_model(model_dir, "cpu", torch.float32)
+    worn = Adapters(model)
+    scheduler = Scheduler(Decoder(model, rows), worn, Metrics(), on_death=lambda: None)
+    for number, path in enumerate(adapters.values(), 1):
+        worn.install(number, worn.read(path))
+    scheduler.start()
+    yield scheduler
+    scheduler.stop()
+
+
+def begin(
+    scheduler: Scheduler, prompt: list[int], tokens: int, adapter: int = 0, seed: int = 1
+) -> Callable[[], Progress]:
+    """Gives what waits for the answer."""
+    answers: list[Progress] = []
+    done = threading.Event()
+
+    def report(progress: Progress) -> None:
+        answers.append(progress)
+        done.set()
+
+    generation = Generation(
+        np.asarray(prompt, np.int32),
+        adapter=adapter,
+        sampling=Sampling(max_tokens=tokens, seed=seed),
+        stops=frozenset(),
+        report=report,
+    )
+    scheduler.submit(generation)
+
+    def wait() -> Progress:
+        assert done.wait(60)
+        return answers[0]
+
+    return wait
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+def test_more_requests_than_rows_all_get_the_logprobs_of_a_plain_pass(tmp_path: Path, architecture: str) -> None:
+    model_dir = make_model_dir(tmp_path / "model", architecture)
+    adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
+    prompts = [[3, 1, 4, 1, 5] * (2 + number) for number in range(12)]
+    with scheduling(model_dir, rows=5, adapter=adapter) as scheduler:
+        waits = [begin(scheduler, prompt, 3 + number, number % 2, number) for number, prompt in enumerate(prompts)]
+        answers = [wait() for wait in waits]
+    for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        expected = reference(model_dir, adapter if number % 2 else None, prompt, list(answer.ids))
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_sequences_longer_than_the_first_block_keep_what_was_in_it(tmp_path: Path) -> None:
+    model_dir = make_model_dir(tmp_path)
+    prompt = [number % 250 for number in range(500)]
+    with scheduling(model_dir) as scheduler:
+        wait, short = begin(scheduler, prompt, 40), begin(scheduler, [9, 8, 7], 60)
+        answer, other = wait(), short()
+    assert answer.logprobs == pytest.approx(reference(model_dir, None, prompt, list(answer.ids)), abs=1e-4)
+    assert other.logprobs == pytest.approx(reference(model_dir, None, [9, 8, 7], list(other.ids)), abs=1e-4)
+
+
+def test_an_adapter_that_overflows_fails_alone_and_spoils_no_row(tmp_path: Path) -> None:
+    model_dir = make_model_dir(tmp_path / "model")
+    adapter = make_adapter(model_dir, tmp_path / "adapter", 1, fill=1e30)
+    prompt = [number % 250 for number in range(60)]
+    with scheduling(model_dir, rows=2, adapter=adapter) as scheduler:
+        assert begin(scheduler, prompt, 5, adapter=1)().finish == "error"
+        after = [begin(scheduler, [7, 8, 9], 30, seed=seed) for seed in range(2)]
+        for answer in [wait() for wait in after]:
+            assert answer.logprobs == pytest.approx(
+                reference(model_dir, None, [7, 8, 9], list(answer.ids)), abs=1e-4
+            )
+
+
+def test_stopping_ends_what_runs_and_says_so(tmp_path: Path) -> None:
+    with scheduling(make_model_dir(tmp_path)) as scheduler:
+        wait = begin(scheduler, [1, 2, 3], 500)
+    assert wait().finish == "abort"
+    assert not scheduler.alive
+    assert not scheduler.failed
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_in_the_thread_reaches_every_client_and_ends_the_server(tmp_path: Path) -> None:
+    died = threading.Event()
+    model = load_model(make_model_dir(tmp_path), "cpu", torch.float32)
+    scheduler = Scheduler(Decoder(model, 1), Adapters(model), Metrics(), on_death=died.set)
+    model.get_input_embeddings().weight.data = torch.zeros(3, 3)
+    waits = [begin(scheduler, [9], 5) for _ in range(3)]
+    scheduler.start()
+    assert [wait().finish for wait in waits] == ["abort"] * 3
+    assert died.wait(10)
+    scheduler.stop()
+    assert scheduler.failed
+
+
+def test_a_model_whose_attention_has_windows_is_refused(tmp_path: Path) -> None:
+    config = make_model_dir(tmp_path) / "config.json"
+    config.write_text(config.read_text().replace('"full_attention"', '"sliding_attention"'))
+    with pytest.raises(ModelError, match="sliding_attention layers: serve it with vLLM"):
+        load_model(tmp_path, "cpu", torch.float32)
