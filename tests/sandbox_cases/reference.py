@@ -46,4 +46,5 @@ def turn(source: str, module: ModuleType) -> tuple[str, str | None]:
     return raw.getvalue().decode(), last
 
 
-main()
+if __name__ == "__main__":
+    main()
