@@ -100,7 +100,20 @@ class ForkedSandbox:
         return session
 
     async def _fork(self) -> tuple[Fork, socket.socket]:
-        """A new process and our end of its socket. A zygote that died is replaced once."""
+        """A new process and our end of its socket.
+
+        One that was asked for is always taken from the zygote, also when the caller is cancelled meanwhile: left
+        there, it would be given to the next who asks.
+        """
+        asked = asyncio.ensure_future(self._fork_in_turn())
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(_discard)
+            raise
+
+    async def _fork_in_turn(self) -> tuple[Fork, socket.socket]:
+        """A zygote that died is replaced once."""
         async with self._asking:
             for attempt in range(2):
                 if self._zygote is None or attempt:
@@ -142,6 +155,13 @@ async def _ask(zygote: Zygote) -> tuple[Fork, socket.socket]:
     except BaseException:
         ours.close()
         raise
+
+
+def _discard(asked: asyncio.Future[tuple[Fork, socket.socket]]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        fork, stream = asked.result()
+        fork.close()
+        stream.close()
 
 
 def _hold(pidfd: int) -> Fork:

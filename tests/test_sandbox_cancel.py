@@ -1,0 +1,27 @@
+"""Opening a session is called off half-way, as it is when a task is cancelled."""
+
+import asyncio
+from contextlib import suppress
+
+from app.records import Json
+from app.sandbox.host import ForkedSandbox
+from app.sandbox.protocol import Limits
+
+
+async def no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    raise LookupError(f"{api} {args} {kwargs}")
+
+
+async def test_sessions_opened_after_one_was_called_off_are_their_own() -> None:
+    async with ForkedSandbox(bwrap=False) as sandbox:
+        for turns in range(1, 12, 2):  # of the event loop, until it is called off
+            opening = asyncio.ensure_future(sandbox.open({}, no_call, Limits()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            opening.cancel()
+            with suppress(asyncio.CancelledError):
+                await (await opening).close()
+            session = await sandbox.open({}, no_call, Limits(cpu_seconds=0.2))
+            assert (await session.run("print(1)")).stdout == "1\n"
+            assert (await session.run("sum(range(10**10))")).stop == "cpu", "the host kills the right process"
+            await session.close()
