@@ -90,11 +90,10 @@ def test_an_adapter_that_overflows_fails_alone_and_spoils_no_row(tmp_path: Path)
     prompt = [number % 250 for number in range(60)]
     with scheduling(model_dir, rows=2, adapter=adapter) as scheduler:
         assert begin(scheduler, prompt, 5, adapter=1)().finish == "error"
-        after = [begin(scheduler, [7, 8, 9], 30, seed=seed) for seed in range(2)]
-        for answer in [wait() for wait in after]:
-            assert answer.logprobs == pytest.approx(
-                reference(model_dir, None, [7, 8, 9], list(answer.ids)), abs=1e-4
-            )
+        prompts = [[7, 8, 9], prompt[::-1]]  # the short one takes the row, with what is left of the failed one
+        waits = [begin(scheduler, other, 30) for other in prompts]
+        for other, answer in zip(prompts, [wait() for wait in waits], strict=True):
+            assert answer.logprobs == pytest.approx(reference(model_dir, None, other, list(answer.ids)), abs=1e-4)
 
 
 def test_stopping_ends_what_runs_and_says_so(tmp_path: Path) -> None:
