@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -118,16 +117,6 @@ class _deadline:  # noqa: N801 - reads as a statement
             await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
         except TimeoutError as late:
             raise ProcessError(f"{self._child.name} is not ready after {_START_SECONDS:g} seconds") from late
-
-
-def free_port(host: str, port: int, setting: str) -> None:
-    """Raises ProcessError naming the setting if something else listens there."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ProcessError(f"port {port} on {host} is taken ({error.strerror}): set {setting}") from error
 
 
 async def _answers(client: httpx.AsyncClient, url: str) -> bool:

@@ -16,8 +16,9 @@ from app.db.migrate import migrate
 from app.db.session import open_database
 from app.demo import PROJECT, register_demo
 from app.errors import AppError, NotFoundError
+from app.ports import free_port
 from app.settings import Settings
-from app.supervise import Child, Supervisor, free_port
+from app.supervise import Child, Supervisor
 
 _WATCH_SECONDS = 2.0
 
@@ -43,14 +44,14 @@ async def up(settings: Settings) -> None:
 def _services(settings: Settings, env: dict[str, str]) -> list[Child]:
     services = []
     if not settings.engine_urls:
-        argv = ("-m", "app.engine.embedded", "--model", str(settings.model_dir))
-        argv += ("--port", str(settings.engine_port), "--device", settings.engine_device)
+        engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
+        engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
         ready = f"http://127.0.0.1:{settings.engine_port}/health"
-        services.append(Child(name="model-server", argv=(sys.executable, *argv), env=env, ready=ready))
+        services.append(Child(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:
-        argv = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
-        ready = f"http://127.0.0.1:{settings.demo_port}/health"
-        services.append(Child(name="demo-apis", argv=argv, env=env, ready=ready))
+        demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
+        ready = f"http://127.0.0.1:{settings.demo_port}/sites/0/mail/openapi.json"
+        services.append(Child(name="demo-apis", argv=demo, env=env, ready=ready))
     return services
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-from app.agent.events import Listener, ignore
 
 from app.agent.loop import Agent, Origin, run_rollout
+from app.agent.watcher import Watcher
 from app.records import Offer, Policy, Task, Trajectory
 from app.sandbox.gateway import Gateway
 from app.skills.checks import vet

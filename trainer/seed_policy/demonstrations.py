@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from random import Random
 
 import msgspec
-from app.agent.events import Event, TurnEnded
 
 from app.agent.compact import Compact
-from app.agent.loop import Agent, RolloutLimits
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.agent.watcher import Watcher
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Offer, Policy, Task, Turn
@@ -27,7 +28,7 @@ from trainer.environments.office.expert import Expert, Faults
 from trainer.environments.office.scenarios import site_of
 
 FAULTS = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.02, ignore=0.02)
-_LIMITS = RolloutLimits(turns=8)
+LIMITS = RolloutLimits(turns=8)
 _AT_ONCE = 16
 _OFFERED = 3
 
@@ -40,7 +41,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class ExpertEngine(Watcher):
-    """An engine whose policy is the expert, certain of every token. It watches the rollout to see what came of it."""
+    """An engine whose policy is the expert, certain of every token. It watches what comes of its turns."""
 
     def __init__(self, expert: Expert, tokenizer: ChatTokenizer) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class Classroom:
             offers = await _offers(library, scenario, task, rng)
             expert = Expert(site_of(scenario), task.instruction, offers, rng=rng, faults=FAULTS)
             engine = ExpertEngine(expert, self._tokenizer)
-            agent = Agent(engine, self._tokenizer, Compact(), self._sandbox, _LIMITS)
+            agent = Agent(engine, self._tokenizer, Compact(), self._sandbox, LIMITS)
             practice = Practice(agent, self._environment, Policy("expert"))
             outcomes.append(await practice.run_task(scenario, task, library, offers, watcher=engine))
         return outcomes

@@ -58,6 +58,7 @@ CODE = (
     "apis.supervisor.complete_task(",
     "answer=result",
     "def ",
+    "_by_",
     "(name: str)",
     "(label: str)",
     "(group: str)",

@@ -5,7 +5,9 @@ run it where a GPU is (`python -m trainer.seed_policy.train WORK --device cuda`)
 """
 
 import argparse
+import platform
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,7 @@ from trainer.sft import SftSettings, Step, train_sft
 
 MAX_LENGTH = 2048
 _DRILL_WORDS = "drill_words.json"
+_RECORD = "training.json"
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +66,17 @@ def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
     return model
 
 
-def train(work: Path, recipe: Recipe, device: torch.device) -> PreTrainedModel:
-    """All of it, from checkpoints in `work` where there are any. Returns the model on the CPU."""
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What training took."""
+
+    parameters: int
+    seconds: float  # of the last call: a resumed training counts from where it was resumed
+    machine: str
+
+
+def train(work: Path, recipe: Recipe, device: torch.device) -> None:
+    """All of it, from checkpoints in `work` where there are any; leaves `model/` and a record of itself there."""
+    started = time.monotonic()
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     words = msgspec.json.decode((work / _DRILL_WORDS).read_bytes(), type=list[str])
     model = new_model(recipe, tokenizer)
@@ -74,8 +86,21 @@ def train(work: Path, recipe: Recipe, device: torch.device) -> PreTrainedModel:
         _phase(work, name, model, samples, recipe, recipe.drill_steps)
     demonstrations = load_samples(sorted(work.glob("demonstrations-*.npz")))
     _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
-    Module.to(model, "cpu")
-    return model
+    Module.to(model, "cpu").save_pretrained(work / "model")
+    record = Record(
+        parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=_machine(device)
+    )
+    (work / _RECORD).write_bytes(msgspec.json.encode(record))
+
+
+def read_record(work: Path) -> Record:
+    return msgspec.json.decode((work / _RECORD).read_bytes(), type=Record)
+
+
+def _machine(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"one {torch.cuda.get_device_name(device)}"
+    return f"{torch.get_num_threads()} threads of a {platform.machine()} processor"
 
 
 def write_drill_words(work: Path, words: list[str]) -> None:
@@ -106,7 +131,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     work, device = given.pop("work"), pick_device(given.pop("device"))
     torch.set_float32_matmul_precision("high")
-    train(work, Recipe(**given), device).save_pretrained(work / "model")
+    train(work, Recipe(**given), device)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+"""`sage bootstrap`."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from trainer.model import pick_device
+from trainer.report import table
+from trainer.seed_policy.bootstrap import Plan, bootstrap
+from trainer.seed_policy.train import Recipe
+
+
+@click.command("bootstrap")
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--work", type=click.Path(path_type=Path), default=".bootstrap", show_default=True, help="resumes here"
+)
+@click.option("--seed", default=Recipe().seed, show_default=True)
+@click.option("--scenarios", type=click.IntRange(100), default=4000, show_default=True, help="to demonstrate")
+@click.option("--steps", type=click.IntRange(1), default=Recipe().steps, show_default=True, help="of training")
+@click.option("--tokens", type=click.IntRange(1024), default=Recipe().tokens, show_default=True, help="per step")
+@click.option("--exam", type=click.IntRange(1), default=200, show_default=True, help="held-out scenarios")
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="that demonstrate")
+@click.option("--device", default="auto", show_default=True)
+def bootstrap_command(  # noqa: PLR0913 - the command's options
+    out: Path,
+    work: Path,
+    seed: int,
+    scenarios: int,
+    steps: int,
+    tokens: int,
+    exam: int,
+    processes: int,
+    device: str,
+) -> None:
+    """Make the seed policy from nothing and write its model directory to OUT.
+
+    An interrupted run goes on where it was when it is called again with the same --work.
+    """
+    plan = Plan(
+        work=work,
+        out=out,
+        recipe=Recipe(seed=seed, steps=steps, tokens=tokens),
+        scenarios=scenarios,
+        exam=exam,
+        processes=processes,
+        device=pick_device(device),
+        command=shlex.join(["sage", "bootstrap", *sys.argv[2:]]),
+    )
+    with_library, without = bootstrap(plan)
+    click.echo(table({"with its library": with_library, "without": without}))
+    click.echo(f"written to {out}; serve it with SAGE_MODEL={out}")

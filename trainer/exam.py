@@ -1,0 +1,154 @@
+"""Lets a running server sit held-out scenarios over REST, as its users would send them.
+
+Every site of the practice world becomes a project of its own, with the documents of that site; the tasks of a
+scenario are submitted one after the other, each in a world of its own, and the world is judged when the task ends.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+
+from app.errors import AppError
+from trainer.environment import Split
+from trainer.environments.office.documents import APP_NAMES
+from trainer.evaluate import TaskResult
+
+_SITES = 7_000_000  # beyond any that scenarios draw for training
+_POLL_SECONDS = 0.1
+_ENDED = {"done", "failed", "cancelled"}
+
+
+class ExamError(AppError):
+    """The server or the demo APIs refused a part of the exam."""
+
+
+class Exam(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked, of whom."""
+
+    server: str
+    key: str  # an admin key: projects are made and removed
+    services: str  # where `sage demo-apis` listens
+    admin_token: str
+    split: Split = "test"
+    scenarios: int = 200
+    sites: int = 20
+    seed: int = 0
+    library: bool = True
+    at_once: int = 16  # scenarios, so tasks in flight
+
+
+async def sit(exam: Exam, report: Callable[[int], object]) -> list[TaskResult]:
+    """All results; `report` hears of each task that ends. Raises ExamError."""
+    seats = asyncio.Semaphore(exam.at_once)
+    async with _Proctor.open(exam) as proctor, proctor.projects(exam.sites) as projects:
+
+        async def one(project: str, scenario: dict[str, Any]) -> list[TaskResult]:
+            async with seats:
+                results = []
+                for task in scenario["tasks"]:
+                    results.append(await proctor.examine(project, scenario, task))
+                    report(1)
+                return results
+
+        papers = [
+            (project, scenario)
+            for number, project in enumerate(projects)
+            for scenario in await proctor.scenarios(number, exam.scenarios // exam.sites)
+        ]
+        return [each for results in await asyncio.gather(*(one(*paper) for paper in papers)) for each in results]
+
+
+class _Proctor:
+    """Talks to both sides."""
+
+    def __init__(self, exam: Exam, server: httpx.AsyncClient, services: httpx.AsyncClient) -> None:
+        self._exam = exam
+        self._server = server
+        self._services = services
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, exam: Exam) -> AsyncIterator["_Proctor"]:
+        def client(url: str, token: str) -> httpx.AsyncClient:
+            headers = {"Authorization": f"Bearer {token}"}
+            limits = httpx.Limits(max_connections=2 * exam.at_once)
+            return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, limits=limits, trust_env=False)
+
+        async with client(exam.server, exam.key) as server, client(exam.services, exam.admin_token) as services:
+            yield cls(exam, server, services)
+
+    @asynccontextmanager
+    async def projects(self, count: int) -> AsyncIterator[Sequence[str]]:
+        """One project a site, with its documents; removed in the end with everything in them."""
+        names = [f"exam-{secrets.token_hex(3)}-{number}" for number in range(count)]
+        made: list[str] = []
+        try:
+            for number, name in enumerate(names):
+                await self._ask(self._server, "POST", "/v1/projects", {"name": name})
+                made.append(name)
+                await asyncio.gather(*(self._add_api(name, app, _SITES + number) for app in APP_NAMES))
+            yield names
+        finally:
+            for name in made:
+                await self._ask(self._server, "DELETE", f"/v1/projects/{name}")
+
+    async def scenarios(self, number: int, count: int) -> list[dict[str, Any]]:
+        exam = self._exam
+        query = f"split={exam.split}&count={count}&seed={exam.seed + number}&site={_SITES + number}"
+        found: list[dict[str, Any]] = await self._ask(self._services, "GET", f"/admin/scenarios?{query}")
+        return found
+
+    async def examine(self, project: str, scenario: dict[str, Any], asked: dict[str, Any]) -> TaskResult:
+        """Submit one task, wait for its end, judge its world, and tell the server how it did."""
+        submission = {
+            "project": project,
+            "instruction": asked["instruction"],
+            "scenario": scenario["id"],
+            "variables": {"world": asked["world"]},
+            "use_skills": self._exam.library,
+        }
+        task = await self._until_ended((await self._ask(self._server, "POST", "/v1/tasks", submission))["id"])
+        answer = {"answer": task["answer"], "completed": task["stop"] == "completed"}
+        verdict = await self._ask(self._services, "POST", f"/admin/worlds/{asked['world']}/verdict", answer)
+        feedback = {"task_id": task["id"], "score": verdict["fraction"]}
+        await self._ask(self._server, "POST", "/v1/feedback", feedback)
+        return _result(scenario, task, success=verdict["success"])
+
+    async def _until_ended(self, task_id: str) -> dict[str, Any]:
+        while True:
+            task: dict[str, Any] = await self._ask(self._server, "GET", f"/v1/tasks/{task_id}")
+            if task["state"] in _ENDED:
+                return task
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _add_api(self, project: str, app: str, site: int) -> None:
+        url = f"{self._exam.services}/sites/{site}/{app}/openapi.json"
+        await self._ask(self._server, "POST", "/v1/apis", {"project": project, "name": app, "url": url})
+
+    async def _ask(self, client: httpx.AsyncClient, method: str, path: str, body: object = None) -> Any:
+        try:
+            answer = await client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise ExamError(f"{client.base_url} does not answer: {error or type(error).__name__}") from error
+        if not answer.is_success:
+            raise ExamError(f"{method} {client.base_url}{path} answers {answer.status_code}: {answer.text[:300]}")
+        return answer.json() if answer.content else None
+
+
+def _result(scenario: dict[str, Any], task: dict[str, Any], *, success: bool) -> TaskResult:
+    return TaskResult(
+        scenario=scenario["id"],
+        template=scenario["template"],
+        success=success,
+        turns=task["turns"],
+        tokens=task["generated_tokens"],
+        stop=task["stop"] or task["state"],
+        offered=len(task["skills"]["offered"]),
+        used=len(task["skills"]["used"]),
+        wrote=len(task["skills"]["written"]),
+    )
