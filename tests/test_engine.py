@@ -186,10 +186,11 @@ async def test_an_adapter_answers_until_it_is_unloaded(engine: HttpEngine, adapt
     assert await engine.complete(prompt_of(6, 20), model="one", sampling=sampling) == answer
 
 
-async def test_new_weights_under_an_old_name_reuse_nothing_of_the_old_ones(
+async def test_nothing_computed_for_other_weights_is_reused_not_even_under_the_same_name(
     engine: HttpEngine, adapters: dict[str, Path], model_dir: Path
 ) -> None:
     prompt = prompt_of(8, 50)
+    await engine.complete(prompt, model="base", sampling=Sampling(max_tokens=6, temperature=0.0))
     for path in (adapters["one"], adapters["two"]):
         await engine.load_adapter("x", path)
         answer = await engine.complete(prompt, model="x", sampling=Sampling(max_tokens=6, temperature=0.0))

@@ -89,11 +89,11 @@ def test_an_adapter_that_overflows_fails_alone_and_spoils_no_row(tmp_path: Path)
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1, fill=1e30)
     prompt = [number % 250 for number in range(60)]
     with scheduling(model_dir, rows=2, adapter=adapter) as scheduler:
-        assert begin(scheduler, prompt, 5, adapter=1)().finish == "error"
-        prompts = [[7, 8, 9], prompt[::-1]]  # the short one takes the row, with what is left of the failed one
-        waits = [begin(scheduler, other, 30) for other in prompts]
-        for other, answer in zip(prompts, [wait() for wait in waits], strict=True):
-            assert answer.logprobs == pytest.approx(reference(model_dir, None, other, list(answer.ids)), abs=1e-4)
+        neighbour = begin(scheduler, prompt, 300)
+        assert begin(scheduler, prompt[::-1], 5, adapter=1)().finish == "error"
+        short = begin(scheduler, [7, 8, 9], 30)()  # takes the failed one's row, beside a longer one
+        for asked, answer in ((prompt, neighbour()), ([7, 8, 9], short)):
+            assert answer.logprobs == pytest.approx(reference(model_dir, None, asked, list(answer.ids)), abs=1e-4)
 
 
 def test_stopping_ends_what_runs_and_says_so(tmp_path: Path) -> None:
