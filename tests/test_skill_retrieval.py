@@ -34,6 +34,19 @@ def test_jaccard_is_shared_ngrams_over_all_ngrams() -> None:
     assert index.search("archive mails from omar", 5) == [("mail", 5 / 9)]
 
 
+def test_what_stands_in_a_slot_does_not_matter() -> None:
+    index: NgramIndex[str] = NgramIndex()
+    index.add("mail", "archive mails from iris", {"iris"})
+    assert index.search("archive mails from omar", 5) == [("mail", 1.0)]
+    # 3 of 5 are shared (mail, from, mail from); of the query's other 4 the slot excuses 2
+    assert index.search("delete mails from omar", 5) == [("mail", 3 / 7)]
+
+
+def test_whose_it_is_matters_after_a_preposition_only() -> None:
+    assert ngrams("archive my mails") == ngrams("archive all mails")
+    assert ngrams("mails from my family") != ngrams("mails from family")
+
+
 def test_an_ngram_never_reaches_over_a_slot() -> None:
     assert ngrams("count mails by iris now", slots={"iris"}) == {
         "count",
@@ -161,8 +174,8 @@ def test_of_equals_the_newest_version_comes_first() -> None:
 
 def test_one_list_that_is_sure_is_enough_and_the_source_alone_never_is() -> None:
     lists = {
-        "query_ngram": [("a", 0.49)],
-        "query_embedding": [("b", 0.76), ("a", 0.74)],
+        "query_ngram": [("a", 0.74)],
+        "query_embedding": [("b", 0.81), ("a", 0.79)],
         "skill_embedding": [("c", 1.0)],
     }
     assert [key for key, _ in fuse(lists, FUSED, 5, lambda key: (1, key))] == ["b"]  # type: ignore[arg-type]

@@ -1,4 +1,8 @@
-"""Exact Jaccard similarity over word n-grams, in memory: postings per n-gram, counted with one bincount."""
+"""Exact Jaccard similarity over word n-grams, in memory: postings per n-gram, counted with one bincount.
+
+A text may have slots: words that stand for any other. Its n-grams over slots count for nothing, and as many of the
+query's are forgiven: "mails from iris", with a slot for iris, is the very same as "mails from omar".
+"""
 
 import re
 from array import array
@@ -17,6 +21,7 @@ _FILLER = frozenset(
         " please re s some that the there these this those ve was we were will would you your"
     )
 )
+_PLACES = frozenset({"at", "by", "for", "from", "in", "on", "to", "with"})  # "from my family" is not "from iris"
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -29,11 +34,13 @@ def ngrams(text: str, sizes: Iterable[int] = (1, 2), slots: Collection[str] = ()
     ['count', 'count mail', 'from', 'mail', 'mail from']
     """
     runs: list[list[str]] = [[]]
+    before = ""
     for word in _WORD.findall(text.lower()):
         if word in slots:
             runs.append([])
-        elif word not in _FILLER:
+        elif word not in _FILLER or (word == "my" and before in _PLACES):
             runs[-1].append(_singular(word))
+        before = word
     return frozenset(
         " ".join(run[start : start + size])
         for run in runs
@@ -55,6 +62,7 @@ class NgramIndex(Generic[Key]):
         self._postings: dict[str, array[int]] = {}  # n-gram -> rows
         self._keys: list[Key] = []  # row -> key
         self._lengths = array("i")  # row -> number of n-grams; 0: removed
+        self._forgiven = array("i")  # row -> number of n-grams that its slots took away
         self._rows: dict[Key, int] = {}
 
     def __len__(self) -> int:
@@ -67,6 +75,7 @@ class NgramIndex(Generic[Key]):
         row = len(self._keys)
         self._keys.append(key)
         self._lengths.append(len(grams))
+        self._forgiven.append(len(ngrams(text, self._sizes)) - len(grams))
         self._rows[key] = row
         for gram in grams:
             self._postings.setdefault(gram, array("i")).append(row)
@@ -95,9 +104,10 @@ class NgramIndex(Generic[Key]):
         """hits: one row number per shared n-gram. Returns (R,) rows and (R,) similarities."""
         counts = np.bincount(hits)
         lengths = np.frombuffer(self._lengths, np.int32)[: len(counts)]
+        forgiven = np.frombuffer(self._forgiven, np.int32)[: len(counts)]
         rows = np.flatnonzero((counts > 0) & (lengths > 0))
         shared = counts[rows]
-        return rows, shared / (lengths[rows] + asked - shared)
+        return rows, shared / (lengths[rows] + np.maximum(asked - shared - forgiven[rows], 0))
 
     def _compact(self) -> None:
         """Number the rows anew, in the same order."""
@@ -106,6 +116,7 @@ class NgramIndex(Generic[Key]):
         moved[kept] = np.arange(len(kept), dtype=np.int32)
         self._keys = [self._keys[row] for row in kept]
         self._lengths = array("i", (self._lengths[row] for row in kept))
+        self._forgiven = array("i", (self._forgiven[row] for row in kept))
         self._rows = {key: row for row, key in enumerate(self._keys)}
         postings = {}
         for gram, rows in self._postings.items():
