@@ -22,11 +22,11 @@ class Rules(msgspec.Struct, frozen=True):
     at_least: Mapping[List, float]
 
 
-# Measured with one skill for each of the practice world's 161 templates, asked in all phrasings with other details,
-# vectors of all-MiniLM-L6-v2. N-grams of .75 or a cosine of .80: the right skill is offered to 77 % of tasks, with
-# 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and 19 %. A cosine
-# of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app, whatever the
-# verb) tells too little to admit anything; a list that stands alone has to make do with what it can tell.
+# Measured with one skill for each of the practice world's 161 templates, asked in all phrasings with other
+# details, vectors of all-MiniLM-L6-v2. N-grams of .75 or a cosine of .80: the right skill is offered to 77 % of
+# tasks, with 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and
+# 19 %. A cosine of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app,
+# whatever the verb) tells too little to admit anything; a list that stands alone makes do with what it can tell.
 FUSED = Rules(
     weights={"query_ngram": 1.0, "query_embedding": 0.5, "skill_embedding": 0.25, "scenario": 4.0},
     at_least={"query_ngram": 0.75, "query_embedding": 0.8, "skill_embedding": _NEVER, "scenario": 0.0},
