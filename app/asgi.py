@@ -14,14 +14,14 @@ from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.api.request_log import configure_logging
-from app.carry_out import Desk
 from app.db.session import open_database
 from app.engine.client import HttpEmbedder, HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, SettingError
 from app.records import Json
-from app.runner import Pace, Runner
+from app.runner.carry_out import Desk
+from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.sandbox.hosts import pinned
 from app.sandbox.protocol import HostError, Limits, Sandbox

@@ -9,9 +9,9 @@ import httpx
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
-from app.carry_out import Desk
 from app.db.session import open_database
-from app.runner import Pace, Runner
+from app.runner.carry_out import Desk
+from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library

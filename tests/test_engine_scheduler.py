@@ -93,6 +93,7 @@ def test_an_adapter_that_overflows_fails_alone_and_spoils_no_row(tmp_path: Path)
         assert begin(scheduler, prompt[::-1], 5, adapter=1)().finish == "error"
         short = begin(scheduler, [7, 8, 9], 30)()  # takes the failed one's row, beside a longer one
         for asked, answer in ((prompt, neighbour()), ([7, 8, 9], short)):
+            assert answer.finish == "length"
             assert answer.logprobs == pytest.approx(reference(model_dir, None, asked, list(answer.ids)), abs=1e-4)
 
 

@@ -13,10 +13,10 @@ from app.agent.loop import Agent
 from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
-from app.carry_out import Desk
 from app.db import keys
 from app.db.session import Sessions
-from app.runner import Pace, Runner
+from app.runner.carry_out import Desk
+from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library

@@ -15,8 +15,8 @@ from app.agent.halt import Halt
 from app.db import calls, leases, models, projects, tasks, trajectories, turns
 from app.db.models import TaskState
 from app.db.session import Sessions
-from app.journal import TaskJournal
 from app.records import Call, Stop, Turn
+from app.runner.journal import TaskJournal
 from app.sandbox.host import ForkedSandbox
 from tests.desk import Office, open_office, put_ledger, until
 from tests.ledger import Ledger

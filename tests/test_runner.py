@@ -12,7 +12,7 @@ from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import EngineError, EngineRefusalError
 from app.records import Stop
-from app.runner import Pace
+from app.runner.runner import Pace
 from app.sandbox.host import ForkedSandbox
 from tests.desk import PACE, Office, open_office, until
 from tests.ledger import Ledger

@@ -11,15 +11,15 @@ from sqlalchemy.exc import DBAPIError
 from app.agent.halt import Halt, ParkedError
 from app.agent.loop import Agent, Origin, run_rollout
 from app.apis.catalog import Catalog
-from app.catalogs import Catalogs, tokens_of
 from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError, InvalidError, SandboxError
-from app.journal import TaskJournal, told_of
 from app.records import Offer, Policy, Stop, Task, Trajectory
+from app.runner.catalogs import Catalogs, tokens_of
+from app.runner.journal import TaskJournal, told_of
+from app.runner.score import score
 from app.sandbox.gateway import Gateway
-from app.score import score
 from app.settings import Settings
 from app.skills.checks import vet
 from app.skills.library import Library
