@@ -45,13 +45,13 @@ class Supervisor:
 
     async def start(self, children: Iterable[Child]) -> None:
         """Returns once all are ready. Raises ProcessError with the last line of the log of one that fails."""
-        started = {child: await self._spawn(child) for child in children}
+        started = [(child, await self._spawn(child)) for child in children]
         try:
-            await asyncio.gather(*(self._until_ready(child, process) for child, process in started.items()))
+            await asyncio.gather(*(self._until_ready(child, process) for child, process in started))
         except ProcessError:
-            await asyncio.gather(*(_end(process) for process in started.values()))
+            await asyncio.gather(*(_end(process) for _, process in started))
             raise
-        for child, process in started.items():
+        for child, process in started:
             self._keepers[child.name] = asyncio.create_task(self._keep(child, process))
 
     async def stop(self) -> None:
