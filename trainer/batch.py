@@ -45,7 +45,7 @@ def sample_of(trajectory: Trajectory) -> Sample:
 
 def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
     """Right-padded tensors, T rounded up to a multiple of 32 so that few shapes occur."""
-    length = -(-max(len(sample.ids) for sample in samples) // 32) * 32
+    length = _padded(max(len(sample.ids) for sample in samples))
     ids = torch.zeros(len(samples), length, dtype=torch.long)
     present = torch.zeros(len(samples), length, dtype=torch.bool)
     sampled = torch.zeros(len(samples), length, dtype=torch.bool)
@@ -61,14 +61,18 @@ def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
 def plan(lengths: Sequence[int], token_budget: int, generator: torch.Generator) -> Iterator[list[int]]:
     """One epoch: every index once, grouped by similar length so that little is padding, in random order.
 
-    A group holds at most `token_budget` tokens after padding, and at least one sample.
+    A group holds at most `token_budget` tokens after padding, or a single sample.
     """
     shuffled = torch.randperm(len(lengths), generator=generator).tolist()
-    by_length = sorted(shuffled, key=lambda index: lengths[index] // 32)  # stable: random within a bucket
-    groups: list[list[int]] = [[]]
+    by_length = sorted(shuffled, key=lambda index: _padded(lengths[index]))  # stable: random among equals
+    groups: list[list[int]] = []
     for index in by_length:
-        if groups[-1] and (len(groups[-1]) + 1) * lengths[index] > token_budget:
+        if not groups or (len(groups[-1]) + 1) * _padded(lengths[index]) > token_budget:
             groups.append([])
         groups[-1].append(index)
     for group in torch.randperm(len(groups), generator=generator).tolist():
         yield groups[group]
+
+
+def _padded(length: int) -> int:
+    return -(-length // 32) * 32

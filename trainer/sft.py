@@ -46,7 +46,12 @@ def train_sft(
     checkpoint: Path,
     report: Report,
 ) -> None:
-    """Train in place. Called again after an interruption, it goes on from `checkpoint` to the same weights."""
+    """Train in place. Called again after an interruption, it goes on from `checkpoint` to the same weights.
+
+    Raises ValueError without samples: there would be no end of empty epochs.
+    """
+    if not samples:
+        raise ValueError("no samples to learn from")
     optimizer = AdamW(_decay_groups(model, settings.weight_decay), lr=settings.lr, betas=(0.9, 0.95), eps=1e-8)
     done = _restore(checkpoint, model, optimizer)
     model.train()

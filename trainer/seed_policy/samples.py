@@ -10,13 +10,14 @@ from trainer.batch import Sample
 
 def save_samples(samples: Sequence[Sample], path: Path) -> None:
     """Write samples so that a crash leaves no half a file under this name."""
-    partial = path.with_suffix(".partial.npz")
-    np.savez_compressed(
-        partial,
-        ids=np.array([token for sample in samples for token in sample.ids], dtype=np.uint16),
-        sampled=np.array([each for sample in samples for each in sample.sampled], dtype=np.bool_),
-        lengths=np.array([len(sample.ids) for sample in samples], dtype=np.uint32),
-    )
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:  # given a name, numpy would end it in .npz, and it would be taken for whole
+        np.savez_compressed(
+            file,
+            ids=np.array([token for sample in samples for token in sample.ids], dtype=np.uint16),
+            sampled=np.array([each for sample in samples for each in sample.sampled], dtype=np.bool_),
+            lengths=np.array([len(sample.ids) for sample in samples], dtype=np.uint32),
+        )
     partial.rename(path)
 
 

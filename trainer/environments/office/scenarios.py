@@ -10,7 +10,8 @@ from trainer.environments.office.split import templates_of
 from trainer.environments.office.tasks import TASKS, Place, place_of
 from trainer.environments.office.templates import TEMPLATES, Template
 
-_SITES = 1_000_000
+_DRAWN = 1_000_000  # sites that scenarios are drawn at; those from here on come up only where they are named
+_SITES = 10_000_000
 
 
 def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> list[Scenario]:
@@ -27,7 +28,7 @@ def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> lis
         templates = list(templates_of(split))
         rng.shuffle(templates)
         for template in templates[: count - len(scenarios)]:
-            drawn = rng.randrange(1, _SITES)
+            drawn = rng.randrange(1, _DRAWN)
             scenarios.append(scenario(template, rng.randrange(10**9), drawn if site is None else site))
     return scenarios
 

@@ -1,0 +1,151 @@
+"""Supervised steps: do they learn what was sampled, nothing else, and the same after an interruption?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.tiny_model import make_model_dir
+from trainer.batch import Sample, pad
+from trainer.model import load_model, sampled_logprobs
+from trainer.sft import Report, SftSettings, Step, train_sft
+
+SETTINGS = SftSettings(steps=12, lr=2e-3, warmup=3, tokens=128, checkpoint_every=4, seed=5)
+
+
+class StopError(Exception):
+    """The power fails."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+def fresh(directory: Path) -> Callable[[], PreTrainedModel]:
+    return lambda: load_model(directory, torch.device("cpu"))
+
+
+def samples(count: int = 10, tail: int = 0) -> list[Sample]:
+    """Eight tokens of context and eight to learn. `tail` other context tokens follow."""
+    rng = Random(2)
+    head = [tuple(rng.randrange(200) for _ in range(16)) for _ in range(count)]
+    ends = [tuple(rng.randrange(200) for _ in range(8)) for _ in range(count)]
+    marks = (False,) * 8 + (True,) * 8 + (False,) * 8
+    rotated = ends[tail:] + ends[:tail]
+    return [Sample((*one, *other), marks) for one, other in zip(head, rotated, strict=True)]
+
+
+def quiet(step: Step) -> None:
+    """Nobody listens."""
+
+
+def weights(model: PreTrainedModel) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+def dies_at(step: int) -> Report:
+    def report(done: Step) -> None:
+        if done.index == step:
+            raise StopError
+
+    return report
+
+
+def test_what_can_be_memorised_is_memorised(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+    seen: list[Step] = []
+    settings = SftSettings(steps=80, warmup=5, tokens=512)
+    train_sft(fresh(), samples(), settings, tmp_path / "it.checkpoint", seen.append)
+    assert [step.index for step in seen] == list(range(1, 81))
+    assert seen[0].loss > 4
+    assert seen[-1].loss < 0.2
+    assert seen[-1].accuracy == 1
+
+
+def test_the_loss_is_the_mean_over_sampled_tokens_before_the_update(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path
+) -> None:
+    seen: list[Step] = []
+    everything = msgspec.structs.replace(SETTINGS, steps=1, tokens=1024)
+    train_sft(fresh(), samples(), everything, tmp_path / "it.checkpoint", seen.append)
+    with torch.no_grad():
+        logprobs = sampled_logprobs(fresh(), pad(samples()))
+    assert logprobs.shape == (80,)
+    assert seen[0].loss == pytest.approx(-logprobs.sum().item() / 80, abs=1e-5)
+    assert seen[0].accuracy == pytest.approx((logprobs.exp() > 0.5).sum().item() / 80)
+
+
+def test_only_sampled_tokens_are_learned_from(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+    """What follows the last sampled token can change the weights only by being learned from."""
+    one, other = fresh(), fresh()
+    train_sft(one, samples(), SETTINGS, tmp_path / "one.checkpoint", quiet)
+    train_sft(other, samples(tail=3), SETTINGS, tmp_path / "other.checkpoint", quiet)
+    assert samples() != samples(tail=3)
+    for a, b in zip(weights(one), weights(other), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("last", [3, 7, 8, 11])
+def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path, last: int
+) -> None:
+    """Before the first checkpoint, between two, just before one, and short of the end."""
+    straight = fresh()
+    train_sft(straight, samples(), SETTINGS, tmp_path / "straight.checkpoint", quiet)
+    with pytest.raises(StopError):
+        train_sft(fresh(), samples(), SETTINGS, tmp_path / "broken.checkpoint", dies_at(last))
+    resumed, seen = fresh(), list[Step]()
+    train_sft(resumed, samples(), SETTINGS, tmp_path / "broken.checkpoint", seen.append)
+    assert seen[0].index == (last - 1) // 4 * 4 + 1
+    assert same(straight, resumed)
+
+
+def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine_to_a_tenth(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path
+) -> None:
+    checkpoint, rates = tmp_path / "it.checkpoint", list[float]()
+
+    def note_the_last(step: Step) -> None:
+        if step.index > 1:
+            rates.append(torch.load(checkpoint)["optimizer"]["param_groups"][0]["lr"])
+
+    settings = SftSettings(steps=6, warmup=2, lr=1e-3, tokens=128, checkpoint_every=1)
+    train_sft(fresh(), samples(), settings, checkpoint, note_the_last)
+    rates.append(torch.load(checkpoint)["optimizer"]["param_groups"][0]["lr"])
+    assert rates == pytest.approx([0.5e-3, 1e-3, 0.8682e-3, 0.55e-3, 0.2318e-3, 0.1e-3], rel=1e-4)
+
+
+def test_a_finished_training_is_not_repeated(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+    first, again, seen = fresh(), fresh(), list[Step]()
+    train_sft(first, samples(), SETTINGS, tmp_path / "it.checkpoint", quiet)
+    train_sft(again, samples(), SETTINGS, tmp_path / "it.checkpoint", seen.append)
+    assert seen == []
+    assert same(first, again)
+
+
+def test_the_seed_decides_the_order_and_so_the_weights(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path
+) -> None:
+    ended = []
+    for number, seed in enumerate((5, 5, 6)):
+        model = fresh()
+        settings = msgspec.structs.replace(SETTINGS, seed=seed)
+        train_sft(model, samples(), settings, tmp_path / f"{number}.checkpoint", quiet)
+        ended.append(model)
+    assert same(ended[0], ended[1])
+    assert not same(ended[0], ended[2])
+
+
+def test_nothing_to_learn_from_is_refused(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        train_sft(fresh(), [], SETTINGS, tmp_path / "it.checkpoint", quiet)
