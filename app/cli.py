@@ -2,17 +2,19 @@
 
 import asyncio
 import sys
+import warnings
 from importlib.metadata import entry_points
 
 import click
 import uvicorn
 from celery.bin.celery import celery as celery_command
+from celery.platforms import SecurityWarning
 
 from app.db import keys, projects
-from app.db.embedded import start
-from app.db.migrate import migrate
 from app.db.session import open_database
 from app.errors import AppError
+from app.local_database import lend_database
+from app.ports import free_port
 from app.settings import Settings
 from app.up import up
 
@@ -54,6 +56,7 @@ def up_command() -> None:
 def serve() -> None:
     """Run the API alone, on DATABASE_URL and ENGINE_URLS."""
     settings = Settings.from_env()
+    free_port(settings.host, settings.port, "SAGE_PORT")
     uvicorn.run(
         "app.asgi:app",
         factory=True,
@@ -68,15 +71,17 @@ def serve() -> None:
 @main.command()
 def worker() -> None:
     """Run the training worker."""
-    arguments = ["-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
+    Settings.from_env()  # a wrong one is told here, in one line
+    warnings.simplefilter("ignore", SecurityWarning)  # in a container everyone is root
+    arguments = ["--quiet", "-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])
 
 
 @main.command("migrate")
 def migrate_command() -> None:
     """Bring the database to the schema of this version."""
-    migrate(_database_url())
-    click.echo("the database is up to date")
+    with lend_database(Settings.from_env()):
+        click.echo("the database is up to date")
 
 
 @main.group("keys")
@@ -93,18 +98,14 @@ def keys_group() -> None:
 def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
     """Make a key and show it, once."""
 
-    async def make() -> str:
-        async with open_database(_database_url()) as database, database.sessions.begin() as session:
+    async def make(url: str) -> str:
+        async with open_database(url) as database, database.sessions.begin() as session:
             owner = (await projects.by_name(session, project)).id if project else None
             _, secret = await keys.create(session, name, list(scopes), owner)
             return secret
 
-    click.echo(asyncio.run(make()))
-
-
-def _database_url() -> str:
-    settings = Settings.from_env()
-    return settings.database_url or start(settings.data_dir.absolute() / "postgres")
+    with lend_database(Settings.from_env()) as url:
+        click.echo(asyncio.run(make(url)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def open_broker(settings: Settings) -> Celery:
 
     Messages are acknowledged early and results are not kept: rows carry both, so a lost message costs a delay.
     """
-    broker = Celery("sage", broker=settings.broker_url or "filesystem://", set_as_current=False)
+    broker = Celery("sage", broker=settings.broker_url or "filesystem://localhost//", set_as_current=False)
     broker.conf.update(
         broker_transport_options={} if settings.broker_url else _folders(settings.data_dir / "broker"),
         broker_connection_retry_on_startup=True,

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -13,36 +13,41 @@ _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names other tools set, too
 
 
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Each field is read from SAGE_<NAME>, the four URLs from <NAME>. An empty URL means: embedded, here."""
 
     data_dir: Path = Path("data")  # database, broker folders, adapters, keys of this machine
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Port = 8000
     database_url: str = ""
     broker_url: str = ""
     engine_urls: str = ""  # comma-separated vLLM base URLs
     embeddings_url: str = ""  # serves /v1/embeddings; default: the first engine
-    engine_port: int = 8001  # of the embedded model server
+    engine_port: Port = 8001  # of the embedded model server
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # of the embedded model server
     demo: bool = True  # run the demo APIs and offer them in the project "demo"?
-    demo_port: int = 8100
+    demo_port: Port = 8100
     model: str = "seed"  # a model directory; "seed" is the one in the package
     prompt_profile: Literal["", "full", "compact"] = ""  # "" takes the one that the model's card names
     retrieval: Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"] = "fused"
-    skills_offered: int = 3  # at most, per task
-    tasks_at_once: int = 16  # rollouts in flight per API process
-    temperature: float = 0.0
-    max_turns: int = 12
-    max_turn_tokens: int = 512  # generated in one turn
-    max_task_tokens: int = 8192  # generated in one task
-    max_task_calls: int = 200
-    max_task_seconds: float = 300
-    lease_seconds: float = 30  # a task whose runner is silent for so long is taken up by another
-    sandbox_cpu_seconds: float = 5
-    sandbox_wall_seconds: float = 60
-    sandbox_memory_mb: int = 256
-    api_timeout_seconds: float = 30  # of one call to a live API
+    skills_offered: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3  # at most, per task
+    tasks_at_once: Count = 16  # rollouts in flight per API process
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
+    max_turns: Count = 12
+    max_turn_tokens: Count = 512  # generated in one turn
+    max_task_tokens: Count = 8192  # generated in one task
+    max_task_calls: Count = 200
+    max_task_seconds: Seconds = 300
+    lease_seconds: Seconds = 30  # a task whose runner is silent for so long is taken up by another
+    sandbox_cpu_seconds: Seconds = 5
+    sandbox_wall_seconds: Seconds = 60
+    sandbox_memory_mb: Count = 256
+    api_timeout_seconds: Seconds = 30  # of one call to a live API
     allow_private_hosts: bool = True  # may live APIs lie on loopback and private addresses?
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -8,17 +8,16 @@ import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import click
 import httpx
 import msgspec
-import structlog
 
 from app.errors import AppError
+from app.logs import make_room, reason
 
-log = structlog.get_logger()
-
-_START_SECONDS = 120.0
-_STOP_SECONDS = 10.0
-_BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next restart; one calm minute resets it
+_STOP_SECONDS = 8.0
+_CALM_SECONDS = 60.0  # of life that make the next death a first one
+_BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next restart
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,49 +34,68 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     ready: str = ""  # a URL that answers 200 once it can work; "" if it has none
 
 
+class _Born(msgspec.Struct, frozen=True):
+    """A running child."""
+
+    child: Child
+    process: asyncio.subprocess.Process
+    log: Path
+    log_start: int  # where its own words begin
+
+
 class Supervisor:
     """Keeps children alive from `start` until `stop`. Each writes to a log file of its own."""
 
-    def __init__(self, logs: Path) -> None:
-        logs.mkdir(parents=True, exist_ok=True)
+    def __init__(self, logs: Path, *, start_seconds: float = 120.0) -> None:
         self._logs = logs
-        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._start_seconds = start_seconds
+        self._starting: list[_Born] = []
+        self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, children: Iterable[Child]) -> None:
-        """Returns once all are ready. Raises ProcessError with the last line of the log of one that fails."""
-        started = [(child, await self._spawn(child)) for child in children]
-        try:
-            await asyncio.gather(*(self._until_ready(child, process) for child, process in started))
-        except ProcessError:
-            await asyncio.gather(*(_end(process) for _, process in started))
-            raise
-        for child, process in started:
-            self._keepers[child.name] = asyncio.create_task(self._keep(child, process))
+        """Returns at once; `ready` tells when they can work."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        for child in children:
+            make_room(self._logs / f"{child.name}.log")
+            self._starting.append(await self._spawn(child))
+
+    async def ready(self) -> None:
+        """Returns once all can work; from then on they are kept alive.
+
+        Raises ProcessError, with its own words, for one that dies before or is too slow.
+        """
+        await asyncio.gather(*(self._until_ready(born) for born in self._starting))
+        self._keepers += [asyncio.create_task(self._keep(born)) for born in self._starting]
+        self._starting.clear()
 
     async def stop(self) -> None:
         """End every child: SIGTERM to its process group, SIGKILL to what is left after some seconds."""
-        for keeper in self._keepers.values():
+        for keeper in self._keepers:
             keeper.cancel()
-        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+        await asyncio.gather(*self._keepers, *map(_end, self._starting), return_exceptions=True)
         self._keepers.clear()
+        self._starting.clear()
 
-    async def _keep(self, child: Child, process: asyncio.subprocess.Process) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
+    async def _keep(self, born: _Born) -> None:
+        loop, deaths = asyncio.get_running_loop(), 0
         try:
             while True:
-                born = loop.time()
-                code = await process.wait()
-                failures = 0 if loop.time() - born > 60 else failures + 1
-                pause = _BACK_OFF[min(failures, len(_BACK_OFF) - 1)]
-                log.warning("process died, restarting", name=child.name, code=code, seconds=pause)
+                birth = loop.time()
+                await born.process.wait()
+                deaths = 0 if loop.time() - birth > _CALM_SECONDS else deaths + 1
+                pause = _BACK_OFF[min(deaths, len(_BACK_OFF) - 1)]
+                click.echo(f"{_obituary(born)}. It starts again in {pause:g} s", err=True)
                 await asyncio.sleep(pause)
-                process = await self._spawn(child)
+                _signal_group(born.process, signal.SIGKILL)  # what it left behind
+                born = await self._spawn(born.child)
         finally:
-            await _end(process)
+            await _end(born)
 
-    async def _spawn(self, child: Child) -> asyncio.subprocess.Process:
-        with (self._logs / f"{child.name}.log").open("ab") as output:
-            return await asyncio.create_subprocess_exec(
+    async def _spawn(self, child: Child) -> _Born:
+        path = self._logs / f"{child.name}.log"
+        with path.open("ab") as output:
+            start = output.tell()
+            process = await asyncio.create_subprocess_exec(
                 *child.argv,
                 env=child.env,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -86,47 +104,53 @@ class Supervisor:
                 start_new_session=True,  # a group of its own, so that Ctrl-C reaches the supervisor alone
                 preexec_fn=_die_with_parent(),
             )
+        return _Born(child, process, path, start)
 
-    async def _until_ready(self, child: Child, process: asyncio.subprocess.Process) -> None:
-        if not child.ready:
+    async def _until_ready(self, born: _Born) -> None:
+        if not born.child.ready:
             return
-        async with httpx.AsyncClient(timeout=2) as client, _deadline(child):
-            while not await _answers(client, child.ready):
-                if process.returncode is not None:
-                    raise ProcessError(f"{child.name} does not start: {self._last_line(child)}")
-                await asyncio.sleep(0.1)
-
-    def _last_line(self, child: Child) -> str:
-        path = self._logs / f"{child.name}.log"
-        lines = path.read_text(errors="replace").strip().splitlines()
-        return f"{lines[-1] if lines else 'it said nothing'} (all of it in {path})"
-
-
-class _deadline:  # noqa: N801 - reads as a statement
-    """Turns a time-out of the block into a ProcessError that names the child."""
-
-    def __init__(self, child: Child) -> None:
-        self._child = child
-        self._timeout = asyncio.timeout(_START_SECONDS)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *error: object) -> None:
+        answer = "no answer"
         try:
-            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
+            async with (
+                asyncio.timeout(self._start_seconds),
+                httpx.AsyncClient(timeout=2, trust_env=False) as client,
+            ):
+                while answer := await _shortcoming(client, born.child.ready):
+                    if born.process.returncode is not None:
+                        raise ProcessError(f"{born.child.name} does not start: {_last_words(born)}")
+                    await asyncio.sleep(0.1)
         except TimeoutError as late:
-            raise ProcessError(f"{self._child.name} is not ready after {_START_SECONDS:g} seconds") from late
+            raise ProcessError(
+                f"{born.child.name} is not ready after {self._start_seconds:g} s: {answer} (its log: {born.log})"
+            ) from late
 
 
-async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+def _open_client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=2, trust_env=False)  # a proxy of this machine's environment is not theirs
+
+
+async def _shortcoming(client: httpx.AsyncClient, url: str) -> str:
+    """What keeps it from being ready; nothing once it is."""
     try:
-        return (await client.get(url)).status_code == 200
-    except httpx.HTTPError:
-        return False
+        answer = await client.get(url)
+    except httpx.HTTPError as error:
+        return f"{url}: {error or type(error).__name__}"
+    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {answer.text[:500]}"
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+def _last_words(born: _Born) -> str:
+    return f"{reason(born.log, born.log_start)} (its log: {born.log})"
+
+
+def _obituary(born: _Born) -> str:
+    code = born.process.returncode or 0
+    if code < 0:
+        return f"{born.child.name} was killed by {signal.Signals(-code).name}"
+    return f"{born.child.name} ended with exit code {code}: {_last_words(born)}"
+
+
+async def _end(born: _Born) -> None:
+    process = born.process
     if process.returncode is None:
         _signal_group(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):  # SIGKILL follows
@@ -142,8 +166,8 @@ def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux a child is told when the supervisor dies, however it dies."""
+    """On Linux a child dies with the supervisor, however that dies and whatever the child is busy with."""
     if not hasattr(os, "pidfd_open"):
         return None
     libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,67 +1,71 @@
 """`sage up`: everything on one machine. Whatever a setting names by URL is used instead of being started."""
 
 import asyncio
-import contextlib
-import fcntl
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 
 import click
 
-from app.db import embedded, keys, projects
-from app.db.migrate import migrate
+from app.agent.prompt import choose_profile
+from app.db import keys, projects
 from app.db.session import open_database
-from app.demo import PROJECT, register_demo
-from app.errors import AppError, NotFoundError
-from app.ports import free_port
+from app.demo import PROJECT, first_task, register_demo
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import ModelError, NotFoundError, SettingError
+from app.hold import hold
+from app.local_database import keep_database
+from app.ports import Port, base_url, refuse_taken
 from app.settings import Settings
 from app.supervise import Child, Supervisor
-
-_WATCH_SECONDS = 2.0
 
 
 async def up(settings: Settings) -> None:
     """Start all parts, say where they are, and keep them alive until SIGINT or SIGTERM. Raises AppError."""
-    with _only_one(settings.data_dir):
-        _refuse_taken_ports(settings)
-        async with _database(settings) as url, _processes(settings) as supervisor:
-            secret = await _first_key(url)
-            env = _environment(settings, url)
-            click.echo("starting the model server" + (" and the demo APIs" if settings.demo else ""))
-            await supervisor.start(_services(settings, env))
-            if settings.demo:
-                await register_demo(url, f"http://127.0.0.1:{settings.demo_port}")
-            click.echo("starting the API and the worker")
-            await supervisor.start(_workers(settings, env))
-            click.echo(_welcome(settings, secret))
-            await _until_stopped()
-            click.echo("stopping")
+    with hold(settings.data_dir), _signals_cancel(), suppress(asyncio.CancelledError):
+        refuse_taken(_ports(settings))
+        _refuse_model(settings)
+        async with AsyncExitStack() as stack:
+            await _run(settings, stack)
 
 
-def _services(settings: Settings, env: dict[str, str]) -> list[Child]:
-    services = []
+async def _run(settings: Settings, stack: AsyncExitStack) -> None:
+    supervisor = Supervisor(settings.data_dir / "logs")
+    stack.push_async_callback(supervisor.stop)  # should the database not start
+    click.echo(f"starting, with all data in {settings.data_dir.absolute()}")
+    await supervisor.start(_services(settings))
+    url = await stack.enter_async_context(keep_database(settings))
+    stack.push_async_callback(supervisor.stop)  # while the database still runs
+    await _put_project(url)
+    await supervisor.ready()
+    if settings.demo:
+        await register_demo(url, base_url("127.0.0.1", settings.demo_port))
+    await supervisor.start(_workers(settings, url))
+    await supervisor.ready()
+    click.echo(_welcome(settings, await _first_key(url)))
+    await asyncio.Event().wait()
+
+
+def _services(settings: Settings) -> list[Child]:
+    """What the API builds on."""
+    env, services = _environment(settings, settings.database_url), []
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
-        ready = f"http://127.0.0.1:{settings.engine_port}/health"
+        ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         services.append(Child(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:
         demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
-        ready = f"http://127.0.0.1:{settings.demo_port}/sites/0/mail/openapi.json"
+        ready = f"{base_url('127.0.0.1', settings.demo_port)}/sites/0/mail/openapi.json"
         services.append(Child(name="demo-apis", argv=demo, env=env, ready=ready))
     return services
 
 
-def _workers(settings: Settings, env: dict[str, str]) -> list[Child]:
-    api = Child(
-        name="api",
-        argv=(*_sage(), "serve"),
-        env=env,
-        ready=f"http://{settings.host}:{settings.port}/readyz",
-    )
+def _workers(settings: Settings, url: str) -> list[Child]:
+    env, ready = _environment(settings, url), f"{base_url(settings.host, settings.port)}/readyz"
+    api = Child(name="api", argv=(*_sage(), "serve"), env=env, ready=ready)
     return [api, Child(name="worker", argv=(*_sage(), "worker"), env=env)]
 
 
@@ -71,7 +75,7 @@ def _sage() -> tuple[str, ...]:
 
 def _environment(settings: Settings, url: str) -> dict[str, str]:
     """What the children read their settings from: ours, with the addresses of what runs here filled in."""
-    engine = f"http://127.0.0.1:{settings.engine_port}"
+    engine = base_url("127.0.0.1", settings.engine_port)
     return {
         **os.environ,
         "DATABASE_URL": url,
@@ -82,57 +86,33 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
     }
 
 
-@contextlib.asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[str]:
-    """The URL of a migrated database. The embedded one is restarted if it dies, and stopped at the end."""
-    if settings.database_url:
-        await asyncio.to_thread(migrate, settings.database_url)
-        yield settings.database_url
-        return
-    directory = settings.data_dir.absolute() / "postgres"
-    click.echo(f"starting PostgreSQL in {directory}")
-    url = await asyncio.to_thread(embedded.start, directory)
+def _ports(settings: Settings) -> Iterator[Port]:
+    yield Port(settings.host, settings.port, "SAGE_PORT")
+    if not settings.engine_urls:
+        yield Port("127.0.0.1", settings.engine_port, "SAGE_ENGINE_PORT")
+    if settings.demo:
+        yield Port("127.0.0.1", settings.demo_port, "SAGE_DEMO_PORT")
+
+
+def _refuse_model(settings: Settings) -> None:
+    """What the API and the model server would say, before anything is started."""
     try:
-        await asyncio.to_thread(migrate, url)
-        watcher = asyncio.create_task(_watch(directory))
-        yield url
-        watcher.cancel()
-    finally:
-        await asyncio.to_thread(embedded.stop, directory)
+        choose_profile(settings.prompt_profile, ChatTokenizer.load(settings.model_dir).card)
+    except ModelError as error:
+        raise SettingError(f"SAGE_MODEL={settings.model}: {error}") from error
 
 
-async def _watch(directory: Path) -> None:
-    while True:
-        await asyncio.sleep(_WATCH_SECONDS)
-        if not _alive(directory / "postmaster.pid"):
-            click.echo("PostgreSQL died, starting it again", err=True)
-            await asyncio.to_thread(embedded.start, directory)
-
-
-def _alive(pid_file: Path) -> bool:
-    try:
-        os.kill(int(pid_file.read_text().split()[0]), 0)
-    except (OSError, ValueError, IndexError):
-        return False
-    return True
-
-
-@contextlib.asynccontextmanager
-async def _processes(settings: Settings) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(settings.data_dir / "logs")
-    try:
-        yield supervisor
-    finally:
-        await supervisor.stop()
-
-
-async def _first_key(url: str) -> str | None:
-    """The secret of the first admin key, at the only time it is known: when it is made."""
+async def _put_project(url: str) -> None:
     async with open_database(url) as database, database.sessions.begin() as session:
         try:
             await projects.by_name(session, PROJECT)
         except NotFoundError:
             await projects.create(session, PROJECT)
+
+
+async def _first_key(url: str) -> str | None:
+    """The secret of the first admin key, at the only time it is known: when it is made."""
+    async with open_database(url) as database, database.sessions.begin() as session:
         if await keys.listing(session):
             return None
         _, secret = await keys.create(session, "admin", ["admin"])
@@ -140,44 +120,27 @@ async def _first_key(url: str) -> str | None:
 
 
 def _welcome(settings: Settings, secret: str | None) -> str:
-    address = f"http://{settings.host}:{settings.port}"
-    key = f"KEY={secret}" if secret else "KEY=...   # shown at the first start; another: sage keys create NAME"
-    lines = [
-        "",
-        f"  API      {address}      docs {address}/docs      logs {settings.data_dir / 'logs'}",
-        f"  {key}",
-    ]
+    address = base_url(settings.host, settings.port)
+    key = f"KEY={secret}" if secret else "KEY=...  # shown at the first start; for another: sage keys create NAME"
+    lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}", "", f"  {key}"]
     if settings.demo:
-        body = '{"instruction": "archive every one of my mails from iris", "project": "demo"}'
-        lines.append(f"  curl -s {address}/v1/tasks -H \"Authorization: Bearer $KEY\" -d '{body}'")
-    return "\n".join([*lines, "", "  Ctrl-C stops everything."])
+        lines += first_task(address)
+    return "\n".join(["", *lines, "", "  Ctrl-C stops everything.", ""])
 
 
-async def _until_stopped() -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
+@contextmanager
+def _signals_cancel() -> Iterator[None]:
+    """From the first moment on, SIGINT and SIGTERM end the task that runs; a second one hurries nothing."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    numbers = (signal.SIGINT, signal.SIGTERM)
 
+    def cancel() -> None:
+        for number in numbers:
+            loop.add_signal_handler(number, lambda: None)
+        click.echo("stopping")
+        task.cancel()
 
-def _refuse_taken_ports(settings: Settings) -> None:
-    free_port(settings.host, settings.port, "SAGE_PORT")
-    if not settings.engine_urls:
-        free_port("127.0.0.1", settings.engine_port, "SAGE_ENGINE_PORT")
-    if settings.demo:
-        free_port("127.0.0.1", settings.demo_port, "SAGE_DEMO_PORT")
-
-
-@contextlib.contextmanager
-def _only_one(data_dir: Path) -> Iterator[None]:
-    """Two supervisors on one data directory would fight over its database."""
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        with (data_dir / "up.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-    except BlockingIOError as error:
-        raise AppError(f"another `sage up` runs on {data_dir}: stop it, or set SAGE_DATA_DIR") from error
-    except PermissionError as error:
-        raise AppError(f"{data_dir} cannot be written: {error.strerror}. Set SAGE_DATA_DIR") from error
+    for number in numbers:
+        loop.add_signal_handler(number, cancel)
+    yield
