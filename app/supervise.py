@@ -15,7 +15,6 @@ import msgspec
 from app.errors import AppError
 from app.logs import make_room, reason
 
-_STOP_SECONDS = 8.0
 _CALM_SECONDS = 60.0  # of life that make the next death a first one
 _BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next restart
 _PR_SET_PDEATHSIG = 1
@@ -46,9 +45,10 @@ class _Born(msgspec.Struct, frozen=True):
 class Supervisor:
     """Keeps children alive from `start` until `stop`. Each writes to a log file of its own."""
 
-    def __init__(self, logs: Path, *, start_seconds: float = 120.0) -> None:
+    def __init__(self, logs: Path, *, start_seconds: float = 120.0, stop_seconds: float = 8.0) -> None:
         self._logs = logs
         self._start_seconds = start_seconds
+        self._stop_seconds = stop_seconds
         self._starting: list[_Born] = []
         self._keepers: list[asyncio.Task[None]] = []
 
@@ -72,7 +72,7 @@ class Supervisor:
         """End every child: SIGTERM to its process group, SIGKILL to what is left after some seconds."""
         for keeper in self._keepers:
             keeper.cancel()
-        await asyncio.gather(*self._keepers, *map(_end, self._starting), return_exceptions=True)
+        await asyncio.gather(*self._keepers, *map(self._end, self._starting), return_exceptions=True)
         self._keepers.clear()
         self._starting.clear()
 
@@ -89,7 +89,7 @@ class Supervisor:
                 _signal_group(born.process, signal.SIGKILL)  # what it left behind
                 born = await self._spawn(born.child)
         finally:
-            await _end(born)
+            await self._end(born)
 
     async def _spawn(self, child: Child) -> _Born:
         path = self._logs / f"{child.name}.log"
@@ -105,6 +105,16 @@ class Supervisor:
                 preexec_fn=_die_with_parent(),
             )
         return _Born(child, process, path, start)
+
+    async def _end(self, born: _Born) -> None:
+        process = born.process
+        if process.returncode is None:
+            _signal_group(process, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):  # SIGKILL follows
+                async with asyncio.timeout(self._stop_seconds):
+                    await process.wait()
+        _signal_group(process, signal.SIGKILL)  # its own children, too
+        await process.wait()
 
     async def _until_ready(self, born: _Born) -> None:
         if not born.child.ready:
@@ -125,17 +135,14 @@ class Supervisor:
             ) from late
 
 
-def _open_client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=2, trust_env=False)  # a proxy of this machine's environment is not theirs
-
-
 async def _shortcoming(client: httpx.AsyncClient, url: str) -> str:
     """What keeps it from being ready; nothing once it is."""
     try:
         answer = await client.get(url)
     except httpx.HTTPError as error:
         return f"{url}: {error or type(error).__name__}"
-    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {answer.text[:500]}"
+    said = " ".join(answer.text[:500].split())
+    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {said}"
 
 
 def _last_words(born: _Born) -> str:
@@ -147,17 +154,6 @@ def _obituary(born: _Born) -> str:
     if code < 0:
         return f"{born.child.name} was killed by {signal.Signals(-code).name}"
     return f"{born.child.name} ended with exit code {code}: {_last_words(born)}"
-
-
-async def _end(born: _Born) -> None:
-    process = born.process
-    if process.returncode is None:
-        _signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):  # SIGKILL follows
-            async with asyncio.timeout(_STOP_SECONDS):
-                await process.wait()
-    _signal_group(process, signal.SIGKILL)  # its own children, too
-    await process.wait()
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

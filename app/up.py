@@ -143,4 +143,8 @@ def _signals_cancel() -> Iterator[None]:
 
     for number in numbers:
         loop.add_signal_handler(number, cancel)
-    yield
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,76 @@
+"""Settings come from the environment, and a wrong one is named."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from app.errors import SettingError
+from app.settings import Settings
+
+
+def test_without_variables_the_defaults_hold() -> None:
+    assert Settings.from_env({}) == Settings()
+
+
+def test_every_default_obeys_its_own_bounds() -> None:
+    plain = {name: getattr(Settings(), name) for name in Settings.__struct_fields__ if name != "data_dir"}
+    assert msgspec.convert(plain, Settings) == Settings()
+
+
+def test_values_are_read_from_their_variables() -> None:
+    settings = Settings.from_env(
+        {
+            "SAGE_DATA_DIR": "/srv/sage",
+            "SAGE_PORT": "9000",
+            "SAGE_DEMO": "0",
+            "SAGE_TEMPERATURE": "0.7",
+            "SAGE_RETRIEVAL": "scenario",
+            "DATABASE_URL": "postgresql://db/sage",
+            "PORT": "1",
+        }
+    )
+    expected = Settings(
+        data_dir=Path("/srv/sage"),
+        port=9000,
+        demo=False,
+        temperature=0.7,
+        retrieval="scenario",
+        database_url="postgresql://db/sage",
+    )
+    assert settings == expected
+
+
+def test_the_urls_have_the_names_that_other_tools_know() -> None:
+    assert Settings.from_env({"SAGE_DATABASE_URL": "postgresql://elsewhere/x"}).database_url == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SAGE_PORT", "0"),
+        ("SAGE_PORT", "65536"),
+        ("SAGE_ENGINE_PORT", "http"),
+        ("SAGE_DEMO_PORT", ""),
+        ("SAGE_DEMO", "maybe"),
+        ("SAGE_TASKS_AT_ONCE", "0"),
+        ("SAGE_TASKS_AT_ONCE", "1.5"),
+        ("SAGE_TEMPERATURE", "-0.1"),
+        ("SAGE_TEMPERATURE", "nan"),
+        ("SAGE_LEASE_SECONDS", "0"),
+        ("SAGE_MAX_TASK_SECONDS", "inf"),
+        ("SAGE_SKILLS_OFFERED", "-1"),
+        ("SAGE_RETRIEVAL", "best"),
+        ("SAGE_LOG_LEVEL", "loud"),
+        ("SAGE_ENGINE_DEVICE", "tpu"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_variable_and_itself(variable: str, value: str) -> None:
+    with pytest.raises(SettingError, match=f"^{variable}={re.escape(repr(value))}: "):
+        Settings.from_env({variable: value})
+
+
+def test_the_seed_policy_is_the_model_unless_another_is_named() -> None:
+    assert Settings().model_dir.name == "seed_policy"
+    assert Settings(model="/models/x").model_dir == Path("/models/x")

@@ -1,0 +1,171 @@
+"""Children are real processes: a few lines of Python each."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.logs import make_room, reason
+from app.supervise import Child, ProcessError, Supervisor
+
+TELL_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+SERVE = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, h.ThreadingHTTPServer, port={port}, bind='127.0.0.1')"
+NURSE = """
+import asyncio, sys
+from pathlib import Path
+from app.supervise import Child, Supervisor
+async def main():
+    supervisor = Supervisor(Path(sys.argv[1]))
+    await supervisor.start([Child(name="child", argv=(sys.executable, "-c", sys.argv[2]), env={})])
+    await supervisor.ready()
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(tmp_path, start_seconds=5, stop_seconds=0.5)
+    yield supervisor
+    await supervisor.stop()
+
+
+def child(code: str, *, ready: str = "") -> Child:
+    return Child(name="child", argv=(sys.executable, "-c", code), env={"PYTHONUNBUFFERED": "1"}, ready=ready)
+
+
+async def lines(directory: Path, count: int) -> list[str]:
+    """What the child has written, once it is so many lines."""
+    async with asyncio.timeout(20):
+        while True:
+            log = directory / "child.log"
+            written = log.read_text().splitlines() if log.exists() else []
+            if len(written) >= count:
+                return written
+            await asyncio.sleep(0.02)
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while alive(pid):  # noqa: ASYNC110  a death rings no bell
+            await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """A zombie, which nobody may reap here, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_a_child_that_is_killed_starts_again_and_it_is_said(
+    supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await supervisor.start([child(TELL_PID)])
+    await supervisor.ready()
+    first = int((await lines(tmp_path, 1))[0])
+    os.kill(first, signal.SIGKILL)
+    second = int((await lines(tmp_path, 2))[1])
+    assert alive(second)
+    assert "child was killed by SIGKILL. It starts again in 1 s" in capfd.readouterr().err
+
+
+async def test_stopping_ends_children_that_ignore_it_and_their_own_children(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    family = f"import os; {deaf} os.fork(); {TELL_PID}"
+    await supervisor.start([child(family)])
+    await supervisor.ready()
+    pids = [int(line) for line in await lines(tmp_path, 2)]
+    await supervisor.stop()
+    for pid in pids:
+        await gone(pid)
+
+
+async def test_a_child_is_told_to_end_before_it_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
+    polite = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit())); "
+    await supervisor.start([child(polite + "print('here'); time.sleep(600)")])
+    await supervisor.ready()
+    await lines(tmp_path, 1)
+    await supervisor.stop()
+    assert await lines(tmp_path, 2) == ["here", "bye"]
+
+
+async def test_a_child_dies_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    nurse = await asyncio.create_subprocess_exec(sys.executable, "-c", NURSE, str(tmp_path), TELL_PID)
+    pid = int((await lines(tmp_path, 1))[0])
+    nurse.kill()
+    await nurse.wait()
+    await gone(pid)
+
+
+async def test_a_child_that_dies_at_its_start_is_quoted(supervisor: Supervisor, tmp_path: Path) -> None:
+    (tmp_path / "child.log").write_text("Error: of an earlier life\n")
+    await supervisor.start([child("print('Error: no bread'); print('bye'); exit(3)", ready="http://127.0.0.1:9")])
+    with pytest.raises(ProcessError, match=r"^child does not start: no bread \(its log: .*child\.log\)$"):
+        await supervisor.ready()
+
+
+async def test_a_child_that_does_not_get_ready_is_given_up_with_what_it_answers(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, start_seconds=2, stop_seconds=0.5)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    await supervisor.start([child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")])
+    with pytest.raises(ProcessError, match=r"child is not ready after 2 s: .*404 [^\n]*$"):
+        await supervisor.ready()
+    await supervisor.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+async def test_a_child_is_ready_when_its_address_answers(supervisor: Supervisor) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve = f"import time; time.sleep(0.5); {SERVE.format(port=port)}"
+    await supervisor.start([child(serve, ready=f"http://127.0.0.1:{port}/")])
+    await supervisor.ready()
+    with socket.create_connection(("127.0.0.1", port)):
+        pass
+
+
+def test_a_full_log_is_put_aside_and_a_small_one_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    make_room(log, full=3)
+    for text in ("old", "older than old", "newer still"):
+        log.write_text(text)
+        make_room(log, full=3)
+    assert not log.exists()
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["newer still"]
+    log.write_text("abc")
+    make_room(log, full=3)
+    assert log.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it said nothing"),
+        ("one\ntwo\n", "two"),
+        ("Traceback\nValueError: bad\nleaving\n", "ValueError: bad"),
+        ("Error: port taken\n", "port taken"),
+    ],
+)
+def test_the_reason_is_the_last_error_or_the_last_words(tmp_path: Path, text: str, said: str) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("Error: before\n" + text)
+    assert reason(log, len("Error: before\n")) == said
+
+
+def test_the_supervisor_itself_loads_quickly() -> None:
+    """It checks settings before slow things start, so it must not be one of them."""
+    code = "import sys, app.up; print([name for name in ('torch', 'faiss', 'litestar') if name in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
