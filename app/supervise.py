@@ -50,6 +50,7 @@ class Supervisor:
         self._start_seconds = start_seconds
         self._stop_seconds = stop_seconds
         self._starting: list[_Born] = []
+        self._running: dict[str, _Born] = {}
         self._keepers: list[asyncio.Task[None]] = []
 
     async def start(self, children: Iterable[Child]) -> None:
@@ -72,24 +73,22 @@ class Supervisor:
         """End every child: SIGTERM to its process group, SIGKILL to what is left after some seconds."""
         for keeper in self._keepers:
             keeper.cancel()
-        await asyncio.gather(*self._keepers, *map(self._end, self._starting), return_exceptions=True)
-        self._keepers.clear()
-        self._starting.clear()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*map(self._end, self._running.values()))
+        for ended in (self._keepers, self._starting, self._running):
+            ended.clear()
 
     async def _keep(self, born: _Born) -> None:
         loop, deaths = asyncio.get_running_loop(), 0
-        try:
-            while True:
-                birth = loop.time()
-                await born.process.wait()
-                deaths = 0 if loop.time() - birth > _CALM_SECONDS else deaths + 1
-                pause = _BACK_OFF[min(deaths, len(_BACK_OFF) - 1)]
-                click.echo(f"{_obituary(born)}. It starts again in {pause:g} s", err=True)
-                await asyncio.sleep(pause)
-                _signal_group(born.process, signal.SIGKILL)  # what it left behind
-                born = await self._spawn(born.child)
-        finally:
-            await self._end(born)
+        while True:
+            birth = loop.time()
+            await born.process.wait()
+            deaths = 0 if loop.time() - birth > _CALM_SECONDS else deaths + 1
+            pause = _BACK_OFF[min(deaths, len(_BACK_OFF) - 1)]
+            click.echo(f"{_obituary(born)}. It starts again in {pause:g} s", err=True)
+            await asyncio.sleep(pause)
+            _signal_group(born.process, signal.SIGKILL)  # what it left behind
+            born = await self._spawn(born.child)
 
     async def _spawn(self, child: Child) -> _Born:
         path = self._logs / f"{child.name}.log"
@@ -104,7 +103,9 @@ class Supervisor:
                 start_new_session=True,  # a group of its own, so that Ctrl-C reaches the supervisor alone
                 preexec_fn=_die_with_parent(),
             )
-        return _Born(child, process, path, start)
+        born = _Born(child, process, path, start)
+        self._running[child.name] = born
+        return born
 
     async def _end(self, born: _Born) -> None:
         process = born.process

@@ -13,9 +13,10 @@ import pytest
 
 from app.logs import make_room, reason
 from app.supervise import Child, ProcessError, Supervisor
+from tests.processes import alive, free_ports, gone
 
 TELL_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-SERVE = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, h.ThreadingHTTPServer, port={port}, bind='127.0.0.1')"
+SERVE = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
 NURSE = """
 import asyncio, sys
 from pathlib import Path
@@ -51,20 +52,6 @@ async def lines(directory: Path, count: int) -> list[str]:
             await asyncio.sleep(0.02)
 
 
-async def gone(pid: int) -> None:
-    async with asyncio.timeout(10):
-        while alive(pid):  # noqa: ASYNC110  a death rings no bell
-            await asyncio.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """A zombie, which nobody may reap here, is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 async def test_a_child_that_is_killed_starts_again_and_it_is_said(
     supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,8 +73,7 @@ async def test_stopping_ends_children_that_ignore_it_and_their_own_children(
     await supervisor.ready()
     pids = [int(line) for line in await lines(tmp_path, 2)]
     await supervisor.stop()
-    for pid in pids:
-        await gone(pid)
+    await gone(pids)
 
 
 async def test_a_child_is_told_to_end_before_it_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -99,12 +85,21 @@ async def test_a_child_is_told_to_end_before_it_is_killed(supervisor: Supervisor
     assert await lines(tmp_path, 2) == ["here", "bye"]
 
 
+async def test_stopping_ends_a_child_that_has_only_just_become_ready(supervisor: Supervisor) -> None:
+    (port,) = free_ports(1)
+    await supervisor.start([child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/")])
+    await supervisor.ready()
+    await supervisor.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
 async def test_a_child_dies_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     nurse = await asyncio.create_subprocess_exec(sys.executable, "-c", NURSE, str(tmp_path), TELL_PID)
     pid = int((await lines(tmp_path, 1))[0])
     nurse.kill()
     await nurse.wait()
-    await gone(pid)
+    await gone([pid])
 
 
 async def test_a_child_that_dies_at_its_start_is_quoted(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -116,8 +111,7 @@ async def test_a_child_that_dies_at_its_start_is_quoted(supervisor: Supervisor, 
 
 async def test_a_child_that_does_not_get_ready_is_given_up_with_what_it_answers(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, start_seconds=2, stop_seconds=0.5)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     await supervisor.start([child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")])
     with pytest.raises(ProcessError, match=r"child is not ready after 2 s: .*404 [^\n]*$"):
         await supervisor.ready()
@@ -127,8 +121,7 @@ async def test_a_child_that_does_not_get_ready_is_given_up_with_what_it_answers(
 
 
 async def test_a_child_is_ready_when_its_address_answers(supervisor: Supervisor) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     serve = f"import time; time.sleep(0.5); {SERVE.format(port=port)}"
     await supervisor.start([child(serve, ready=f"http://127.0.0.1:{port}/")])
     await supervisor.ready()

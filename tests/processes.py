@@ -1,0 +1,53 @@
+"""Looks at processes from the outside."""
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def free_ports(count: int) -> list[int]:
+    holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [holder.getsockname()[1] for holder in holders]
+    for holder in holders:
+        holder.close()
+    return ports
+
+
+def alive(pid: int) -> bool:
+    """A zombie, which nobody may reap here, is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """Its children, their children, and so on."""
+    children: dict[int, set[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        children.setdefault(parent, set()).add(int(stat.parent.name))
+    found, open_ = set[int](), {pid}
+    while open_:
+        open_ = {child for each in open_ for child in children.get(each, ())}
+        found |= open_
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Nothing for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+async def gone(pids: Iterable[int], seconds: float = 10) -> None:
+    """Returns once none of them is left."""
+    async with asyncio.timeout(seconds):
+        while any(map(alive, pids)):  # noqa: ASYNC110  a death rings no bell
+            await asyncio.sleep(0.02)

@@ -1,0 +1,104 @@
+"""The API process is killed in the middle of its tasks, twice: all end, and nothing is written twice."""
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.db import keys, projects
+from app.db.session import Sessions
+from tests.desk import put_ledger, until
+from tests.ledger import Ledger
+from tests.processes import free_ports
+from tests.runner_process import script
+from tests.scripted import ScriptedEngine, byte_tokenizer
+from tests.scripted_server import scripted_server
+from tests.test_asgi import answering, environment
+
+TASKS = 20
+WRITES = 5
+
+
+@asynccontextmanager
+async def api_process(env: Mapping[str, str]) -> AsyncIterator[None]:
+    """Killed at the end of the block: no signal that it could handle."""
+    command = (sys.executable, "-m", "app.cli", "serve")
+    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_after_two_kills_of_the_api_every_task_has_ended_and_nothing_was_written_twice(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger, engine = Ledger(pause=0.02), ScriptedEngine(byte_tokenizer(tmp_path), script=script)
+    (port,) = free_ports(1)
+    async with (
+        ledger.listening() as services,
+        scripted_server(engine) as model,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+    ):
+        client.headers["Authorization"] = f"Bearer {await _key(committed, ledger, services)}"
+        env = environment(tmp_path, database_url, port) | {
+            "ENGINE_URLS": model,
+            "SAGE_PROMPT_PROFILE": "compact",
+            "SAGE_LEASE_SECONDS": "2",
+            "SAGE_TASKS_AT_ONCE": "6",
+        }
+        async with api_process(env):
+            await answering(client)
+            new = [{"instruction": f"write t{n} now", "use_skills": False} for n in range(TASKS)]
+            (await client.post("/v1/tasks", json={"tasks": new})).raise_for_status()
+            await until(lambda: _written(ledger, 15), 60)
+        async with api_process(env):
+            await until(lambda: _written(ledger, 45), 60)
+        async with api_process(env):
+            await answering(client)
+            await until(lambda: _all_ended(client), 90)
+            ended = await _tasks(client)
+    assert len(ended) == TASKS
+    _nothing_was_lost(ended, ledger)
+
+
+def _nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None:
+    written = Counter(" ".join(entry.text.split()[:2]) for entry in ledger.entries)
+    assert set(written.values()) == {1}, "no write was made twice"
+    assert {task["state"] for task in ended} == {"done"}
+    assert {task["stop"] for task in ended} <= {"completed", "in_doubt"}
+    completed = [task for task in ended if task["stop"] == "completed"]
+    assert len(completed) >= TASKS // 2
+    for task in completed:
+        word = task["instruction"].split()[1]
+        mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]
+        assert task["answer"] == mine, "its answer is what the ledger gave it, one number per write"
+        assert len(mine) == WRITES
+
+
+async def _key(sessions: Sessions, ledger: Ledger, services: str) -> str:
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        await put_ledger(session, project.id, ledger, services)
+        return (await keys.create(session, "test", ["tasks"]))[1]
+
+
+async def _written(ledger: Ledger, count: int) -> bool:
+    return len(ledger.entries) >= count
+
+
+async def _tasks(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    answer = await client.get("/v1/tasks", params={"limit": 100})
+    answer.raise_for_status()
+    listed: list[dict[str, Any]] = answer.json()["tasks"]
+    return listed
+
+
+async def _all_ended(client: httpx.AsyncClient) -> bool:
+    return all(task["state"] not in ("accepted", "running") for task in await _tasks(client))
