@@ -18,7 +18,7 @@ from app.logs import make_room
 from app.settings import Settings
 
 _WATCH_SECONDS = 1.0
-_RETRY_SECONDS = 10.0
+_RETRY_SECONDS = 2.0
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from sqlalchemy import URL
 from app.errors import DatabaseError
 
 _NAME = "sage"
+_PID_FILE = "postmaster.pid"
 _PATIENCE = 120.0  # seconds until a server that is starting is given up
 
 
@@ -25,18 +26,40 @@ def start(directory: Path) -> str:
     It outlives this process unless `stop` is called. Raises DatabaseError. Blocks for some seconds.
     """
     server = _server(directory)
+    _forget_dead(server, directory)
     _wait_for(server, directory)
     socket = str(server.get_postmaster_info().socket_dir)
-    _create(socket)
+    try:
+        _create(socket)
+    except psycopg.OperationalError as error:
+        raise DatabaseError(f"PostgreSQL in {directory} does not answer: {error}. Try again") from error
     return URL.create("postgresql+psycopg", "postgres", database=_NAME, query={"host": socket}).render_as_string()
 
 
 def stop(directory: Path) -> None:
     """Ends the one in this directory, whoever started it, once it has stored everything. Blocks."""
-    if (directory / "postmaster.pid").exists():
-        server = _server(directory)
+    if not (directory / _PID_FILE).exists():
+        return
+    server = _server(directory)
+    _forget_dead(server, directory)
+    if (directory / _PID_FILE).exists():
         _wait_for(server, directory)  # takes over the one that runs
         server.stop()
+
+
+def _forget_dead(server: Any, directory: Path) -> None:
+    """Any process with the number of a killed server looks to the wheel like that server: its zombie does, and
+    so does a stranger's after a reboot, which `stop` would even kill."""
+    psutil: Any = import_module("psutil")  # it comes with the wheel
+    path = directory / _PID_FILE
+    with server._lock:  # nobody else is starting it now
+        try:
+            process = psutil.Process(int(path.read_text().split()[0]))
+            dead = process.name() != "postgres" or process.status() == psutil.STATUS_ZOMBIE
+        except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
+            return  # the wheel sees that by itself
+        if dead:
+            path.unlink(missing_ok=True)
 
 
 def _wait_for(server: Any, directory: Path) -> None:

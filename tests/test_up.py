@@ -1,0 +1,177 @@
+"""`sage up` as a user runs it: every process is killed once, and so is `sage up`; then all of it is stopped."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.processes import command_of, descendants, free_ports, gone
+from tests.tiny_model import make_model_dir
+
+PARTS = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli worker")
+READY_SECONDS = 90
+
+
+class Up:
+    """A running `sage up`, and what it printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._pid_file = directory / "data" / "postgres" / "postmaster.pid"
+
+    async def welcomed(self) -> None:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(READY_SECONDS):
+            while not self.lines or "Ctrl-C" not in self.lines[-1]:
+                line = await self.process.stdout.readline()
+                assert line, "it ended instead of starting"
+                self.lines.append(line.decode().strip())
+
+    def line(self, start: str) -> str:
+        return next(line for line in self.lines if line.startswith(start))
+
+    def part(self, name: str) -> int:
+        return next(pid for pid in descendants(self.process.pid) if name in command_of(pid))
+
+    def postgres(self) -> int:
+        return int(self._pid_file.read_text().split()[0])
+
+    def everything(self) -> set[int]:
+        return {self.process.pid, self.postgres()} | descendants(self.process.pid) | descendants(self.postgres())
+
+
+def settings(directory: Path) -> dict[str, str]:
+    port, engine, demo = free_ports(3)
+    model = make_model_dir(directory / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
+    (model / "README.md").write_text("---\nprompt_profile: compact\n---\n")
+    return {
+        **os.environ,
+        "DATABASE_URL": "",
+        "SAGE_DATA_DIR": str(directory / "data"),
+        "SAGE_MODEL": str(model),
+        "SAGE_ENGINE_DEVICE": "cpu",
+        "SAGE_PORT": str(port),
+        "SAGE_ENGINE_PORT": str(engine),
+        "SAGE_DEMO_PORT": str(demo),
+        "SAGE_LEASE_SECONDS": "3",
+    }
+
+
+@asynccontextmanager
+async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
+    command = (sys.executable, "-m", "app.cli", "up")
+    process = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.PIPE)
+    try:
+        up = Up(process, directory)
+        await up.welcomed()
+        yield up
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def test_what_is_killed_comes_back_and_what_is_stopped_is_gone(tmp_path: Path) -> None:
+    env = settings(tmp_path)
+    async with running(env, tmp_path) as up:
+        key = up.line("KEY=").removeprefix("KEY=")
+        async with client_of(env, key) as client:
+            await _a_second_one_is_refused(env)
+            task = await _paste(up.line("curl"), key)
+            first = up.everything()
+            await _kill_each_part(up, client)
+            assert (await _ended(client, task))["state"] == "done", "the death of a part fails no task"
+        born = up.everything() | first
+        up.process.kill()
+        await up.process.wait()
+        await gone(born - {up.postgres()} - descendants(up.postgres()))
+    async with running(env, tmp_path) as up:
+        assert key not in up.line("KEY=")
+        async with client_of(env, key) as client:
+            assert (await client.get(f"/v1/tasks/{task}")).status_code == 200, "the first key is still good"
+        born = up.everything()
+        began = time.monotonic()
+        up.process.terminate()
+        assert await up.process.wait() == 0
+        assert time.monotonic() - began < 15
+        await gone(born, seconds=1)
+
+
+def client_of(env: Mapping[str, str], key: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{env['SAGE_PORT']}",
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=30,
+        trust_env=False,
+    )
+
+
+async def _a_second_one_is_refused(env: Mapping[str, str]) -> None:
+    command = (sys.executable, "-m", "app.cli", "up")
+    second = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
+    _, said = await second.communicate()
+    assert second.returncode == 1
+    assert (
+        said.decode()
+        == f"Error: another `sage up` runs on {env['SAGE_DATA_DIR']}: stop it, or set SAGE_DATA_DIR\n"
+    )
+
+
+async def _paste(line: str, key: str) -> str:
+    """What a shell and curl make of the line that is printed; the task's id."""
+    words = shlex.split(line.replace("$KEY", key))
+    assert words[:2] == ["curl", "-s"]
+    assert (words[3], words[5]) == ("-H", "-d")
+    name, _, value = words[4].partition(": ")
+    headers = {name: value, "Content-Type": "application/x-www-form-urlencoded"}  # as curl says
+    async with httpx.AsyncClient(trust_env=False) as client:
+        answer = await client.post(words[2], content=words[6], headers=headers)
+    assert json.loads(words[6])["scenario"]
+    assert answer.status_code in (200, 201, 202), answer.text
+    accepted: dict[str, Any] = answer.json()
+    return str(accepted["id"])
+
+
+async def _kill_each_part(up: Up, client: httpx.AsyncClient) -> None:
+    before = {name: up.part(name) for name in PARTS}
+    postgres = up.postgres()
+    for pid in (*before.values(), postgres):
+        os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(READY_SECONDS):
+        while not (await _is_ready(client) and _all_new(up, before)):  # noqa: ASYNC110  none of them rings
+            await asyncio.sleep(0.1)
+    assert up.postgres() != postgres
+
+
+async def _is_ready(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/readyz")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _all_new(up: Up, before: Mapping[str, int]) -> bool:
+    commands = {pid: command_of(pid) for pid in descendants(up.process.pid)}
+    now = {name: pid for name in before for pid, command in commands.items() if name in command}
+    return all(name in now and now[name] != pid for name, pid in before.items())
+
+
+async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while True:
+            found: dict[str, Any] = (await client.get(f"/v1/tasks/{task}")).json()
+            if found["state"] not in ("accepted", "running"):
+                return found
+            await asyncio.sleep(0.1)
