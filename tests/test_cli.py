@@ -1,0 +1,126 @@
+"""The command `sage`: what it offers, and how it fails."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import NullPool, create_engine, text
+
+from app.cli import main
+from app.db import keys
+from app.db.migrate import migrate
+from app.db.session import open_database
+from tests.processes import free_ports
+from tests.scripted import byte_tokenizer
+
+
+async def sage(*arguments: str, **env: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    command = (sys.executable, "-m", "app.cli", *arguments)
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+def test_the_trainers_commands_are_offered_beside_the_apps_own() -> None:
+    shown = CliRunner().invoke(main, ["--help"])
+    assert shown.exit_code == 0, shown.output
+    offered = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
+    assert offered == {"up", "serve", "worker", "migrate", "keys", "demo-apis", "bootstrap", "eval"}
+
+
+def test_a_wrong_setting_is_one_line_for_every_command_that_reads_them() -> None:
+    for command in (["up"], ["serve"], ["worker"], ["migrate"], ["keys", "create", "x"]):
+        shown = CliRunner().invoke(main, command, env={"SAGE_PORT": "http"})
+        assert (shown.exit_code, shown.output) == (1, "Error: SAGE_PORT='http': Expected `int`, got `str`\n"), (
+            command
+        )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SAGE_MODEL", "{tmp}/none", "SAGE_MODEL={tmp}/none: {tmp}/none has no config.json"),
+        ("SAGE_DATA_DIR", "{tmp}/file/data", "{tmp}/file/data cannot be written"),
+        ("SAGE_HOST", "192.0.2.1", "set SAGE_PORT"),
+        ("SAGE_PROMPT_PROFILE", "terse", "SAGE_PROMPT_PROFILE"),
+        ("DATABASE_URL", "postgresql://sage:hush@127.0.0.1:9/x", "Check DATABASE_URL"),
+        ("DATABASE_URL", "mysql://127.0.0.1/x", "only postgresql:// works"),
+    ],
+)
+async def test_up_refuses_in_one_line(variable: str, value: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = await sage("up", **_alone(tmp_path) | {variable: value.format(tmp=tmp_path)})
+    assert code == 1
+    assert said.format(tmp=tmp_path) in err
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert "hush" not in err
+
+
+async def test_up_tells_the_reason_of_a_part_that_does_not_start(tmp_path: Path, empty_database_url: str) -> None:
+    env = _alone(tmp_path) | {"DATABASE_URL": empty_database_url, "ENGINE_URLS": ""}
+    code, _, err = await sage("up", **env)
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith(f"Error: model-server does not start: the model in {tmp_path}/model cannot be loaded")
+
+
+async def test_up_refuses_a_database_of_a_newer_version(tmp_path: Path, empty_database_url: str) -> None:
+    migrate(empty_database_url)
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'from_the_future'"))
+    code, _, err = await sage("up", **_alone(tmp_path) | {"DATABASE_URL": empty_database_url})
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("Error: the database holds schema from_the_future")
+
+
+async def test_a_key_that_is_made_is_shown_once_and_good(empty_database_url: str) -> None:
+    code, out, err = await sage("keys", "create", "ops", "--scope", "tasks", DATABASE_URL=empty_database_url)
+    assert code == 0, err
+    async with open_database(empty_database_url) as database, database.sessions() as session:
+        key = await keys.by_secret(session, out.strip())
+    assert key is not None
+    assert (key.name, key.scopes) == ("ops", ["tasks"])
+
+
+async def test_a_key_for_an_unknown_project_is_refused(empty_database_url: str) -> None:
+    code, _, err = await sage("keys", "create", "ops", "--project", "none", DATABASE_URL=empty_database_url)
+    assert (code, err.count("\n")) == (1, 1)
+    assert "'none'" in err
+
+
+async def test_an_idle_worker_says_nothing_and_stops_when_told(tmp_path: Path) -> None:
+    env = {**os.environ, "SAGE_DATA_DIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "worker"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    async with asyncio.timeout(30):
+        while not (tmp_path / "broker" / "control").is_dir():  # noqa: ASYNC110  a folder rings no bell
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(2)  # it runs, and has nothing to do
+        assert worker.returncode is None
+        worker.terminate()
+        out, _ = await worker.communicate()
+    assert worker.returncode == 0
+    assert out.decode().strip() in ("", "worker: Warm shutdown (MainProcess)")
+
+
+def _alone(directory: Path) -> dict[str, str]:
+    """Settings with which `sage up` starts nothing but the API and the worker."""
+    byte_tokenizer(directory / "model")
+    port, engine = map(str, free_ports(2))
+    return {
+        "SAGE_DATA_DIR": str(directory / "data"),
+        "SAGE_MODEL": str(directory / "model"),
+        "SAGE_DEMO": "0",
+        "SAGE_PORT": port,
+        "SAGE_ENGINE_PORT": engine,
+        "ENGINE_URLS": "http://127.0.0.1:9",
+        "DATABASE_URL": "postgresql://127.0.0.1:9/x",
+    }

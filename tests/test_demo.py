@@ -1,0 +1,54 @@
+"""The demo project: what the bundled services say is what the project offers."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import uvicorn
+
+from app.apis.openapi import parse_document
+from app.db import apis, projects
+from app.db.session import Sessions
+from app.demo import PROJECT, first_task, register_demo
+from app.errors import ApiDocumentError
+from trainer.environments.office.documents import APP_NAMES
+from trainer.environments.office.services import create_services
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[str]:
+    app = create_services("token")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        await serving
+
+
+async def test_every_app_of_the_suite_is_offered_however_often_it_is_registered(
+    committed: Sessions, database_url: str, services: str
+) -> None:
+    async with committed.begin() as session:
+        project = await projects.create(session, PROJECT)
+    for _ in range(2):
+        await register_demo(database_url, services)
+    async with committed() as session:
+        rows = await apis.of_project(session, project.id)
+    assert sorted(row.name for row in rows) == sorted(APP_NAMES)
+    for row in rows:
+        assert row.source == f"{services}/sites/0/{row.name}/openapi.json"
+        assert parse_document(row.name, row.document, source=row.source).digest == row.digest
+
+
+async def test_services_that_are_down_are_named(database_url: str) -> None:
+    with pytest.raises(ApiDocumentError, match=r"http://127\.0\.0\.1:9/sites/0/calendar"):
+        await register_demo(database_url, "http://127.0.0.1:9")
+
+
+def test_every_line_to_paste_carries_the_key() -> None:
+    lines = [line for line in first_task("http://h:1") if "curl" in line]
+    assert len(lines) == 3
+    for line in lines:
+        assert '-H "Authorization: Bearer $KEY"' in line
