@@ -38,7 +38,7 @@ async def engine_process(model: Path, device: torch.device) -> AsyncIterator[str
 
 
 async def _until_healthy(url: str, process: asyncio.subprocess.Process) -> None:
-    async with httpx.AsyncClient(timeout=5) as client:
+    async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
         for _ in range(int(_SECONDS / 0.2)):
             if process.returncode is not None:
                 raise EngineError(f"the model server ended with code {process.returncode} before it was ready")

@@ -15,10 +15,17 @@ from trainer.seed_policy.train import Recipe
 @click.command("bootstrap")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
-    "--work", type=click.Path(path_type=Path), default=".bootstrap", show_default=True, help="resumes here"
+    "--work",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=".bootstrap",
+    show_default=True,
+    help="resumes here",
 )
 @click.option("--seed", default=Recipe().seed, show_default=True)
-@click.option("--scenarios", type=click.IntRange(100), default=4000, show_default=True, help="to demonstrate")
+@click.option("--scenarios", default=4000, show_default=True, help="to demonstrate, in hundreds")
+@click.option(
+    "--drill-steps", type=click.IntRange(1), default=Recipe().drill_steps, show_default=True, help="twice"
+)
 @click.option("--steps", type=click.IntRange(1), default=Recipe().steps, show_default=True, help="of training")
 @click.option("--tokens", type=click.IntRange(1024), default=Recipe().tokens, show_default=True, help="per step")
 @click.option("--exam", type=click.IntRange(1), default=200, show_default=True, help="held-out scenarios")
@@ -29,6 +36,7 @@ def bootstrap_command(  # noqa: PLR0913 - the command's options
     work: Path,
     seed: int,
     scenarios: int,
+    drill_steps: int,
     steps: int,
     tokens: int,
     exam: int,
@@ -42,7 +50,7 @@ def bootstrap_command(  # noqa: PLR0913 - the command's options
     plan = Plan(
         work=work,
         out=out,
-        recipe=Recipe(seed=seed, steps=steps, tokens=tokens),
+        recipe=Recipe(seed=seed, drill_steps=drill_steps, steps=steps, tokens=tokens),
         scenarios=scenarios,
         exam=exam,
         processes=processes,

@@ -1,14 +1,11 @@
 """Makes the seed policy from nothing: tokenizer, demonstrations, training, examination, model directory.
 
-Every stage leaves its result in the work directory and is skipped where that is there already, so an interrupted
-run goes on where it was, and a stage may run on another machine.
+Every stage but the examination leaves its result in the work directory and is skipped where that is there already,
+so an interrupted run goes on where it was, and a stage may run on another machine.
 """
 
 import asyncio
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -29,14 +26,23 @@ from trainer.environments.office.vocabulary import vocabulary
 from trainer.evaluate import Metrics, measure
 from trainer.examine import examine
 from trainer.seed_policy.card import Making, card
-from trainer.seed_policy.demonstrations import LIMITS, Classroom
-from trainer.seed_policy.samples import load_samples, save_samples
+from trainer.seed_policy.chunks import CHUNK, chunk_files, make_chunks
+from trainer.seed_policy.demonstrations import LIMITS
+from trainer.seed_policy.samples import load_samples
 from trainer.seed_policy.syntax import PIECES
 from trainer.seed_policy.tokenizer import build_tokenizer, save_tokenizer
-from trainer.seed_policy.train import MAX_LENGTH, Recipe, new_model, read_record, train, write_drill_words
+from trainer.seed_policy.train import (
+    MAX_LENGTH,
+    Recipe,
+    is_trained,
+    new_model,
+    read_record,
+    train,
+    write_drill_words,
+)
 
-CHUNK = 100  # scenarios in one file of demonstrations
 _EXAM_SEED = 7
+_RECIPE = "recipe.json"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +59,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(work: Path, recipe: Recipe) -> None:
-    """The tokenizer, and the words to drill."""
-    if (work / "tokenizer.json").exists():
-        return
+    """The tokenizer, and the words to drill. Raises InvalidError if `work` was begun with another recipe."""
     work.mkdir(parents=True, exist_ok=True)
+    _agree(work / _RECIPE, recipe)
+    if (work / "config.json").exists():  # what is written last
+        return
     words = vocabulary()
     actions = {template.function.partition("_by_")[0] for template in TEMPLATES}
     tokenizer = build_tokenizer([*words, *actions, *PIECES])
@@ -65,22 +72,10 @@ def prepare(work: Path, recipe: Recipe) -> None:
     new_model(recipe, tokenizer).config.save_pretrained(work)
 
 
-def demonstrate(plan: Plan) -> None:
-    """The demonstrations, one file a chunk, several chunks at once."""
-    missing = list(_missing(plan))
-    with (
-        ProcessPoolExecutor(plan.processes, get_context("spawn")) as pool,
-        tqdm(total=plan.scenarios, initial=plan.scenarios - CHUNK * len(missing), desc="demonstrations") as bar,
-    ):
-        for _ in pool.map(_chunk, [plan.work] * len(missing), [plan.recipe.seed] * len(missing), missing):
-            bar.update(CHUNK)
-
-
 def teach(plan: Plan) -> None:
     """The weights."""
-    if (plan.work / "model" / "config.json").exists():
-        return
-    train(plan.work, plan.recipe, plan.device)
+    if not is_trained(plan.work):
+        train(plan.work, plan.recipe, plan.device)
 
 
 async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
@@ -105,9 +100,11 @@ async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
 
 
 def bootstrap(plan: Plan) -> tuple[Metrics, Metrics]:
-    """All stages. Raises InvalidError if the demonstrations are too few to be taught from."""
+    """All stages. Raises InvalidError if the scenarios are too few, or the work was begun in another way."""
+    if plan.scenarios < CHUNK or plan.scenarios % CHUNK:
+        raise InvalidError(f"{plan.scenarios} scenarios cannot be taught from: give a multiple of {CHUNK}")
     prepare(plan.work, plan.recipe)
-    demonstrate(plan)
+    make_chunks(plan.work, plan.recipe.seed, plan.scenarios // CHUNK, plan.processes)
     teach(plan)
     assemble(plan)
     metrics = asyncio.run(examine_on_test(plan))
@@ -125,34 +122,22 @@ def assemble(plan: Plan) -> None:
     (plan.out / "README.md").write_text("---\nprompt_profile: compact\n---\n")
 
 
-def _missing(plan: Plan) -> Iterator[int]:
-    if plan.scenarios < CHUNK:
-        raise InvalidError(f"{plan.scenarios} scenarios are too few to teach from: give at least {CHUNK}")
-    for index in range(plan.scenarios // CHUNK):
-        if not _chunk_file(plan.work, index).exists():
-            yield index
-
-
-def _chunk_file(work: Path, index: int) -> Path:
-    return work / f"demonstrations-{index:04}.npz"
-
-
-def _chunk(work: Path, seed: int, index: int) -> None:
-    """Runs in a process of its own."""
-
-    async def run() -> None:
-        scenarios = OfficeEnvironment().scenarios("train", CHUNK, seed * 100_000 + index)
-        async with ForkedSandbox() as sandbox:
-            kept = await Classroom(ChatTokenizer.load(work), sandbox).demonstrate(scenarios, seed)
-        save_samples(kept.samples, _chunk_file(work, index))
-
-    asyncio.run(run())
+def _agree(path: Path, recipe: Recipe) -> None:
+    """What is in the work directory is of one recipe; two would be mixed without a word."""
+    if not path.exists():
+        path.write_bytes(msgspec.json.encode(recipe))
+        return
+    begun = msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=Recipe))
+    other = [name for name, value in msgspec.structs.asdict(recipe).items() if begun[name] != value]
+    if other:
+        was = ", ".join(f"{name}={begun[name]}" for name in other)
+        raise InvalidError(f"{path.parent} was begun with {was}: go on so, or name another work directory")
 
 
 def _making(plan: Plan) -> Making:
     return Making(
         command=plan.command,
         training=read_record(plan.work),
-        demonstrations=len(load_samples(sorted(plan.work.glob("demonstrations-*.npz")))),
+        demonstrations=len(load_samples(chunk_files(plan.work))),
         recipe=plan.recipe,
     )

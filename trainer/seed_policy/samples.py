@@ -1,6 +1,7 @@
 """Samples on disk: a few megabytes for millions of tokens."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,8 @@ def load_samples(paths: Iterable[Path]) -> list[Sample]:
 
 def _load(path: Path) -> list[Sample]:
     with np.load(path) as stored:
-        ends = np.cumsum(stored["lengths"])[:-1]
-        ids, sampled = np.split(stored["ids"], ends), np.split(stored["sampled"], ends)
-    return [Sample(tuple(a.tolist()), tuple(b.tolist())) for a, b in zip(ids, sampled, strict=True)]
+        ids, sampled, ends = stored["ids"], stored["sampled"], np.cumsum(stored["lengths"]).tolist()
+    return [
+        Sample(tuple(ids[start:end].tolist()), tuple(sampled[start:end].tolist()))
+        for start, end in pairwise([0, *ends])
+    ]

@@ -37,6 +37,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     layers: int = 6
     heads: int = 5  # of 32: the smallest head that vLLM serves
     mlp: int = 448
+    drills: int = 40_000  # of each kind, to draw from
     drill_steps: int = 1000
     steps: int = 6000
     tokens: int = 32_768  # per step
@@ -82,7 +83,7 @@ def train(work: Path, recipe: Recipe, device: torch.device) -> None:
     model = new_model(recipe, tokenizer)
     Module.to(model, device)
     for name, pairs in (("drill-short", (1, 4)), ("drill-long", (3, 16))):
-        samples = drills(tokenizer, words, 40_000, pairs, recipe.seed)
+        samples = drills(tokenizer, words, recipe.drills, pairs, recipe.seed)
         _phase(work, name, model, samples, recipe, recipe.drill_steps)
     demonstrations = load_samples(sorted(work.glob("demonstrations-*.npz")))
     _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
@@ -91,6 +92,11 @@ def train(work: Path, recipe: Recipe, device: torch.device) -> None:
         parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=_machine(device)
     )
     (work / _RECORD).write_bytes(msgspec.json.encode(record))
+
+
+def is_trained(work: Path) -> bool:
+    """The record is written last: where it is, the model is whole."""
+    return (work / _RECORD).exists()
 
 
 def read_record(work: Path) -> Record:

@@ -1,0 +1,134 @@
+"""Demonstrations come out of the real loop: what is kept was judged a success, and chains pass on skills."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from app.engine.tokenizer import ChatTokenizer
+from app.sandbox.host import ForkedSandbox
+from trainer.environment import Scenario
+from trainer.environments.office.distractors import distractors
+from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.scenarios import site_of
+from trainer.environments.office.split import templates_of
+from trainer.seed_policy.bootstrap import prepare
+from trainer.seed_policy.demonstrations import Classroom, Kept
+from trainer.seed_policy.samples import load_samples, save_samples
+from trainer.seed_policy.train import MAX_LENGTH, Recipe
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    work = tmp_path_factory.mktemp("seed")
+    prepare(work, Recipe(hidden=32, heads=1, layers=1, mlp=32))
+    return ChatTokenizer.load(work)
+
+
+@pytest.fixture(scope="module")
+async def classroom(tokenizer: ChatTokenizer) -> AsyncIterator[Classroom]:
+    async with ForkedSandbox() as sandbox:
+        yield Classroom(tokenizer, sandbox)
+
+
+@pytest.fixture(scope="module")
+async def kept(classroom: Classroom) -> Kept:
+    return await classroom.demonstrate(scenarios(), seed=1)
+
+
+def scenarios(count: int = 20) -> Sequence[Scenario]:
+    return OfficeEnvironment().scenarios("train", count, seed=31)
+
+
+@pytest.fixture(scope="module")
+def texts(kept: Kept, tokenizer: ChatTokenizer) -> list[str]:
+    return [tokenizer.decode(sample.ids) for sample in kept.samples]
+
+
+async def test_the_expert_is_kept_and_fits_the_policy(kept: Kept) -> None:
+    assert kept.tried == 60
+    assert len(kept.samples) >= 57
+    assert max(len(sample.ids) for sample in kept.samples) < MAX_LENGTH
+
+
+async def test_only_successes_are_kept(classroom: Classroom) -> None:
+    """An instruction that speaks of another world than its own can be followed, but not fulfilled."""
+    first, second = OfficeEnvironment(site=5).scenarios("train", 2, seed=3)
+    tasks = [
+        type(task)(task.id, task.instruction, scenario=task.scenario, variables=other.variables)
+        for task, other in zip(first.tasks, second.tasks, strict=True)
+    ]
+    astray = Scenario(first.id, first.template, first.seed, tuple(tasks))
+    kept = await classroom.demonstrate([astray], seed=0)
+    assert (len(kept.samples), kept.tried) == (0, 3)
+
+
+async def test_what_is_learned_is_what_the_expert_said_and_no_more(kept: Kept, tokenizer: ChatTokenizer) -> None:
+    for sample in kept.samples:
+        said = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if own])
+        heard = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if not own])
+        assert said.endswith(")\n```<|end|>")
+        assert "apis.supervisor.complete_task(" in said
+        assert "<|user|>" not in said
+        assert said.count("<|end|>") == heard.count("<|assistant|>")
+
+
+async def test_the_same_seed_gives_the_same_samples_and_another_gives_others(
+    classroom: Classroom, kept: Kept
+) -> None:
+    again = await classroom.demonstrate(scenarios(), seed=1)
+    assert again.samples == kept.samples
+    assert (await classroom.demonstrate(scenarios(), seed=2)).samples != kept.samples
+
+
+async def test_a_chain_uses_in_its_second_task_what_it_wrote_in_its_first(
+    texts: list[str],
+) -> None:
+    asked = {task.instruction: index for each in scenarios() for index, task in enumerate(each.tasks)}
+    used: dict[int, list[bool]] = {0: [], 1: [], 2: []}
+    for text in texts:
+        prompt = text.removeprefix("<|user|>").partition("<|end|>")[0]
+        used[asked[prompt.split("\n")[0]]].append("Use the skill." in text)
+    assert not any(used[0])
+    assert sum(used[1]) >= 0.8 * len(used[1])
+    assert sum(used[2]) >= 0.8 * len(used[2])
+
+
+async def test_mistakes_are_made_and_repaired(texts: list[str]) -> None:
+    repaired = [text for text in texts if "Repair the skill." in text]
+    assert len(repaired) >= 1
+    for text in repaired:
+        before, _, after = text.rpartition("Repair the skill.")
+        assert "Error: " in before
+        assert "Error: " not in after
+
+
+async def test_skills_that_do_not_fit_are_offered_and_left_alone(texts: list[str]) -> None:
+    offered = [text for text in texts if "\nskills:\n" in text.partition("<|end|>")[0]]
+    left = [text for text in offered if "Use the skill." not in text]
+    assert len(left) >= 5
+    for text in left:
+        assert "Write a skill." in text or "Repair the skill." in text or "Solve it directly." in text
+
+
+def test_skills_that_do_not_fit_are_never_those_of_held_out_templates() -> None:
+    held_out = {template.function for split in ("validation", "test") for template in templates_of(split)}
+    taught = {template.function for template in templates_of("train")} - held_out
+    rng, seen = Random(4), set[str]()
+    for chosen in scenarios(60):
+        seen |= {offer.name for offer in distractors(chosen.tasks[0].instruction, site_of(chosen), rng, count=3)}
+    assert len(seen) > 40
+    assert seen <= taught
+
+
+def test_samples_survive_the_disk(kept: Kept, tmp_path: Path) -> None:
+    save_samples(kept.samples[:5], tmp_path / "a.npz")
+    save_samples(kept.samples[5:], tmp_path / "b.npz")
+    assert load_samples([tmp_path / "a.npz", tmp_path / "b.npz"]) == kept.samples
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
+
+
+def test_no_samples_are_no_samples_on_disk_either(tmp_path: Path) -> None:
+    save_samples([], tmp_path / "none.npz")
+    assert load_samples([tmp_path / "none.npz"]) == []
