@@ -22,7 +22,7 @@ from trainer.seed_policy.train import Recipe
     help="resumes here",
 )
 @click.option("--seed", default=Recipe().seed, show_default=True)
-@click.option("--scenarios", default=4000, show_default=True, help="to demonstrate, in hundreds")
+@click.option("--scenarios", default=8000, show_default=True, help="to demonstrate, in hundreds")
 @click.option(
     "--drill-steps", type=click.IntRange(1), default=Recipe().drill_steps, show_default=True, help="twice"
 )

@@ -38,10 +38,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     heads: int = 5  # of 32: the smallest head that vLLM serves
     mlp: int = 448
     drills: int = 40_000  # of each kind, to draw from
-    drill_steps: int = 1000
+    drill_steps: int = 300
     steps: int = 6000
-    tokens: int = 32_768  # per step
-    lr: float = 2e-3
+    tokens: int = 16_384  # per step
+    lr: float = 1e-3
 
 
 def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
