@@ -6,9 +6,9 @@ scenario are submitted one after the other, each in a world of its own, and the 
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -20,6 +20,8 @@ from trainer.evaluate import TaskResult
 
 _SITES = 7_000_000  # beyond any that scenarios draw for training
 _POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 1800.0  # for one task, its wait in the queue included
+_T = TypeVar("_T")
 _ENDED = {"done", "failed", "cancelled"}
 
 
@@ -60,7 +62,18 @@ async def sit(exam: Exam, report: Callable[[int], object]) -> list[TaskResult]:
             for number, project in enumerate(projects)
             for scenario in await proctor.scenarios(number, exam.scenarios // exam.sites)
         ]
-        return [each for results in await asyncio.gather(*(one(*paper) for paper in papers)) for each in results]
+        return [each for results in await _all(one(*paper) for paper in papers) for each in results]
+
+
+async def _all(sittings: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Their results in order. The first failure ends the others: what they work on is about to be removed."""
+    running = [asyncio.create_task(sitting) for sitting in sittings]
+    try:
+        return await asyncio.gather(*running)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 class _Proctor:
@@ -91,11 +104,13 @@ class _Proctor:
             for number, name in enumerate(names):
                 await self._ask(self._server, "POST", "/v1/projects", {"name": name})
                 made.append(name)
-                await asyncio.gather(*(self._add_api(name, app, _SITES + number) for app in APP_NAMES))
+                await _all(self._add_api(name, app, _SITES + number) for app in APP_NAMES)
             yield names
-        finally:
-            for name in made:
-                await self._ask(self._server, "DELETE", f"/v1/projects/{name}")
+        except BaseException:
+            await self._remove(made)  # what went wrong first is what there is to say
+            raise
+        if left := await self._remove(made):
+            raise ExamError(f"could not remove the projects {', '.join(left)}: DELETE /v1/projects/NAME does")
 
     async def scenarios(self, number: int, count: int) -> list[dict[str, Any]]:
         exam = self._exam
@@ -119,12 +134,23 @@ class _Proctor:
         await self._ask(self._server, "POST", "/v1/feedback", feedback)
         return _result(scenario, task, success=verdict["success"])
 
+    async def _remove(self, names: Sequence[str]) -> list[str]:
+        """Those that could not be removed."""
+        left = []
+        for name in names:
+            try:
+                await self._ask(self._server, "DELETE", f"/v1/projects/{name}")
+            except ExamError:
+                left.append(name)
+        return left
+
     async def _until_ended(self, task_id: str) -> dict[str, Any]:
-        while True:
+        for _ in range(int(_PATIENCE_SECONDS / _POLL_SECONDS)):
             task: dict[str, Any] = await self._ask(self._server, "GET", f"/v1/tasks/{task_id}")
             if task["state"] in _ENDED:
                 return task
             await asyncio.sleep(_POLL_SECONDS)
+        raise ExamError(f"task {task_id} does not end: GET /readyz tells which part of the server is not ready")
 
     async def _add_api(self, project: str, app: str, site: int) -> None:
         url = f"{self._exam.services}/sites/{site}/{app}/openapi.json"
@@ -135,9 +161,23 @@ class _Proctor:
             answer = await client.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise ExamError(f"{client.base_url} does not answer: {error or type(error).__name__}") from error
+        place = f"{method} {answer.request.url.copy_with(query=None)}"
         if not answer.is_success:
-            raise ExamError(f"{method} {client.base_url}{path} answers {answer.status_code}: {answer.text[:300]}")
-        return answer.json() if answer.content else None
+            raise ExamError(f"{place} answers {answer.status_code}: {_why(answer)}")
+        try:
+            return answer.json() if answer.content else None
+        except ValueError as error:
+            raise ExamError(f"{place} does not answer in JSON: is that the right address?") from error
+
+
+def _why(answer: httpx.Response) -> str:
+    """The reason in words, where the answer is one of ours."""
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    reason = body.get("detail") or body.get("message") if isinstance(body, dict) else None
+    return " ".join(str(reason or answer.text).split())[:300]
 
 
 def _result(scenario: dict[str, Any], task: dict[str, Any], *, success: bool) -> TaskResult:

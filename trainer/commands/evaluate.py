@@ -36,7 +36,9 @@ class Sitting(msgspec.Struct, frozen=True):
 @click.option("--at-once", type=click.IntRange(1), default=16, show_default=True, help="tasks in flight")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--library", type=click.Choice(["on", "off", "both"]), default="both", show_default=True)
-@click.option("--json", "out", type=click.Path(path_type=Path), help="where to write all results")
+@click.option(
+    "--json", "out", type=click.Path(path_type=Path, dir_okay=False, writable=True), help="file for all results"
+)
 def evaluate(  # noqa: PLR0913 - the command's options
     key: str,
     url: str,
@@ -52,6 +54,8 @@ def evaluate(  # noqa: PLR0913 - the command's options
     """Let a running server sit held-out scenarios over REST, and report what it can do."""
     if scenarios % sites:
         raise click.BadParameter(f"{scenarios} scenarios cannot be spread evenly over {sites} sites")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
     sittings = {}
     for each in ("on", "off") if library == "both" else (library,):
         exam = Exam(

@@ -1,0 +1,124 @@
+"""The server and the demo APIs on sockets of this process; behind the server's API works the scripted expert."""
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import msgspec
+import uvicorn
+
+from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.api.edge import create_app
+from app.api.feed import EventFeed
+from app.api.parts import Parts
+from app.db import keys
+from app.db.session import Sessions
+from app.records import Offer
+from app.runner.carry_out import Desk
+from app.runner.runner import Pace, Runner
+from app.sandbox.host import ForkedSandbox
+from app.settings import Settings
+from app.skills.library import Library
+from tests.scripted import ScriptedEngine, byte_tokenizer
+from trainer.environments.office.expert import Expert
+from trainer.environments.office.scenarios import draw, site_of
+from trainer.environments.office.services import create_services
+from trainer.environments.office.site import Site
+from trainer.exam import Exam
+
+TOKEN = "the token of the demo APIs"
+SCENARIOS, SITES = 2, 2
+_FIRST_SITE = 7_000_000
+_MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
+_OFFER = re.compile(r"(?P<signature>(?P<name>\w+)\(.*\) -> \w+): (?P<instruction>.+)")
+
+
+class Hall(msgspec.Struct, frozen=True):
+    """What an exam needs to know."""
+
+    exam: Exam
+    sessions: Sessions
+    tasks_key: str  # one without the right to make projects
+
+
+class ExpertPolicy:
+    """Answers from the prompt alone, as a model would. Only which site it is at, it knows from the instruction."""
+
+    def __init__(self) -> None:
+        drawn = [
+            each
+            for number in range(SITES)
+            for each in draw("test", SCENARIOS // SITES, number, site=_FIRST_SITE + number)
+        ]
+        self._sites: dict[str, Site] = {task.instruction: site_of(each) for each in drawn for task in each.tasks}
+
+    def __call__(self, prompt: str, turn: int) -> str:
+        opening, *observations = (text for role, text in _MESSAGE.findall(prompt) if role == "user")
+        instruction, *lines = opening.split("\n")
+        offers = [_offer(found) for line in lines if (found := _OFFER.fullmatch(line))]
+        expert = Expert(self._sites[instruction], instruction, offers, rng=Random(0))
+        said = [expert.next_turn(observations[:count]) for count in range(turn + 1)]
+        return said[-1]
+
+
+def _offer(found: re.Match[str]) -> Offer:
+    name, signature, instruction = found["name"], found["signature"], found["instruction"]
+    return Offer(skill_id=uuid4(), name=name, version=1, signature=signature, source="", instruction=instruction)
+
+
+@asynccontextmanager
+async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> AsyncIterator[Hall]:
+    async with sessions.begin() as session:
+        _, admin = await keys.create(session, "examiner", ["admin"])
+        _, tasks = await keys.create(session, "user", ["tasks"])
+    tokenizer = byte_tokenizer(directory)
+
+    @asynccontextmanager
+    async def open_parts() -> AsyncIterator[Parts]:
+        async with (
+            ForkedSandbox() as sandbox,
+            httpx.AsyncClient(trust_env=False) as client,
+            EventFeed(database_url, ping_seconds=1.0) as feed,
+        ):
+            engine = ScriptedEngine(tokenizer, script=ExpertPolicy())
+            agent = Agent(
+                engine, tokenizer, Compact(), sandbox, RolloutLimits(turn_tokens=2000)
+            )  # of one byte each
+            library = Library(sessions)
+            desk = Desk(sessions, agent, library, client, Settings())
+            async with Runner(sessions, desk.carry_out, Pace(at_once=4, poll_seconds=0.1)) as runner:
+                yield Parts(sessions=sessions, feed=feed, work=runner, library=library, client=client, probes={})
+
+    async with serving(create_app(open_parts)) as server, serving(create_services(TOKEN)) as services:
+        exam = Exam(
+            server=server,
+            key=admin,
+            services=services,
+            admin_token=TOKEN,
+            scenarios=SCENARIOS,
+            sites=SITES,
+            at_once=4,
+        )
+        yield Hall(exam, sessions, tasks)
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """Its URL, on a port the system chose."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, ws="none", log_level="critical"))
+        running = asyncio.create_task(server.serve([listener]))
+        while not server.started and not running.done():  # noqa: ASYNC110  it rings no bell
+            await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        await running
