@@ -16,6 +16,7 @@ import pytest
 
 from app.db import keys, projects
 from app.db.session import Sessions
+from tests.processes import free_ports
 from tests.scripted import byte_tokenizer
 
 FRESH = """
@@ -37,14 +38,14 @@ print("light")
 """
 
 
-def environment(directory: Path, database_url: str, port: int = 8000) -> dict[str, str]:
+def environment(directory: Path, database_url: str, port: int = 0) -> dict[str, str]:
     byte_tokenizer(directory)
     return {
         **os.environ,
         "DATABASE_URL": database_url,
         "ENGINE_URLS": "http://127.0.0.1:9",
         "SAGE_MODEL": str(directory),
-        "SAGE_PORT": str(port),
+        "SAGE_PORT": str(port or free_ports(1)[0]),
     }
 
 
