@@ -147,7 +147,7 @@ async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(office: Offi
     with pytest.raises(Exception, match="no longer held"):
         await journal.sampled(0, turn)
     with pytest.raises(Exception, match="no longer held"):
-        await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), True)
+        await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), False)
     assert (await journal.origin()).recorded == ()
 
 

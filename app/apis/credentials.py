@@ -1,9 +1,12 @@
 """What proves to an API who is calling. It is put in at the gateway, and never seen by the agent's code."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from app.records import Json
+
+_TELLING = re.compile(r"passw|passphrase|secret|token|api_?key|authorization|credential|\bpin\b", re.IGNORECASE)
 
 
 class Credentials(Protocol):
@@ -30,6 +33,19 @@ def secrets(headers: Mapping[str, str]) -> list[str]:
     """
     found = {part for value in headers.values() for part in (value, value.rpartition(" ")[2]) if part}
     return sorted(found, key=len, reverse=True)
+
+
+def mask(value: Json) -> Json:
+    """The same value with what stands under a telling name (password, token, ...) replaced by ***.
+
+    >>> mask({"user": "iris", "password": "1234", "auth": {"access_token": "ab"}})
+    {'user': 'iris', 'password': '***', 'auth': {'access_token': '***'}}
+    """
+    if isinstance(value, list):
+        return [mask(each) for each in value]
+    if isinstance(value, dict):
+        return {name: "***" if _TELLING.search(name) and each else mask(each) for name, each in value.items()}
+    return value
 
 
 def scrub(value: Json, hidden: Sequence[str]) -> Json:

@@ -1,5 +1,6 @@
 """The journal of API calls, in the database: a row before a call goes out, completed when its result is in."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -50,6 +51,21 @@ async def end(session: AsyncSession, task_id: UUID, call: Call) -> None:
         .where(models.TaskCall.task_id == task_id, models.TaskCall.seq == call.seq)
         .values(record=pack(call))
     )
+
+
+async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequence[Call]) -> None:
+    """Repeatable calls, after they have come back: nothing had to be written before they went out.
+
+    ConflictError: the task is no longer the owner's, and another runner makes them again.
+    """
+    await leases.hold(session, task_id, owner)
+    for call in made:
+        known = {"api": call.api, "arguments": call.arguments, "repeatable": True, "record": pack(call)}
+        await session.execute(
+            insert(models.TaskCall)
+            .values(task_id=task_id, seq=call.seq, **known)
+            .on_conflict_do_update(index_elements=["task_id", "seq"], set_=known)
+        )
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:

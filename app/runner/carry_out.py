@@ -11,11 +11,12 @@ from sqlalchemy.exc import DBAPIError
 from app.agent.halt import Halt, ParkedError
 from app.agent.loop import Agent, Origin, run_rollout
 from app.apis.catalog import Catalog
+from app.apis.credentials import mask
 from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError, InvalidError, SandboxError
-from app.records import Offer, Policy, Stop, Task, Trajectory
+from app.records import Call, Offer, Policy, Stop, Task, Trajectory
 from app.runner.catalogs import Catalogs, tokens_of
 from app.runner.journal import TaskJournal, told_of
 from app.runner.score import score
@@ -178,7 +179,7 @@ class Desk:
             if not await leases.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
                 return
-            await trajectories.save(session, row.project_id, trajectory)
+            await trajectories.save(session, row.project_id, _masked(trajectory))
             await offers.record_uses(session, trajectory)
             await events.append(session, row.id, "done", _told(outcome))
 
@@ -187,6 +188,16 @@ class Desk:
         async with self.sessions.begin() as session:
             if await leases.finish(session, row.id, owner, outcome):
                 await events.append(session, row.id, "done", _told(outcome))
+
+
+def _masked(trajectory: Trajectory) -> Trajectory:
+    """Without the passwords and tokens that calls took and gave: what is kept may be read and trained on."""
+
+    def masked(call: Call) -> Call:
+        return msgspec.structs.replace(call, arguments=mask(call.arguments), result=mask(call.result))
+
+    turns = (msgspec.structs.replace(turn, calls=tuple(map(masked, turn.calls))) for turn in trajectory.turns)
+    return msgspec.structs.replace(trajectory, turns=tuple(turns))
 
 
 def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> leases.Outcome:

@@ -1,21 +1,26 @@
 """Writes down what a task does while it does it, so that another process can go on where this one died."""
 
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
 import msgspec
-import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.halt import Halt
 from app.agent.loop import Origin
 from app.agent.watcher import Watcher
+from app.apis.credentials import mask
 from app.db import calls, events, models, turns
 from app.db.session import Sessions
 from app.records import Call, Offer, Turn
 from app.sandbox.journal import InDoubt
 
-log = structlog.get_logger(__name__)
+_WAIT_SECONDS = 0.2  # that a repeatable call may stay unwritten, if others follow
 
 
 class TaskJournal(Watcher):
-    """Hears the rollout's turns and the gateway's calls. Each is committed before what it announces happens.
+    """Hears the rollout's turns and the gateway's calls. What may not happen twice is committed before it happens.
 
     Every write fails with ConflictError once another runner has taken the task up.
     """
@@ -27,6 +32,9 @@ class TaskJournal(Watcher):
         self._owner = owner
         self._lost: dict[int, calls.JournalCall] = {}
         self._offers: tuple[Offer, ...] = ()
+        self._repeatable: set[int] = set()  # calls in flight that may be made again
+        self._unwritten: list[Call] = []  # repeatable calls that have come back
+        self._written = time.monotonic()
 
     def offer(self, offers: tuple[Offer, ...]) -> None:
         """The skills whose use is to be told."""
@@ -51,38 +59,70 @@ class TaskJournal(Watcher):
         )
 
     async def sampled(self, index: int, turn: Turn) -> None:
+        told = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
         async with self._sessions.begin() as session:
             await turns.begin(session, self._task.id, self._owner, index, turn)
-            told = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
             await events.append(session, self._task.id, "turn", told)
 
     async def ended(self, index: int, turn: Turn) -> None:
-        async with self._sessions.begin() as session:
+        async with self._writing() as session:
             await turns.end(session, self._task.id, self._owner, index, turn)
-            if turn.outcome:
-                told = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
-                await events.append(session, self._task.id, "observation", told)
-            for use in turn.uses:
-                offer = next((each for each in self._offers if each.name == use.function), None)
-                if offer is not None and use.inherited:
-                    about = {"calls": use.calls, "returned": use.returned, "turn": index}
-                    await events.append(session, self._task.id, "skill", told_of("used", offer) | about)
+            if news := [*self._news_of(index, turn)]:
+                await events.append_all(session, self._task.id, news)
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
-        """Committed before the call goes out. Raises InDoubt for one that may have gone out already."""
+        """Committed before the call goes out, unless nothing is lost by making it again.
+
+        Raises InDoubt for one that may have gone out already.
+        """
         lost = self._lost.pop(call.seq, None)
         if lost is not None and not (lost.repeatable and repeatable and _same(lost, call)):
             raise InDoubt(lost.api)
-        async with self._sessions.begin() as session:
-            await calls.begin(session, self._task.id, self._owner, call, repeatable=repeatable)
+        if repeatable:
+            self._repeatable.add(call.seq)
+        else:
+            async with self._writing() as session:
+                await calls.begin(session, self._task.id, self._owner, call, repeatable=False)
         return None
 
     async def end(self, call: Call) -> None:
+        """A repeatable call may wait a moment to be written, but never beyond the next that is not."""
+        if call.seq in self._repeatable:
+            self._repeatable.discard(call.seq)
+            self._unwritten.append(call)
+            if time.monotonic() - self._written > _WAIT_SECONDS:
+                async with self._writing():
+                    pass
+            return
         async with self._sessions.begin() as session:
             await calls.end(session, self._task.id, call)
-            told = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": call.arguments}
-            about = {"error": call.error, "seconds": round(call.seconds, 4)}
-            await events.append(session, self._task.id, "call", told | about)
+            await events.append_all(session, self._task.id, [_news_of_call(call)])
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that begins with the calls which were not written so far."""
+        waiting, self._unwritten = self._unwritten, []
+        async with self._sessions.begin() as session:
+            if waiting:
+                await calls.record(session, self._task.id, self._owner, waiting)
+                await events.append_all(session, self._task.id, [_news_of_call(call) for call in waiting])
+            yield session
+        self._written = time.monotonic()
+
+    def _news_of(self, index: int, turn: Turn) -> Iterator[events.News]:
+        if turn.outcome:
+            told = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
+            yield events.News("observation", told)
+        for use in turn.uses:
+            offer = next((each for each in self._offers if each.name == use.function), None)
+            if offer is not None and use.inherited:
+                about = {"calls": use.calls, "returned": use.returned, "turn": index}
+                yield events.News("skill", told_of("used", offer) | about)
+
+
+def _news_of_call(call: Call) -> events.News:
+    told = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": mask(call.arguments)}
+    return events.News("call", told | {"error": call.error, "seconds": round(call.seconds, 4)})
 
 
 def told_of(what: str, offer: Offer) -> dict[str, str | int]:
