@@ -3,7 +3,7 @@
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from tests.scripted import ScriptedEngine, byte_tokenizer
+from trainer.environment import Scenario
 from trainer.environments.office.expert import Expert
 from trainer.environments.office.scenarios import draw, site_of
 from trainer.environments.office.services import create_services
@@ -53,13 +54,10 @@ class Hall(msgspec.Struct, frozen=True):
 class ExpertPolicy:
     """Answers from the prompt alone, as a model would. Only which site it is at, it knows from the instruction."""
 
-    def __init__(self) -> None:
-        drawn = [
-            each
-            for number in range(SITES)
-            for each in draw("test", SCENARIOS // SITES, number, site=_FIRST_SITE + number)
-        ]
-        self._sites: dict[str, Site] = {task.instruction: site_of(each) for each in drawn for task in each.tasks}
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self._sites: dict[str, Site] = {
+            task.instruction: site_of(each) for each in scenarios for task in each.tasks
+        }
 
     def __call__(self, prompt: str, turn: int) -> str:
         opening, *observations = (text for role, text in _MESSAGE.findall(prompt) if role == "user")
@@ -68,6 +66,12 @@ class ExpertPolicy:
         expert = Expert(self._sites[instruction], instruction, offers, rng=Random(0))
         said = [expert.next_turn(observations[:count]) for count in range(turn + 1)]
         return said[-1]
+
+
+def _drawn() -> list[Scenario]:
+    """What the exam will ask."""
+    count = SCENARIOS // SITES
+    return [each for site in range(SITES) for each in draw("test", count, site, site=_FIRST_SITE + site)]
 
 
 def _offer(found: re.Match[str]) -> Offer:
@@ -89,7 +93,7 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
             httpx.AsyncClient(trust_env=False) as client,
             EventFeed(database_url, ping_seconds=1.0) as feed,
         ):
-            engine = ScriptedEngine(tokenizer, script=ExpertPolicy())
+            engine = ScriptedEngine(tokenizer, script=ExpertPolicy(_drawn()))
             agent = Agent(
                 engine, tokenizer, Compact(), sandbox, RolloutLimits(turn_tokens=2000)
             )  # of one byte each

@@ -1,0 +1,106 @@
+"""Chains in practice worlds: what passes from task to task, and what never passes from chain to chain."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.records import Policy, Stop
+from app.sandbox.host import ForkedSandbox
+from app.skills.memory import MemoryLibrary
+from tests.exam_hall import ExpertPolicy
+from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
+from trainer.collect import Practice
+from trainer.environment import Scenario
+from trainer.environments.office.environment import OfficeEnvironment
+from trainer.evaluate import measure
+from trainer.examine import examine
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox() as opened:
+        yield opened
+
+
+@pytest.fixture
+def scenarios() -> Sequence[Scenario]:
+    return OfficeEnvironment().scenarios("test", 3, seed=5)
+
+
+class Rehearsal:
+    """A practice, and the engine it asks."""
+
+    def __init__(self, sandbox: ForkedSandbox, directory: Path, script: Script) -> None:
+        tokenizer = byte_tokenizer(directory)
+        self.engine = ScriptedEngine(tokenizer, script=script)
+        limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
+        agent = Agent(self.engine, tokenizer, Compact(), sandbox, limits)
+        self.practice = Practice(agent, OfficeEnvironment(), Policy("wise"))
+
+
+@pytest.fixture
+def rehearsal(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenario]) -> Rehearsal:
+    return Rehearsal(sandbox, tmp_path, ExpertPolicy(scenarios))
+
+
+async def test_a_chain_passes_its_skills_on(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
+    library = MemoryLibrary()
+    outcomes = await rehearsal.practice.run_chain(scenarios[0], library)
+    assert [each.verdict.success for each in outcomes] == [True, True, True]
+    assert [len(each.trajectory.turns) for each in outcomes] == [3, 2, 2]
+    assert [len(each.trajectory.offered) for each in outcomes] == [0, 1, 1]
+    assert len(library) == 1
+    assert [each.trajectory.task.instruction for each in outcomes] == [
+        task.instruction for task in scenarios[0].tasks
+    ]
+
+
+async def test_a_chain_without_a_library_starts_every_task_from_nothing(
+    rehearsal: Rehearsal, scenarios: Sequence[Scenario]
+) -> None:
+    outcomes = await rehearsal.practice.run_chain(scenarios[0], None)
+    assert [len(each.trajectory.turns) for each in outcomes] == [3, 3, 3]
+    assert [each.trajectory.offered for each in outcomes] == [(), (), ()]
+
+
+async def test_the_policy_of_the_practice_answers_with_a_seed_of_its_own_for_each_task(
+    rehearsal: Rehearsal, scenarios: Sequence[Scenario]
+) -> None:
+    outcomes = await rehearsal.practice.run_chain(scenarios[0], None, seed=7)
+    assert {each.trajectory.policy for each in outcomes} == {Policy("wise")}
+    assert set(rehearsal.engine.models) == {"wise"}
+    assert len({sampling.seed for sampling in rehearsal.engine.samplings}) == 9
+
+
+async def test_two_chains_of_one_scenario_never_share_a_skill(
+    rehearsal: Rehearsal, scenarios: Sequence[Scenario]
+) -> None:
+    results = await examine(rehearsal.practice, [scenarios[0]] * 3, library=True)
+    assert [each.offered for each in results] == [0, 1, 1] * 3
+
+
+async def test_an_exam_tells_how_each_task_went(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
+    done: list[int] = []
+    results = await examine(rehearsal.practice, scenarios, library=True, report=done.append)
+    assert done == [3, 3, 3]
+    assert [each.scenario for each in results] == [each.id for each in scenarios for _ in range(3)]
+    assert [(each.turns, each.used, each.wrote) for each in results] == [(3, 0, 1), (2, 1, 0), (2, 1, 0)] * 3
+    assert {each.stop for each in results} == {"completed"}
+    found = measure(results)
+    assert (found.tgc.mean, found.sgc.mean) == (100, 100)
+
+
+async def test_a_task_that_was_only_said_to_be_done_is_a_failure_and_leaves_no_skill(
+    sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenario]
+) -> None:
+    lazy = Rehearsal(sandbox, tmp_path, lambda *_: block("apis.supervisor.complete_task()"))
+    library = MemoryLibrary()
+    outcomes = await lazy.practice.run_chain(scenarios[0], library)
+    assert [each.trajectory.stop for each in outcomes] == [Stop.COMPLETED] * 3
+    assert not any(each.verdict.success for each in outcomes)
+    assert all(each.verdict.failures for each in outcomes)
+    assert len(library) == 0
