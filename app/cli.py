@@ -1,4 +1,7 @@
-"""The `sage` command. Commands of the trainer join through the entry-point group `sage.commands`."""
+"""The `sage` command. Commands of the trainer join through the entry-point group `sage.commands`.
+
+Each command imports its parts when it is called: all of them together take seconds, which `--help` need not wait.
+"""
 
 import asyncio
 import sys
@@ -6,17 +9,9 @@ import warnings
 from importlib.metadata import entry_points
 
 import click
-import uvicorn
-from celery.bin.celery import celery as celery_command
-from celery.platforms import SecurityWarning
 
-from app.db import keys, projects
-from app.db.session import open_database
 from app.errors import AppError
-from app.local_database import lend_database
-from app.ports import free_port
 from app.settings import Settings
-from app.up import up
 
 _STREAM_GRACE = 3  # seconds that open event streams get at shutdown
 
@@ -49,12 +44,18 @@ def main() -> None:
 @main.command("up")
 def up_command() -> None:
     """Run everything on this machine until Ctrl-C."""
+    from app.up import up  # noqa: PLC0415
+
     asyncio.run(up(Settings.from_env()))
 
 
 @main.command()
 def serve() -> None:
     """Run the API alone, on DATABASE_URL and ENGINE_URLS."""
+    import uvicorn  # noqa: PLC0415
+
+    from app.ports import free_port  # noqa: PLC0415
+
     settings = Settings.from_env()
     free_port(settings.host, settings.port, "SAGE_PORT")
     uvicorn.run(
@@ -71,6 +72,9 @@ def serve() -> None:
 @main.command()
 def worker() -> None:
     """Run the training worker."""
+    from celery.bin.celery import celery as celery_command  # noqa: PLC0415
+    from celery.platforms import SecurityWarning  # noqa: PLC0415
+
     Settings.from_env()  # a wrong one is told here, in one line
     warnings.simplefilter("ignore", SecurityWarning)  # in a container everyone is root
     arguments = ["--quiet", "-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
@@ -80,6 +84,8 @@ def worker() -> None:
 @main.command("migrate")
 def migrate_command() -> None:
     """Bring the database to the schema of this version."""
+    from app.local_database import lend_database  # noqa: PLC0415
+
     with lend_database(Settings.from_env()):
         click.echo("the database is up to date")
 
@@ -97,6 +103,9 @@ def keys_group() -> None:
 @click.option("--project", help="the only project the key is good for")
 def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
     """Make a key and show it, once."""
+    from app.db import keys, projects  # noqa: PLC0415
+    from app.db.session import open_database  # noqa: PLC0415
+    from app.local_database import lend_database  # noqa: PLC0415
 
     async def make(url: str) -> str:
         async with open_database(url) as database, database.sessions.begin() as session:

@@ -23,8 +23,8 @@ from trainer.engine_process import engine_process
 from trainer.evaluate import Metrics
 from trainer.seed_policy.bootstrap import Plan, bootstrap, prepare, teach
 from trainer.seed_policy.chunks import make_chunks
+from trainer.seed_policy.recipe import Recipe
 from trainer.seed_policy.samples import load_samples
-from trainer.seed_policy.train import Recipe
 
 TINY = Recipe(hidden=32, heads=1, layers=1, mlp=32, drills=300, drill_steps=2, steps=3, tokens=2048)
 

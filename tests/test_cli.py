@@ -124,3 +124,14 @@ def _alone(directory: Path) -> dict[str, str]:
         "ENGINE_URLS": "http://127.0.0.1:9",
         "DATABASE_URL": "postgresql://127.0.0.1:9/x",
     }
+
+
+async def test_help_waits_for_no_heavy_import() -> None:
+    program = (
+        "import sys\nfrom app.cli import main\nmain(['--help'], standalone_mode=False)\n"
+        "heavy = {'torch', 'transformers', 'litestar', 'sqlalchemy', 'celery', 'alembic'} & sys.modules.keys()\n"
+        "print(heavy or 'light')"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=subprocess.PIPE)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert out.decode().splitlines()[-1] == "light"

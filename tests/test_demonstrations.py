@@ -15,8 +15,8 @@ from trainer.environments.office.scenarios import site_of
 from trainer.environments.office.split import templates_of
 from trainer.seed_policy.bootstrap import prepare
 from trainer.seed_policy.demonstrations import Classroom, Kept
+from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.seed_policy.samples import load_samples, save_samples
-from trainer.seed_policy.train import MAX_LENGTH, Recipe
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from trainer.environments.office.site import Site
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 from trainer.seed_policy.bootstrap import prepare
+from trainer.seed_policy.recipe import Recipe
 from trainer.seed_policy.tokenizer import SPECIAL
-from trainer.seed_policy.train import Recipe
 
 TEXTS = (
     "",

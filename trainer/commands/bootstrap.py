@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from trainer.model import pick_device
 from trainer.report import table
-from trainer.seed_policy.bootstrap import Plan, bootstrap
-from trainer.seed_policy.train import Recipe
+from trainer.seed_policy.recipe import Recipe
 
 
 @click.command("bootstrap")
@@ -47,6 +45,10 @@ def bootstrap_command(  # noqa: PLR0913 - the command's options
 
     An interrupted run goes on where it was when it is called again with the same --work.
     """
+    # Imported here because torch takes seconds, which `sage --help` need not wait.
+    from trainer.model import pick_device  # noqa: PLC0415
+    from trainer.seed_policy.bootstrap import Plan, bootstrap  # noqa: PLC0415
+
     plan = Plan(
         work=work,
         out=out,

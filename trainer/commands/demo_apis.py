@@ -5,7 +5,6 @@ import click
 from app.ports import free_port
 from app.settings import Settings
 from trainer.demo_token import make_token
-from trainer.environments.office.server import serve
 
 
 @click.command()
@@ -13,5 +12,7 @@ from trainer.environments.office.server import serve
 @click.option("--port", default=8100, show_default=True)
 def demo_apis(host: str, port: int) -> None:
     """Serve the practice world's office suite over HTTP."""
+    from trainer.environments.office.server import serve  # noqa: PLC0415  all of Litestar: `--help` need not wait
+
     free_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")
     serve(host, port, make_token(Settings.from_env().data_dir))

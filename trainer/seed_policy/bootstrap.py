@@ -28,18 +28,11 @@ from trainer.examine import examine
 from trainer.seed_policy.card import Making, card
 from trainer.seed_policy.chunks import CHUNK, chunk_files, make_chunks
 from trainer.seed_policy.demonstrations import LIMITS
+from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.seed_policy.samples import load_samples
 from trainer.seed_policy.syntax import PIECES
 from trainer.seed_policy.tokenizer import build_tokenizer, save_tokenizer
-from trainer.seed_policy.train import (
-    MAX_LENGTH,
-    Recipe,
-    is_trained,
-    new_model,
-    read_record,
-    train,
-    write_drill_words,
-)
+from trainer.seed_policy.train import is_trained, new_model, read_record, train, write_drill_words
 
 _EXAM_SEED = 7
 _RECIPE = "recipe.json"

@@ -6,7 +6,8 @@ import msgspec
 
 from trainer.evaluate import Metrics
 from trainer.report import table
-from trainer.seed_policy.train import Recipe, Record
+from trainer.seed_policy.recipe import Recipe
+from trainer.seed_policy.train import Record
 
 _TEXT = """---
 license: apache-2.0

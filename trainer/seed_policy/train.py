@@ -20,28 +20,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 from trainer.batch import Sample
 from trainer.model import pick_device
 from trainer.seed_policy.drill import drills
+from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.seed_policy.samples import load_samples
 from trainer.seed_policy.tokenizer import END, PAD
 from trainer.sft import SftSettings, Step, train_sft
 
-MAX_LENGTH = 2048
 _DRILL_WORDS = "drill_words.json"
 _RECORD = "training.json"
-
-
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """Size and schooling of the seed policy."""
-
-    seed: int = 0
-    hidden: int = 160
-    layers: int = 6
-    heads: int = 5  # of 32: the smallest head that vLLM serves
-    mlp: int = 448
-    drills: int = 40_000  # of each kind, to draw from
-    drill_steps: int = 300
-    steps: int = 6000
-    tokens: int = 16_384  # per step
-    lr: float = 1e-3
 
 
 def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
