@@ -19,8 +19,8 @@ from trainer.environments.office.documents import APP_NAMES
 from trainer.evaluate import TaskResult
 
 _SITES = 7_000_000  # beyond any that scenarios draw for training
-_POLL_SECONDS = 0.1
-_PATIENCE_SECONDS = 1800.0  # for one task, its wait in the queue included
+_TRIES = 100  # to hear of a task's end, where its stream breaks off
+_PAUSE_SECONDS = 1.0  # between them
 _T = TypeVar("_T")
 _ENDED = {"done", "failed", "cancelled"}
 
@@ -45,7 +45,10 @@ class Exam(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def sit(exam: Exam, report: Callable[[int], object]) -> list[TaskResult]:
-    """All results; `report` hears of each task that ends. Raises ExamError."""
+    """All results; `report` hears 0 when the first task is about to be sent, and 1 of each that ends.
+
+    Raises ExamError.
+    """
     seats = asyncio.Semaphore(exam.at_once)
     async with _Proctor.open(exam) as proctor, proctor.projects(exam.sites) as projects:
 
@@ -62,6 +65,7 @@ async def sit(exam: Exam, report: Callable[[int], object]) -> list[TaskResult]:
             for number, project in enumerate(projects)
             for scenario in await proctor.scenarios(number, exam.scenarios // exam.sites)
         ]
+        report(0)
         return [each for results in await _all(one(*paper) for paper in papers) for each in results]
 
 
@@ -127,12 +131,23 @@ class _Proctor:
             "variables": {"world": asked["world"]},
             "use_skills": self._exam.library,
         }
-        task = await self._until_ended((await self._ask(self._server, "POST", "/v1/tasks", submission))["id"])
+        task_id = (await self._ask(self._server, "POST", "/v1/tasks", submission))["id"]
+        task = await self._until_ended(task_id)
         answer = {"answer": task["answer"], "completed": task["stop"] == "completed"}
         verdict = await self._ask(self._services, "POST", f"/admin/worlds/{asked['world']}/verdict", answer)
         feedback = {"task_id": task["id"], "score": verdict["fraction"]}
         await self._ask(self._server, "POST", "/v1/feedback", feedback)
-        return _result(scenario, task, success=verdict["success"])
+        return TaskResult(
+            scenario=scenario["id"],
+            template=scenario["template"],
+            success=verdict["success"],
+            turns=task["turns"],
+            tokens=task["generated_tokens"],
+            stop=task["stop"] or task["state"],
+            offered=len(task["skills"]["offered"]),
+            used=len(task["skills"]["used"]),
+            wrote=await self._wrote(task),
+        )
 
     async def _remove(self, names: Sequence[str]) -> list[str]:
         """Those that could not be removed."""
@@ -145,12 +160,30 @@ class _Proctor:
         return left
 
     async def _until_ended(self, task_id: str) -> dict[str, Any]:
-        for _ in range(int(_PATIENCE_SECONDS / _POLL_SECONDS)):
+        for _ in range(_TRIES):
+            await self._listen(task_id)
             task: dict[str, Any] = await self._ask(self._server, "GET", f"/v1/tasks/{task_id}")
             if task["state"] in _ENDED:
                 return task
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS)
         raise ExamError(f"task {task_id} does not end: GET /readyz tells which part of the server is not ready")
+
+    async def _listen(self, task_id: str) -> None:
+        """Until the task's event stream ends, which it does with the task, or breaks."""
+        try:
+            async with self._server.stream("GET", f"/v1/tasks/{task_id}/events") as events:
+                async for _ in events.aiter_raw():
+                    pass
+        except httpx.HTTPError:
+            return  # whether the task has ended is asked next, and that error is told
+
+    async def _wrote(self, task: dict[str, Any]) -> int:
+        """Functions of the task's own that ran and returned."""
+        if task["stop"] is None:
+            return 0  # it could not be carried out, so there is no trajectory
+        record = await self._ask(self._server, "GET", f"{task['links']['trajectory']}?tokens=false")
+        uses = (use for turn in record["turns"] for use in turn["uses"])
+        return len({use["function"] for use in uses if use["returned"] and not use["inherited"]})
 
     async def _add_api(self, project: str, app: str, site: int) -> None:
         url = f"{self._exam.services}/sites/{site}/{app}/openapi.json"
@@ -178,17 +211,3 @@ def _why(answer: httpx.Response) -> str:
         body = None
     reason = body.get("detail") or body.get("message") if isinstance(body, dict) else None
     return " ".join(str(reason or answer.text).split())[:300]
-
-
-def _result(scenario: dict[str, Any], task: dict[str, Any], *, success: bool) -> TaskResult:
-    return TaskResult(
-        scenario=scenario["id"],
-        template=scenario["template"],
-        success=success,
-        turns=task["turns"],
-        tokens=task["generated_tokens"],
-        stop=task["stop"] or task["state"],
-        offered=len(task["skills"]["offered"]),
-        used=len(task["skills"]["used"]),
-        wrote=len(task["skills"]["written"]),
-    )
