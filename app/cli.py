@@ -44,7 +44,7 @@ def main() -> None:
 @main.command("up")
 def up_command() -> None:
     """Run everything on this machine until Ctrl-C."""
-    from app.up import up  # noqa: PLC0415
+    from app.machine.up import up  # noqa: PLC0415
 
     asyncio.run(up(Settings.from_env()))
 
@@ -84,7 +84,7 @@ def worker() -> None:
 @main.command("migrate")
 def migrate_command() -> None:
     """Bring the database to the schema of this version."""
-    from app.local_database import lend_database  # noqa: PLC0415
+    from app.machine.local_database import lend_database  # noqa: PLC0415
 
     with lend_database(Settings.from_env()):
         click.echo("the database is up to date")
@@ -105,7 +105,7 @@ def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
     """Make a key and show it, once."""
     from app.db import keys, projects  # noqa: PLC0415
     from app.db.session import open_database  # noqa: PLC0415
-    from app.local_database import lend_database  # noqa: PLC0415
+    from app.machine.local_database import lend_database  # noqa: PLC0415
 
     async def make(url: str) -> str:
         async with open_database(url) as database, database.sessions.begin() as session:

@@ -10,8 +10,8 @@ import uvicorn
 from app.apis.openapi import parse_document
 from app.db import apis, projects
 from app.db.session import Sessions
-from app.demo import PROJECT, first_task, register_demo
 from app.errors import ApiDocumentError
+from app.machine.demo import PROJECT, first_task, register_demo
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.services import create_services
 

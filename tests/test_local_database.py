@@ -12,8 +12,8 @@ from sqlalchemy import NullPool, create_engine, text
 
 from app.db import embedded
 from app.errors import DatabaseError
-from app.hold import HeldError, hold
-from app.local_database import keep_database, lend_database
+from app.machine.hold import HeldError, hold
+from app.machine.local_database import keep_database, lend_database
 from app.settings import Settings
 from tests.desk import until
 from tests.processes import alive, gone

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from app.logs import make_room, reason
-from app.supervise import Child, ProcessError, Supervisor
+from app.machine.logs import make_room, reason
+from app.machine.supervise import Child, ProcessError, Supervisor
 from tests.processes import alive, free_ports, gone
 
 TELL_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
@@ -20,7 +20,7 @@ SERVE = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHT
 NURSE = """
 import asyncio, sys
 from pathlib import Path
-from app.supervise import Child, Supervisor
+from app.machine.supervise import Child, Supervisor
 async def main():
     supervisor = Supervisor(Path(sys.argv[1]))
     await supervisor.start([Child(name="child", argv=(sys.executable, "-c", sys.argv[2]), env={})])
@@ -159,6 +159,6 @@ def test_the_reason_is_the_last_error_or_the_last_words(tmp_path: Path, text: st
 
 def test_the_supervisor_itself_loads_quickly() -> None:
     """It checks settings before slow things start, so it must not be one of them."""
-    code = "import sys, app.up; print([name for name in ('torch', 'faiss', 'litestar') if name in sys.modules])"
+    code = "import sys, app.machine.up; print([name for name in ('torch', 'faiss', 'litestar') if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -12,14 +12,14 @@ import click
 from app.agent.prompt import choose_profile
 from app.db import keys, projects
 from app.db.session import open_database
-from app.demo import PROJECT, first_task, register_demo
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, NotFoundError, SettingError
-from app.hold import hold
-from app.local_database import keep_database
+from app.machine.demo import PROJECT, first_task, register_demo
+from app.machine.hold import hold
+from app.machine.local_database import keep_database
+from app.machine.supervise import Child, Supervisor
 from app.ports import Port, base_url, refuse_taken
 from app.settings import Settings
-from app.supervise import Child, Supervisor
 
 
 async def up(settings: Settings) -> None:

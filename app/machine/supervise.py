@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from app.errors import AppError
-from app.logs import make_room, reason
+from app.machine.logs import make_room, reason
 
 _CALM_SECONDS = 60.0  # of life that make the next death a first one
 _BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next restart

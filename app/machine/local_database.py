@@ -13,8 +13,8 @@ from sqlalchemy import make_url
 from app.db import embedded
 from app.db.migrate import migrate
 from app.errors import DatabaseError
-from app.hold import HeldError, hold
-from app.logs import make_room
+from app.machine.hold import HeldError, hold
+from app.machine.logs import make_room
 from app.settings import Settings
 
 _WATCH_SECONDS = 1.0
