@@ -1,60 +1,39 @@
-"""The whole schema on one page. A change here comes with a migration."""
+"""The whole schema, with the tables that `task_rows` has. A change here comes with a migration."""
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import UUID
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    CheckConstraint,
-    DateTime,
-    Enum,
-    ForeignKey,
-    Index,
-    LargeBinary,
-    MetaData,
-    UniqueConstraint,
-    func,
-    text,
-)
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, func, text
 from sqlalchemy.dialects.postgresql import JSON, JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.text import Prose
+from app.db.rows import Base, Row
+from app.db.task_rows import TaskCall, TaskEvent, TaskTurn
 from app.records import Stop
 
-
-class Base(DeclarativeBase):
-    metadata = MetaData(
-        naming_convention={
-            "pk": "pk_%(table_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_name)s",
-            "ix": "ix_%(table_name)s_%(column_0_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-        }
-    )
-    type_annotation_map: ClassVar = {
-        str: Prose,
-        bytes: LargeBinary,
-        datetime: DateTime(timezone=True),
-        dict[str, Any]: JSONB,
-        list[str]: ARRAY(Prose),
-        StrEnum: Enum(
-            StrEnum, native_enum=False, length=32, values_callable=lambda kind: [each.value for each in kind]
-        ),
-    }
-
-
-class Row(Base):
-    """What most tables share."""
-
-    __abstract__ = True
-
-    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4, sort_order=-1)
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+__all__ = [
+    "SKILL_MOVES",
+    "TASK_MOVES",
+    "Api",
+    "Base",
+    "Feedback",
+    "Key",
+    "Project",
+    "Release",
+    "ReleaseState",
+    "Row",
+    "Skill",
+    "SkillOffer",
+    "SkillState",
+    "Task",
+    "TaskCall",
+    "TaskEvent",
+    "TaskState",
+    "TaskTurn",
+    "Trajectory",
+]
 
 
 class Project(Row):
@@ -173,42 +152,6 @@ class Task(Row):
     attempt: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
     finished_at: Mapped[datetime | None]
-
-
-class TaskEvent(Base):
-    """What the event stream tells, in order."""
-
-    __tablename__ = "task_events"
-
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    seq: Mapped[int] = mapped_column(primary_key=True)
-    kind: Mapped[str]
-    data: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-
-
-class TaskTurn(Base):
-    """A turn as the policy gave it, stored before its code runs: what a resumed task replays."""
-
-    __tablename__ = "task_turns"
-
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    index: Mapped[int] = mapped_column(primary_key=True)
-    record: Mapped[bytes]  # msgpack of records.Turn
-    ended: Mapped[bool] = mapped_column(default=False)  # the record holds the observation, too
-
-
-class TaskCall(Base):
-    """The journal: a row is committed before a call goes out, and completed when its result is in."""
-
-    __tablename__ = "task_calls"
-
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    seq: Mapped[int] = mapped_column(primary_key=True)
-    api: Mapped[str]
-    arguments: Mapped[dict[str, Any]]
-    repeatable: Mapped[bool]  # safe to send again if the result was lost
-    record: Mapped[bytes | None]  # msgpack of records.Call; NULL while the call is in flight
 
 
 class Trajectory(Row):

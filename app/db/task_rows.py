@@ -1,0 +1,46 @@
+"""What is written down of a task while it is carried out: its events, its turns and its calls."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ForeignKey, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.rows import Base
+
+
+class TaskEvent(Base):
+    """What the event stream tells, in order."""
+
+    __tablename__ = "task_events"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class TaskTurn(Base):
+    """A turn as the policy gave it, stored before its code runs: what a resumed task replays."""
+
+    __tablename__ = "task_turns"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    record: Mapped[bytes]  # msgpack of records.Turn
+    ended: Mapped[bool] = mapped_column(default=False)  # the record holds the observation, too
+
+
+class TaskCall(Base):
+    """The journal: a row is committed before a call goes out, and completed when its result is in."""
+
+    __tablename__ = "task_calls"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    api: Mapped[str]
+    arguments: Mapped[dict[str, Any]]
+    repeatable: Mapped[bool]  # safe to send again if the result was lost
+    record: Mapped[bytes | None]  # msgpack of records.Call; NULL while the call is in flight
