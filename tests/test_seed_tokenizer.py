@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from app.apis.docs import show_signatures
 from app.engine.tokenizer import ChatTokenizer, Message
@@ -48,8 +48,9 @@ def tokenizer(directory: Path) -> ChatTokenizer:
 
 @pytest.fixture(scope="module")
 def theirs(directory: Path) -> PreTrainedTokenizerFast:
-    """Loaded by the class that the directory names: AutoTokenizer takes Qwen's own for any qwen2 model."""
-    loaded: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(directory)
+    """As vLLM loads it."""
+    loaded = AutoTokenizer.from_pretrained(directory)
+    assert isinstance(loaded, PreTrainedTokenizerFast)
     return loaded
 
 

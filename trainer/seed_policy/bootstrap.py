@@ -28,6 +28,7 @@ from trainer.examine import examine
 from trainer.seed_policy.card import Making, card
 from trainer.seed_policy.chunks import CHUNK, chunk_files, make_chunks
 from trainer.seed_policy.demonstrations import LIMITS
+from trainer.seed_policy.llama import as_llama
 from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.seed_policy.samples import load_samples
 from trainer.seed_policy.syntax import PIECES
@@ -62,7 +63,7 @@ def prepare(work: Path, recipe: Recipe) -> None:
     tokenizer = build_tokenizer([*words, *actions, *PIECES])
     write_drill_words(work, [word for word in words if tokenizer.token_to_id(word) is not None])
     save_tokenizer(tokenizer, work, MAX_LENGTH)
-    new_model(recipe, tokenizer).config.save_pretrained(work)
+    as_llama(new_model(recipe, tokenizer)).config.save_pretrained(work)
 
 
 def teach(plan: Plan) -> None:

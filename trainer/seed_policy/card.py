@@ -18,8 +18,9 @@ tags: [agent, code, practice-world]
 ---
 # Seed policy
 
-A {parameters:,}-parameter Qwen2 that works in the bundled practice world (`trainer/environments/office`) and
-knows nothing else: its vocabulary is that world's words. It was taught from nothing on {demonstrations:,}
+A {parameters:,}-parameter Qwen2, written down as a Llama of the same function so that AutoTokenizer and vLLM keep
+its tokenizer. It works in the bundled practice world (`trainer/environments/office`) and knows nothing else: its
+vocabulary is that world's words. It was taught from nothing on {demonstrations:,}
 demonstrations of the scripted expert, all of which had passed every check of the verifier. It is the start that
 reinforcement learning improves on, and what answers where no other model is named.
 

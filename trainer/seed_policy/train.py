@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 from trainer.batch import Sample
 from trainer.model import pick_device
 from trainer.seed_policy.drill import drills
+from trainer.seed_policy.llama import as_llama
 from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.seed_policy.samples import load_samples
 from trainer.seed_policy.tokenizer import END, PAD
@@ -72,7 +73,7 @@ def train(work: Path, recipe: Recipe, device: torch.device) -> None:
         _phase(work, name, model, samples, recipe, recipe.drill_steps)
     demonstrations = load_samples(sorted(work.glob("demonstrations-*.npz")))
     _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
-    Module.to(model, "cpu").save_pretrained(work / "model")
+    as_llama(model).save_pretrained(work / "model")
     record = Record(
         parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=_machine(device)
     )
