@@ -109,6 +109,17 @@ def test_body_fields_become_arguments_and_conflicts_say_where_they_belong() -> N
     assert "additionalProperties" not in schemas["parent"]
 
 
+def test_a_document_may_say_which_operations_only_read() -> None:
+    paths = {
+        "/session": {"post": {"x-safe": True}, "delete": {}},
+        "/next": {"get": {"x-safe": False}, "head": {}},
+    }
+    app = parse_document("mail", {**PLAIN, "paths": paths})
+    assert [each.name for each in app.operations.values() if each.safe] == ["post_session", "head_next"]
+    with pytest.raises(ApiDocumentError, match="POST /a: `x-safe` is true or false, not 'yes'"):
+        parse_document("mail", {**PLAIN, "paths": {"/a": {"post": {"x-safe": "yes"}}}})
+
+
 def test_a_cycle_is_cut_at_a_depth_where_only_the_type_is_left() -> None:
     schema, depth = shop().operations["get_order"].returns, 0
     while "parent" in schema.get("properties", {}):

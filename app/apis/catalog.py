@@ -42,6 +42,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     body_type: str = "application/json"
     body_required: bool = False  # True: a body of no fields is sent as {}
     server: str | None = None  # where the document gives it another server than its app
+    declared_safe: bool | None = None  # what the document says with `x-safe`, if it does
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
 
     @property
@@ -50,8 +51,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     @property
     def safe(self) -> bool:
-        """May it be sent twice without harm (RFC 9110, section 9.2.1)?"""
-        return self.method in {"GET", "HEAD", "OPTIONS"}
+        """Does it change nothing, so that a check may call it and it may be sent twice (RFC 9110, section 9.2.1)?
+
+        The method tells, unless the document says `x-safe: true` (a log-in, a search by POST) or `x-safe: false`.
+        """
+        return self.method in {"GET", "HEAD", "OPTIONS"} if self.declared_safe is None else self.declared_safe
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
             body_required=body.required,
             returns=_returns(node.get("responses"), references, where),
             server=_server(node) or _server(item),
+            declared_safe=_safety(node, where),
         )
     return found
 
@@ -82,6 +83,14 @@ def _returns(responses: Json, references: References, where: str) -> dict[str, J
             if media_type.startswith("text/"):
                 return {"type": "string"}
     return {}
+
+
+def _safety(node: Mapping[str, Json], where: str) -> bool | None:
+    """The extension `x-safe`: says of an operation whether it only reads, where its method does not tell."""
+    value = node.get("x-safe")
+    if value is None or isinstance(value, bool):
+        return value
+    raise ApiDocumentError(f"{where}: `x-safe` is true or false, not {str(value)[:50]!r}")
 
 
 def _summary(node: Mapping[str, Json]) -> str:
