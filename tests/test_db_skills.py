@@ -118,6 +118,20 @@ async def test_a_retired_skill_can_be_restored(session: AsyncSession) -> None:
     assert (restored.state, restored.rev) == (ACTIVE, 3)
 
 
+async def test_a_retired_name_stays_retired_when_it_is_written_again_until_it_is_restored(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    first = await skills.add(session, project.id, new_skill(source="one"))
+    await skills.retire(session, first.id)
+    assert (await skills.add(session, project.id, new_skill(source="one"))).id == first.id
+    again = await skills.add(session, project.id, new_skill(source="two"))
+    assert await _states(session, project.id) == [(2, RETIRED), (1, RETIRED)]
+    await skills.restore(session, again.id)
+    await skills.add(session, project.id, new_skill(source="three"))
+    assert await _states(session, project.id) == [(3, ACTIVE), (2, SUPERSEDED), (1, RETIRED)]
+
+
 async def test_restoring_an_old_version_displaces_the_active_one(session: AsyncSession) -> None:
     project = await project_row(session)
     old = await skills.add(session, project.id, new_skill(source="one"))

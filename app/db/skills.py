@@ -46,19 +46,28 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
 async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
     """The next version of its name; the active one is superseded.
 
-    Where the active one has the same source, that one is returned and nothing is written.
+    A name that was retired by hand stays so until a version of it is restored: the new one is stored as retired.
+    Where the one that stands for the name has the same source, that one is returned and nothing is written.
     """
     rev = await _next_rev(session, project_id)
-    former = await _active(session, project_id, new.name)
+    active = await _in_state(session, project_id, new.name, SkillState.ACTIVE)
+    former = active or await _in_state(session, project_id, new.name, SkillState.RETIRED)
     if former is not None and former.source == new.source:
         return former
-    await _supersede(session, former, rev)
+    await _supersede(session, active, rev)
+    state = former.state if former is not None and active is None else SkillState.ACTIVE
     last = await session.scalar(
         select(func.max(models.Skill.version)).where(
             models.Skill.project_id == project_id, models.Skill.name == new.name
         )
     )
-    skill = models.Skill(project_id=project_id, version=(last or 0) + 1, rev=rev, **msgspec.structs.asdict(new))
+    skill = models.Skill(
+        project_id=project_id,
+        version=(last or 0) + 1,
+        state=state,
+        rev=rev,
+        **msgspec.structs.asdict(new),
+    )
     session.add(skill)
     await session.flush()
     return skill
@@ -129,7 +138,8 @@ async def retire(session: AsyncSession, skill_id: UUID) -> models.Skill:
 async def restore(session: AsyncSession, skill_id: UUID) -> models.Skill:
     """Offer it again, in place of the version that is active now. Raises NotFoundError and ConflictError."""
     skill, rev = await _locked(session, skill_id, SkillState.ACTIVE)
-    await _supersede(session, await _active(session, skill.project_id, skill.name), rev)
+    active = await _in_state(session, skill.project_id, skill.name, SkillState.ACTIVE)
+    await _supersede(session, active, rev)
     return await _move(session, skill, SkillState.ACTIVE, rev)
 
 
@@ -194,14 +204,19 @@ async def _locked(
     return skill, rev
 
 
-async def _active(session: AsyncSession, project_id: UUID, name: str) -> models.Skill | None:
+async def _in_state(
+    session: AsyncSession, project_id: UUID, name: str, state: SkillState
+) -> models.Skill | None:
+    """The newest version that is."""
     return await session.scalar(
         select(models.Skill)
         .where(
             models.Skill.project_id == project_id,
             models.Skill.name == name,
-            models.Skill.state == SkillState.ACTIVE,
+            models.Skill.state == state,
         )
+        .order_by(models.Skill.version.desc())
+        .limit(1)
         .execution_options(populate_existing=True)
     )
 
