@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import calls, events, leases, trajectories, turns
+from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import ConflictError, NotFoundError
 from app.records import Call
@@ -103,6 +104,18 @@ async def test_a_runner_that_lost_its_task_can_begin_no_turn_and_no_call(session
     with pytest.raises(ConflictError, match="no longer held by slow"):
         await calls.begin(session, task.id, "slow", CALL, repeatable=True)
     assert (await turns.of_task(session, task.id), await calls.of_task(session, task.id)) == ([], [])
+
+
+async def test_the_journal_of_a_task_that_has_ended_is_gone_and_that_of_another_stays(
+    session: AsyncSession,
+) -> None:
+    first, second = await claimed_task(session), await claimed_task(session)
+    for task in (first, second):
+        await turns.begin(session, task.id, "me", 0, turn_of())
+        await calls.begin(session, task.id, "me", CALL, repeatable=False)
+    await leases.finish(session, first.id, "me", leases.Outcome(state=TaskState.DONE))
+    assert (await turns.of_task(session, first.id), await calls.of_task(session, first.id)) == ([], [])
+    assert len(await turns.of_task(session, second.id)) == len(await calls.of_task(session, second.id)) == 1
 
 
 async def test_a_trajectory_comes_back_as_it_was_and_is_replaced_when_saved_again(session: AsyncSession) -> None:

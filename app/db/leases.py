@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql import expression
@@ -115,10 +115,13 @@ async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
 
 
 async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Outcome) -> bool:
-    """False, and nothing is written: the task is no longer the owner's, and the rollout is to be dropped."""
+    """False, and nothing is written: the task is no longer the owner's, and the rollout is to be dropped.
+
+    The journal of turns and calls goes: nobody resumes the task any more, and it holds passwords in the clear.
+    """
     if outcome.state not in TASK_MOVES[TaskState.RUNNING]:
         raise ValueError(f"a task cannot end as {outcome.state}")
-    return await _write(
+    mine = await _write(
         session,
         and_(models.Task.id == task_id, models.Task.owner == owner),
         checked=outcome.score is not None,
@@ -126,7 +129,11 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Outc
         owner=None,
         lease_until=None,
         **msgspec.structs.asdict(outcome),
-    ) == [task_id]
+    )
+    if mine:
+        await session.execute(delete(models.TaskTurn).where(models.TaskTurn.task_id == task_id))
+        await session.execute(delete(models.TaskCall).where(models.TaskCall.task_id == task_id))
+    return bool(mine)
 
 
 async def hand_back(session: AsyncSession, owner: str) -> Sequence[UUID]:
