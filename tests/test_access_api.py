@@ -1,7 +1,7 @@
 """Who may do what: keys, scopes and projects, over HTTP."""
 
 from collections.abc import AsyncIterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -30,7 +30,7 @@ async def test_without_a_good_key_nothing_is_told(edge: Edge, sent: str) -> None
         ("skills", "GET", "/v1/tasks"),
         ("skills", "POST", "/v1/feedback"),
         ("tasks", "GET", "/v1/skills"),
-        ("tasks", "DELETE", f"/v1/skills/{uuid4()}"),
+        ("tasks", "DELETE", f"/v1/skills/{UUID(int=1)}"),
         ("tasks", "POST", "/v1/apis"),
         ("tasks", "DELETE", "/v1/apis/mail"),
         ("tasks", "POST", "/v1/projects"),
