@@ -27,6 +27,7 @@ _AT_ONCE = 500  # events read in one go
 _ABOUT = ResponseSpec(
     None,
     description="`event` is turn, call, observation, skill or done; `id` counts up; `data` is JSON. "
+    "`what` of a skill: offered, left_out (it does not load), used or written. "
     "Send the last id as `Last-Event-ID` to go on from there. "
     "A comment comes at least every 15 s; after `done` the stream ends.",
     media_type="text/event-stream",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import httpx
 import msgspec
@@ -9,16 +10,17 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from app.agent.halt import Halt, ParkedError
-from app.agent.loop import Agent, Origin, run_rollout
+from app.agent.loop import Agent, run_rollout
 from app.apis.catalog import Catalog
 from app.apis.credentials import mask
 from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError, InvalidError, SandboxError
-from app.records import Call, Offer, Policy, Stop, Task, Trajectory
+from app.records import Call, Policy, Stop, Task, Trajectory
 from app.runner.catalogs import Catalogs, tokens_of
 from app.runner.journal import TaskJournal, told_of
+from app.runner.offering import Offering
 from app.runner.score import score
 from app.sandbox.gateway import Gateway
 from app.settings import Settings
@@ -50,6 +52,10 @@ class Desk:
     client: httpx.AsyncClient  # to the live APIs
     settings: Settings
     catalogs: Catalogs = field(default_factory=Catalogs)
+
+    @cached_property
+    def offering(self) -> Offering:
+        return Offering(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
 
     async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
         """Every end but a parked one is written to the task's row, as long as the owner holds it.
@@ -102,9 +108,10 @@ class Desk:
         task = Task(row.id, row.instruction, setting.project, row.scenario, row.variables)
         for left in reversed(range(_TRIES)):
             origin = await journal.origin()
-            offered = await self._offers(row, origin, owner)
-            journal.offer(offered)
             gateway = self._gateway(row, setting, journal=journal)
+            limit = self.settings.skills_offered
+            offered = await self.offering.choose(row, origin, owner, apis=gateway.names(), limit=limit)
+            journal.offer(offered)
             try:
                 return await run_rollout(self.agent, task, setting.policy, gateway, offered, origin, journal)
             except SandboxError as error:
@@ -112,21 +119,6 @@ class Desk:
                     raise
                 log.warning("the sandbox broke, the task goes on in another", task=str(row.id), cause=str(error))
         raise AssertionError("the last try returns or raises")
-
-    async def _offers(self, row: models.Task, origin: Origin, owner: str) -> tuple[Offer, ...]:
-        """A resumed task keeps the skills it began with, also if it began with none."""
-        async with self.sessions() as session:
-            earlier = await offers.offered(session, row.id)
-        if earlier or origin.recorded or origin.begun or not row.use_skills:
-            return tuple(earlier)
-        limit = self.settings.skills_offered
-        found = await self.library.find(row.project_id, row.instruction, row.scenario, limit)
-        async with self.sessions.begin() as session:
-            await leases.hold(session, row.id, owner)
-            await offers.record(session, row.id, found)
-            for offer in found:
-                await events.append(session, row.id, "skill", told_of("offered", offer))
-        return tuple(found)
 
     def _gateway(
         self, row: models.Task, setting: _Setting, *, journal: TaskJournal | None, read_only: bool = False

@@ -1,0 +1,62 @@
+"""What is put before a task is what its sandbox can load."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.db import offers, skills
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.sandbox.host import ForkedSandbox
+from tests.desk import Office, open_office
+from tests.ledger import Ledger
+from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+
+GOOD = "def write_entry(text: str) -> int:\n    return apis.ledger.add_entry(text=text)['id']"
+INSTRUCTION = "write hello into the ledger"
+
+
+@pytest.fixture
+async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
+    ledger = Ledger()
+    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
+        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
+
+
+async def _keep(office: Office, name: str, source: str) -> UUID:
+    new = skills.NewSkill(
+        name=name, signature=f"{name}(text: str) -> int", source=source, apis=[], instruction=INSTRUCTION
+    )
+    async with office.sessions.begin() as session:
+        return (await skills.add(session, office.project.id, new)).id
+
+
+def _using(_: str, turn: int) -> Answer:
+    return block("apis.supervisor.complete_task()" if turn else "write_entry('hello')")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def write_line(text: str) -> int:", "IndentationError"),
+        ("def another(text: str) -> int:\n    return 1", "does not define"),
+        ("def write_line(text: str = apis.ledger.list_entries()) -> int:\n    return 1", "while it loads"),
+    ],
+)
+async def test_a_skill_that_does_not_load_is_left_out_and_told_and_stops_no_task(
+    office: Office, source: str, reason: str
+) -> None:
+    good, bad = await _keep(office, "write_entry", GOOD), await _keep(office, "write_line", source)
+    with capture_logs() as logs:
+        async with office.runner(ScriptedEngine(office.tokenizer, script=_using)):
+            row = await office.ended(await office.submit(INSTRUCTION))
+    assert (row.state, row.failure) == (TaskState.DONE, None)
+    async with office.sessions() as session:
+        assert [(skill.id, edge.returned) for edge, skill in await offers.to_task(session, row.id)] == [(good, 1)]
+    told = [data for kind, data in await office.told(row.id) if data.get("what") == "left_out"]
+    assert [each["id"] for each in told] == [str(bad)]
+    assert reason in told[0]["reason"]
+    assert [line["skill"] for line in logs if line["event"] == "a skill is left out"] == [str(bad)]
