@@ -18,7 +18,7 @@ from app.db.session import open_database
 from app.engine.client import HttpEmbedder, HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError, SettingError
+from app.errors import SettingError
 from app.records import Json
 from app.runner.carry_out import Desk
 from app.runner.runner import Pace, Runner
@@ -60,8 +60,11 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         engine = await stack.enter_async_context(HttpEngine(urls))
         sandbox = await stack.enter_async_context(ForkedSandbox())
         log.info(sandbox.describe())
-        embedder = await _open_embedder(stack, settings.embeddings_url or urls[0])
-        library = Library(database.sessions, embedder, mode=settings.retrieval, limit=settings.skills_offered)
+        embedder = HttpEmbedder(settings.embeddings_url or urls[0])
+        stack.push_async_callback(embedder.close)
+        library = Library(
+            database.sessions, opening=embedder.named, mode=settings.retrieval, limit=settings.skills_offered
+        )
         agent = Agent(
             PatientEngine(engine),
             tokenizer,
@@ -88,17 +91,6 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
                 "sandbox": lambda: _open_and_close(sandbox),
             },
         )
-
-
-async def _open_embedder(stack: AsyncExitStack, url: str) -> HttpEmbedder | None:
-    """None, and said so, where none answers: skills are then found by their words alone."""
-    try:
-        embedder = await HttpEmbedder.open(url)
-    except EngineError as error:
-        log.warning("no embeddings: skills are found by words alone until a restart", cause=str(error))
-        return None
-    stack.push_async_callback(embedder.close)
-    return embedder
 
 
 def _open_client(tasks_at_once: int) -> httpx.AsyncClient:

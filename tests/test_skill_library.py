@@ -11,7 +11,7 @@ from sqlalchemy import event, select
 
 from app.db import models, projects, skills
 from app.db.session import Sessions
-from app.errors import ConflictError, NotFoundError
+from app.errors import ConflictError, EngineError, NotFoundError
 from app.skills.extract import Draft, extract
 from app.skills.library import Library
 from tests.embedders import WordEmbedder
@@ -187,6 +187,26 @@ async def test_while_the_embedder_is_down_skills_are_stored_and_found_and_later_
     assert await fresh.fill_vectors(here) == 0
     await fresh.refresh(here)
     assert len(await fresh.find(here, "archive mails")) == 2
+
+
+async def test_an_embedder_that_comes_late_is_used_without_a_restart(committed: Sessions) -> None:
+    here, embedder, there = await project(committed), WordEmbedder(), False
+
+    async def opening() -> WordEmbedder:
+        if not there:
+            raise EngineError("no embedder listens there yet")
+        return embedder
+
+    now = 0.0
+    library = Library(committed, mode="query_embedding", clock=lambda: now, opening=opening)
+    await library.save(here, [draft()])
+    assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_ngram": 1}]
+    there = True
+    assert await library.fill_vectors(here) == 0  # it is left alone for a while after a failure
+    now = 31.0
+    assert await library.fill_vectors(here) == 1
+    await library.refresh(here)
+    assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_embedding": 1}]
 
 
 async def test_vectors_of_a_former_embedder_are_made_anew(committed: Sessions) -> None:

@@ -150,7 +150,7 @@ class HttpEngine:
 class HttpEmbedder:
     """Vectors of one model. `open` asks the server for its name where none is given."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str = "") -> None:
         self.url, self._model = url.rstrip("/"), model
         self._http = _open_client(AT_ONCE)
 
@@ -158,9 +158,16 @@ class HttpEmbedder:
     async def open(cls, url: str, model: str = "") -> Self:
         """Raises EngineError where the server is unreachable, or serves several models and none was named."""
         embedder = cls(url, model)
-        if not model:
-            embedder._model = await embedder._only_model()
-        return embedder
+        try:
+            return await embedder.named()
+        except EngineError:
+            await embedder.close()
+            raise
+
+    async def named(self) -> Self:
+        """This one, once it knows its model's name. Raises EngineError as `open` does; then try again later."""
+        self._model = self._model or await self._only_model()
+        return self
 
     @property
     def model(self) -> str:
@@ -180,15 +187,10 @@ class HttpEmbedder:
         return [_unit(rows[position]) for position in range(len(texts))]
 
     async def _only_model(self) -> str:
-        try:
-            answer: _Models = await _send(self._http, "GET", f"{self.url}/v1/models", _Models)
-        except EngineError:
-            await self.close()
-            raise
+        answer: _Models = await _send(self._http, "GET", f"{self.url}/v1/models", _Models)
         models = answer.data
         candidates = [model.id for model in models if model.task == "embed"] or [model.id for model in models]
         if len(candidates) != 1:
-            await self.close()
             raise EngineError(f"{self.url} serves {', '.join(candidates) or 'nothing'}: name the embedding model.")
         return candidates[0]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -13,7 +12,7 @@ from app.db import models, skills
 from app.db.session import Sessions
 from app.engine.protocol import Embedder, Vector
 from app.records import Offer
-from app.skills.embedding import Embedding
+from app.skills.embedding import Embedding, Opening
 from app.skills.extract import Draft
 from app.skills.retrieval import Mode, wants_vectors
 from app.skills.shelf import Shelf, Shelved
@@ -29,6 +28,7 @@ class _Copy:
     """What one project's table held at `rev`."""
 
     def __init__(self, embedder: str | None) -> None:
+        self.embedder = embedder  # the model whose vectors the shelf compares
         self.shelf = Shelf(embedder)
         self.rev = 0
         self.checked = float("-inf")  # when the table was last looked at
@@ -36,7 +36,10 @@ class _Copy:
 
 
 class Library:
-    """Projects never see each other's skills. Any number of processes may each have a library."""
+    """Projects never see each other's skills. Any number of processes may each have a library.
+
+    An embedder that is not there yet is given by its `opening`; until it answers, skills are found by words alone.
+    """
 
     def __init__(
         self,
@@ -46,21 +49,24 @@ class Library:
         mode: Mode = "fused",
         limit: int = 3,
         clock: Callable[[], float] = time.monotonic,
+        opening: Opening | None = None,
     ) -> None:
         self._sessions = sessions
         self._clock = clock
-        self._embedding = Embedding(embedder)
+        self._embedding = Embedding(embedder, clock, opening=opening)
         self._mode = mode
         self._limit = limit
-        self._copies: defaultdict[UUID, _Copy] = defaultdict(lambda: _Copy(self._embedding.model))
+        self._copies: dict[UUID, _Copy] = {}
 
     async def find(
         self, project_id: UUID, instruction: str, scenario: str | None = None, limit: int | None = None
     ) -> list[Offer]:
         """The skills most likely to help, best first; none if none fits. At most 0.1 s out of date."""
-        copy = self._copies[project_id]
+        if wants_vectors(self._mode):
+            await self._embedding.open()
+        copy = self._copy(project_id)
         if self._clock() - copy.checked > _FRESH_SECONDS:
-            await self.refresh(project_id)
+            await self._follow(project_id, copy)
         vectors = None
         if copy.shelf.has_vectors and wants_vectors(self._mode):
             vectors = await self._embedding.embed([instruction])
@@ -111,7 +117,16 @@ class Library:
 
     async def refresh(self, project_id: UUID) -> None:
         """What was committed before this call is in memory after it."""
-        copy = self._copies[project_id]
+        await self._follow(project_id, self._copy(project_id))
+
+    def _copy(self, project_id: UUID) -> _Copy:
+        """The project's, begun anew once there is another embedder than it was made for."""
+        copy = self._copies.get(project_id)
+        if copy is None or copy.embedder != self._embedding.model:
+            copy = self._copies[project_id] = _Copy(self._embedding.model)
+        return copy
+
+    async def _follow(self, project_id: UUID, copy: _Copy) -> None:
         called = self._clock()
         async with copy.lock:
             if copy.checked > called:  # another caller has looked meanwhile
@@ -126,6 +141,7 @@ class Library:
 
     async def fill_vectors(self, project_id: UUID) -> int:
         """Make the vectors that skills lack for the present embedder, as far as it answers. Returns how many."""
+        await self._embedding.open()
         model = self._embedding.model
         filled = 0
         while model is not None:
