@@ -79,6 +79,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
         pace = Pace(at_once=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
         runner = await stack.enter_async_context(Runner(database.sessions, desk.carry_out, pace))
+        feed.call_at_work(runner.wake)
         yield Parts(
             sessions=database.sessions,
             feed=feed,

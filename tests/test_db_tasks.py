@@ -37,6 +37,22 @@ async def test_a_repeated_submission_is_the_same_task(session: AsyncSession) -> 
     assert again.id == first.id
 
 
+async def test_a_batch_stands_in_the_queue_in_its_order_also_when_part_of_it_was_there(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    batch = [(project.id, NewTask(instruction=f"{place}", idempotency_key=f"k{place}")) for place in range(300)]
+    [early] = await tasks.submit_all(session, batch[7:8])
+    rows = await tasks.submit_all(session, batch)
+    assert [row.instruction for row in rows] == [new.instruction for _, new in batch]
+    assert rows[7].id == early.id
+    claims = [await leases.claim(session, "me", LEASE) for _ in range(10)]
+    assert [claimed.instruction for claimed in claims if claimed] == [
+        "7",
+        *(str(place) for place in range(10) if place != 7),
+    ]
+
+
 async def test_a_key_used_for_another_request_is_a_conflict(session: AsyncSession) -> None:
     project = await project_row(session)
     await tasks.submit(session, project.id, KEYED)

@@ -17,6 +17,7 @@ from app.db import events, leases, models, trajectories
 from app.db.session import Sessions
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.edge import Edge, open_edge, problem
+from tests.rows import project_row, task_row
 
 
 @pytest.fixture
@@ -162,6 +163,19 @@ async def test_a_quiet_stream_says_that_it_lives(edge: Edge) -> None:
 
 def test_by_default_it_says_so_every_fifteen_seconds(database_url: str) -> None:
     assert EventFeed(database_url).ping_seconds == 15
+
+
+async def test_a_runner_hears_of_a_task_that_another_process_was_given(
+    committed: Sessions, database_url: str
+) -> None:
+    heard = asyncio.Event()
+    async with EventFeed(database_url) as feed, asyncio.timeout(10):
+        feed.call_at_work(heard.set)
+        await heard.wait()  # it looks once when it begins to listen
+        heard.clear()
+        async with committed.begin() as session:
+            await task_row(session, (await project_row(session)).id)
+        await heard.wait()
 
 
 async def test_a_lost_listening_connection_is_replaced(edge: Edge) -> None:

@@ -1,8 +1,11 @@
-"""Wakes the event streams of a task when it has news, over one LISTEN connection per process."""
+"""Wakes the event streams of a task when it has news, and the runner when there is work.
+
+One LISTEN connection per process hears of both, whichever process they came from.
+"""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 from uuid import UUID
@@ -10,7 +13,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from app.db import events
+from app.db import events, tasks
 from app.db.session import full_url
 
 log = structlog.get_logger(__name__)
@@ -26,6 +29,11 @@ class EventFeed:
         self._url = full_url(database_url).replace("postgresql+psycopg://", "postgresql://", 1)
         self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._listening: asyncio.Task[None] | None = None
+        self._at_work: Callable[[], None] = lambda: None
+
+    def call_at_work(self, wake: Callable[[], None]) -> None:
+        """From now on `wake` is called whenever there may be a task to claim."""
+        self._at_work = wake
 
     async def __aenter__(self) -> Self:
         self._listening = asyncio.create_task(self._listen_for_ever(), name="event feed")
@@ -60,10 +68,14 @@ class EventFeed:
 
     async def _listen(self) -> None:
         async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
+            await connection.execute(f"LISTEN {tasks.CHANNEL}")
             await connection.execute(f"LISTEN {events.CHANNEL}")
             self._wake_all()  # something may have happened while nobody listened
             async for notice in connection.notifies():
-                self._wake(notice.payload)
+                if notice.channel == tasks.CHANNEL:
+                    self._at_work()
+                else:
+                    self._wake(notice.payload)
 
     def _wake(self, payload: str) -> None:
         with suppress(ValueError):
@@ -71,6 +83,7 @@ class EventFeed:
                 news.set()
 
     def _wake_all(self) -> None:
+        self._at_work()
         for streams in self._streams.values():
             for news in streams:
                 news.set()

@@ -107,7 +107,7 @@ async def submit_all(
     wanted = submission.all()
     digest = submission.digest() if key else None
     owners = {name: await find_project(session, access, name) for name in {task.project for task in wanted}}
-    rows = []
+    batch = []
     for place, task in enumerate(wanted):
         new = tasks.NewTask(
             instruction=task.instruction,
@@ -118,8 +118,8 @@ async def submit_all(
             idempotency_key=f"{key}#{place}" if key and place else key,
             request_digest=digest,
         )
-        rows.append(await tasks.submit(session, owners[task.project].id, new))
-    return rows
+        batch.append((owners[task.project].id, new))
+    return await tasks.submit_all(session, batch)
 
 
 def _refuse_unparsable(check: str) -> None:

@@ -1,7 +1,8 @@
 """Tasks in the database, as their submitter sees them. What a runner does with them is in `leases`."""
 
-from datetime import datetime
-from uuid import UUID
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID, uuid4
 
 import msgspec
 from sqlalchemy import case, func, select, update
@@ -14,7 +15,7 @@ from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
 from app.records import Stop
 
-CHANNEL = "sage_tasks"  # NOTIFY: a task may be claimed; its id is the payload
+CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +47,34 @@ async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> model
 
     The same key and digest give the task that is there already; the key with another digest a ConflictError.
     """
-    task: models.Task | None = await session.scalar(
+    [task] = await submit_all(session, [(project_id, new)])
+    return task
+
+
+async def submit_all(session: AsyncSession, batch: Sequence[tuple[UUID, NewTask]]) -> list[models.Task]:
+    """As `submit`, many at once: they stand in the queue in their order, and runners are told once."""
+    rows = [
+        {
+            "id": uuid4(),
+            "project_id": project_id,
+            "created_at": func.clock_timestamp() + timedelta(microseconds=place),  # no two at one moment
+            **msgspec.structs.asdict(new),
+        }
+        for place, (project_id, new) in enumerate(batch)
+    ]
+    stored = await session.scalars(
         insert(models.Task)
-        .values(project_id=project_id, **msgspec.structs.asdict(new))
+        .values(rows)
         .on_conflict_do_nothing(index_elements=["project_id", "idempotency_key"])
         .returning(models.Task)
     )
-    if task is None:
-        return await _first(session, project_id, new)
-    await session.execute(select(func.pg_notify(CHANNEL, str(task.id))))
-    return task
+    fresh = {task.id: task for task in stored}
+    if fresh:
+        await session.execute(select(func.pg_notify(CHANNEL, "")))
+    return [
+        fresh.get(row["id"]) or await _first(session, project_id, new)
+        for row, (project_id, new) in zip(rows, batch, strict=True)
+    ]
 
 
 async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = None) -> models.Task:
