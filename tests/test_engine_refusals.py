@@ -1,16 +1,21 @@
 """What the embedded engine refuses, with vLLM's status codes and error body."""
 
 import json
+import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
+from app.engine.embedded.decoder import Decoder, load_model
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import ModelError
 from tests.engine_process import engine_command, engine_process
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
@@ -123,6 +128,70 @@ def test_a_model_directory_that_lacks_a_file_ends_the_start_with_one_line(tmp_pa
     code, error = _start("--model", str(tmp_path), "--port", "0")
     assert code != 0
     assert error.startswith(f"Error: {tmp_path} has no {name}.")
+    assert "\n" not in error
+
+
+def _without_one(weights: dict[str, torch.Tensor]) -> None:
+    del weights["model.layers.1.mlp.up_proj.weight"]
+
+
+def _of_another_shape(weights: dict[str, torch.Tensor]) -> None:
+    weights["model.norm.weight"] = torch.ones(65)
+
+
+def _not_a_number(weights: dict[str, torch.Tensor]) -> None:
+    weights["model.norm.weight"][3] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_without_one, "they lack model.layers.1.mlp.up_proj.weight (1 in all)"),
+        (_of_another_shape, "they give another shape to model.norm.weight (1 in all)"),
+        (_not_a_number, "logprobs differ by nan"),
+    ],
+)
+def test_weights_that_are_not_the_models_are_refused(
+    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], None], words: str
+) -> None:
+    file = make_model_dir(tmp_path) / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=re.escape(words)):
+        Decoder(load_model(tmp_path, "cpu", torch.float32), 1)
+
+
+@pytest.mark.parametrize("length", [0, 5, 1000])
+def test_weights_cut_short_are_refused(tmp_path: Path, length: int) -> None:
+    file = make_model_dir(tmp_path) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(ModelError, match="Copy the model directory again"):
+        load_model(tmp_path, "cpu", torch.float32)
+
+
+def test_weights_that_lack_a_byte_end_the_start_with_one_line(tmp_path: Path) -> None:
+    file = make_model_dir(tmp_path) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    code, error = _start("--model", str(tmp_path), "--port", "0")
+    assert code != 0
+    assert error.startswith(f"Error: the model in {tmp_path} cannot be loaded: ")
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize("text", ['{"model_type": ', "[]", "\xff"])
+def test_a_config_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str) -> None:
+    (make_model_dir(tmp_path) / "config.json").write_text(text, "latin-1")
+    with pytest.raises(ModelError, match=r"config\.json"):
+        ChatTokenizer.load(tmp_path)
+
+
+def test_a_model_of_an_unknown_type_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    config = make_model_dir(tmp_path) / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": "none such"}))
+    code, error = _start("--model", str(tmp_path), "--port", "0")
+    assert code != 0
+    assert error.startswith(f"Error: the model in {tmp_path} cannot be loaded: ")
     assert "\n" not in error
 
 

@@ -1,9 +1,11 @@
 """The model as the scheduler sees it: prefill one row, or advance all rows by one token."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -83,8 +85,9 @@ class Decoder:
 
 
 def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Raises ModelError where the directory's weights cannot be loaded or its attention has windows."""
+    """Raises ModelError where the weights cannot be read or are not the config's, or attention has windows."""
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # what is wrong with the weights is said below, in one line
     try:
         config = AutoConfig.from_pretrained(model_dir)
         kinds = set(getattr(config.get_text_config(), "layer_types", None) or ["full_attention"])
@@ -92,14 +95,34 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedMo
             raise ModelError(
                 f"{model_dir} has {', '.join(sorted(kinds))} layers: serve it with vLLM (ENGINE_URLS)."
             )
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            model_dir, config=config, dtype=dtype, attn_implementation="eager", local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(  # its annotation forgets the loading info
+            model_dir,
+            config=config,
+            dtype=dtype,
+            attn_implementation="eager",
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"the model in {model_dir} cannot be loaded: {_first_line(error)}") from error
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ModelError(
+            f"the model in {model_dir} cannot be loaded: {_first_line(error)}. Copy the model directory again."
+        ) from error
+    model: PreTrainedModel = loaded[0]
+    _refuse_others(model_dir, loaded[1])
     model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper's annotation asks for a string literal
     model.eval()
     return model
+
+
+def _refuse_others(model_dir: Path, loading: Mapping[str, Collection[Any]]) -> None:
+    """transformers would fill what is missing or of another shape with random numbers."""
+    for kind, words in (("missing", "lack"), ("mismatched", "give another shape to")):
+        if others := sorted(str(key) if isinstance(key, str) else key[0] for key in loading[f"{kind}_keys"]):
+            raise ModelError(
+                f"the weights in {model_dir} are not those of its config.json: they {words} {others[0]} "
+                f"({len(others)} in all). Copy the model directory again."
+            )
 
 
 @torch.inference_mode()
