@@ -59,7 +59,7 @@ async def test_bodies_are_written_as_their_content_type_asks(door: Door) -> None
 
 
 async def test_answers_become_plain_values(door: Door) -> None:
-    gateway = door.gateway(timeout=0.3)
+    gateway = door.gateway()
     assert await gateway("echo.answer", ["text"], {}) == "plain words"
     assert await gateway("echo.answer", ["nothing"], {}) is None
     assert await gateway("echo.answer", ["problem"], {}) == {"title": "odd"}
