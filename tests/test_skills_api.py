@@ -83,7 +83,7 @@ async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_
     assert shown["stats"] == {"offers": 1, "uses": 1, "successes": 1}
     assert (shown["source"], shown["task_id"]) == (SOURCE, str(maker))
 
-    reference = {"id": str(skill.id), "name": "archive", "version": 1, "task_id": str(maker)}
+    reference = {"id": str(skill.id), "name": "archive", "version": 1, "state": "active", "task_id": str(maker)}
     made = (await edge.client.get(f"/v1/tasks/{maker}")).json()["skills"]
     assert made == {"offered": [], "used": [], "written": [reference]}
     used = (await edge.client.get(f"/v1/tasks/{user}")).json()["skills"]

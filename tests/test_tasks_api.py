@@ -106,6 +106,10 @@ async def test_a_task_that_cannot_be_is_refused_with_what_is_wrong(edge: Edge, b
     assert edge.bell.rung == 0
 
 
+async def test_a_missing_body_is_asked_for(edge: Edge) -> None:
+    assert problem(await edge.client.post("/v1/tasks"))["detail"] == "send a JSON body"
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"instruction": "\xff"}', b'{"instruction": "\\ud800"}'])
 async def test_a_body_that_is_not_json_is_refused(edge: Edge, content: bytes) -> None:
     answer = await edge.client.post("/v1/tasks", content=content)
@@ -168,7 +172,7 @@ async def test_a_listing_is_narrowed_and_paged(edge: Edge) -> None:
 async def test_a_bad_filter_is_refused(edge: Edge, query: str) -> None:
     answer = await edge.client.get(f"/v1/tasks?{query}")
     assert answer.status_code == 400
-    problem(answer)
+    assert query.partition("=")[0] in str(problem(answer)["detail"])
 
 
 async def test_an_unknown_task_and_a_malformed_id_are_named_problems(edge: Edge) -> None:

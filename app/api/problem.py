@@ -28,6 +28,9 @@ MEDIA_TYPE = "application/problem+json"
 _KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError)
 _NAMES = {kind.status: kind.__name__ for kind in _KINDS}
 
+_BODY = "data"  # what handlers call the request's body
+_PUBLIC = {"in_state": "state"}  # parameters whose own name the framework keeps for itself
+
 AnyRequest = Request[Any, Any, Any]
 
 
@@ -80,9 +83,12 @@ def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Respons
     first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
     if not isinstance(first, dict):
         return answer(status, name, error.detail or status.phrase, headers=error.headers)
-    field = first.get("key")
-    detail = f"{field}: {first['message']}" if field and field != "data" else str(first["message"])
-    return answer(status, name, detail, field=field, headers=error.headers)
+    key, message = first.get("key"), str(first["message"])
+    if key == _BODY:
+        detail = "send a JSON body" if message == repr(_BODY) else message  # the framework's word for none at all
+        return answer(status, name, detail, headers=error.headers)
+    field = _PUBLIC.get(key, key) if isinstance(key, str) else None
+    return answer(status, name, f"{field}: {message}" if field else message, field=field, headers=error.headers)
 
 
 def _answer_not_text(_: AnyRequest, error: UnicodeDecodeError) -> Response[Problem]:

@@ -75,16 +75,17 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, and the task that made it."""
+    """A skill, and the task that made it. Only an `active` one is offered to further tasks."""
 
     id: UUID
     name: str
     version: int
+    state: models.SkillState
     task_id: UUID | None
 
     @classmethod
     def of(cls, skill: models.Skill) -> Self:
-        return cls(id=skill.id, name=skill.name, version=skill.version, task_id=skill.task_id)
+        return cls(**{name: getattr(skill, name) for name in cls.__struct_fields__})
 
 
 class TaskSkills(msgspec.Struct, frozen=True):

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from app.records import Json
+import msgspec
+
+from app.records import Call, Json
 
 _TELLING = re.compile(r"passw|passphrase|secret|token|api_?key|authorization|credential|\bpin\b", re.IGNORECASE)
 
@@ -46,6 +48,17 @@ def mask(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: "***" if _TELLING.search(name) and each else mask(each) for name, each in value.items()}
     return value
+
+
+def mask_call(call: Call) -> Call:
+    """The same call without passwords and tokens: what an API with a telling name gave is one, whatever it is.
+
+    >>> call = Call(seq=0, turn=0, api="supervisor.show_passwords", arguments={}, result={"mail": "1234"})
+    >>> mask_call(call).result
+    '***'
+    """
+    result = mask({call.api: call.result})[call.api]
+    return msgspec.structs.replace(call, arguments=mask(call.arguments), result=result)
 
 
 def scrub(value: Json, hidden: Sequence[str]) -> Json:

@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 from app.agent.halt import Halt, ParkedError
 from app.agent.loop import Agent, run_rollout
 from app.apis.catalog import Catalog
-from app.apis.credentials import mask
+from app.apis.credentials import mask_call
 from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError, InvalidError, SandboxError
-from app.records import Call, Policy, Stop, Task, Trajectory
+from app.records import Policy, Stop, Task, Trajectory
 from app.runner.catalogs import Catalogs, tokens_of
 from app.runner.journal import TaskJournal, told_of
 from app.runner.offering import Offering
@@ -184,11 +184,7 @@ class Desk:
 
 def _masked(trajectory: Trajectory) -> Trajectory:
     """Without the passwords and tokens that calls took and gave: what is kept may be read and trained on."""
-
-    def masked(call: Call) -> Call:
-        return msgspec.structs.replace(call, arguments=mask(call.arguments), result=mask(call.result))
-
-    turns = (msgspec.structs.replace(turn, calls=tuple(map(masked, turn.calls))) for turn in trajectory.turns)
+    turns = (msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls))) for turn in trajectory.turns)
     return msgspec.structs.replace(trajectory, turns=tuple(turns))
 
 
