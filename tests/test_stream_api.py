@@ -97,6 +97,14 @@ async def test_an_event_arrives_while_the_stream_is_open(edge: Edge) -> None:
             assert "event: done" in [line async for line in lines]
 
 
+async def test_a_stream_ends_when_the_project_of_its_task_is_deleted(edge: Edge) -> None:
+    task_id = await edge.submit()
+    async with served(edge) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
+        assert (await edge.client.delete("/v1/projects/demo")).status_code == 204
+        async with asyncio.timeout(5):
+            assert "event: done" not in [line async for line in answer.aiter_lines()]
+
+
 async def test_many_streams_of_many_tasks_each_hear_their_own(edge: Edge) -> None:
     tasks = [await edge.submit(f"task {number}") for number in range(5)]
     async with served(edge) as client:

@@ -20,6 +20,7 @@ from app.db import events as event_rows
 from app.db import tasks
 from app.db.models import TaskEvent, TaskState
 from app.db.session import Sessions
+from app.errors import NotFoundError
 
 _ENDED = {TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED}
 _AT_ONCE = 500  # events read in one go
@@ -62,12 +63,17 @@ class StreamController(Controller):
 async def _tell(
     sessions: Sessions, feed: EventFeed, task_id: UUID, seen: int
 ) -> AsyncIterator[ServerSentEventMessage]:
-    """No session is held between two looks; an idle stream costs a dictionary entry."""
+    """No session is held between two looks; an idle stream costs a dictionary entry. A deleted task ends it."""
     with feed.subscribe(task_id) as news:
         while True:
             news.clear()  # before looking: what happens meanwhile wakes us again
             async with sessions() as session:
-                state = (await tasks.get(session, task_id)).state  # before the events: the last is stored first
+                try:
+                    state = (
+                        await tasks.get(session, task_id)
+                    ).state  # before the events: the last is stored first
+                except NotFoundError:
+                    return
                 rows = await event_rows.after(session, task_id, seen, _AT_ONCE)
             for row in rows:
                 yield _message(row)
