@@ -22,7 +22,10 @@ from app.records import Json
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
 Document = Annotated[
     dict[str, Json] | str,
-    msgspec.Meta(description="an OpenAPI 3.0 or 3.1 document: as an object, or as JSON or YAML text"),
+    msgspec.Meta(
+        description="an OpenAPI 3.0 or 3.1 document: as an object, or as JSON or YAML text. `x-safe: true` at an "
+        "operation says that it changes nothing, `x-safe: false` that it does, where the method does not tell"
+    ),
 ]
 Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="used instead of the document's server")]
 Token = Annotated[

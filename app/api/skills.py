@@ -97,7 +97,7 @@ class SkillController(Controller):
 
     @post("/{skill_id:uuid}/retire", status_code=200, summary="Take a skill out", responses=_MOVE)
     async def retire(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
-        """It is offered no more, and can be restored."""
+        """It is offered no more, nor is its name if the agent writes it again, until a version is restored."""
         return await _move(session, access, skill_id, skills.retire)
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Bring a skill back", responses=_MOVE)
@@ -107,7 +107,7 @@ class SkillController(Controller):
 
     @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> None:
-        """Its source is gone for good; what refers to it still finds its name."""
+        """Its source is gone for good; what refers to it still finds its name. The agent may write it anew."""
         await _move(session, access, skill_id, skills.delete)
 
 
