@@ -74,6 +74,23 @@ def test_more_requests_than_rows_all_get_the_logprobs_of_a_plain_pass(tmp_path: 
         assert answer.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+def test_prompts_that_wait_together_get_the_logprobs_of_a_plain_pass(tmp_path: Path) -> None:
+    """Short and long ones, one that reuses an earlier row, and two that share most of their tokens."""
+    model_dir = make_model_dir(tmp_path / "model")
+    adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
+    shared = [number % 240 for number in range(200)]
+    prompts = [[5], [9] * 40, [*range(60), 7], shared, [*shared[:150], 3, 2], [*range(3), *range(90)]]
+    with scheduling(model_dir, rows=8, adapter=adapter) as scheduler:
+        begin(scheduler, [*range(60)], 3)()
+        busy = begin(scheduler, shared[::-1], 200)  # while it prefills, the others gather
+        waits = [begin(scheduler, prompt, 6, number % 2, number) for number, prompt in enumerate(prompts)]
+        answers = [wait() for wait in waits]
+        busy()
+    for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+        expected = reference(model_dir, adapter if number % 2 else None, prompt, list(answer.ids))
+        assert answer.logprobs == pytest.approx(expected, abs=1e-4)
+
+
 def test_sequences_longer_than_the_first_block_keep_what_was_in_it(tmp_path: Path) -> None:
     model_dir = make_model_dir(tmp_path)
     prompt = [number % 250 for number in range(500)]

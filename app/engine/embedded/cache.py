@@ -22,7 +22,7 @@ class RowCache(Cache):
         self.heads, self.rows = heads, rows
         self.block = torch.zeros(layers, 2, rows, heads, _FIRST_ROOM, width, dtype=dtype, device=device)
         self._row: int | None = None
-        self._start = 0
+        self._first, self._start = 0, 0
         self._places = torch.empty(0, dtype=torch.long)
         self._length = 0
 
@@ -31,13 +31,13 @@ class RowCache(Cache):
         self._make_room(start + count)
         self._row, self._start, self._length = row, start, start + count
 
-    def aim_at_all(self, positions: Tensor, length: int) -> None:
-        """The pass holds one token of each of the first n rows. positions: (n,), all below `length`."""
+    def aim_at_rows(self, first: int, positions: Tensor, length: int) -> None:
+        """The pass holds tokens of each of n neighbouring rows. positions: (n, tokens), all below `length`."""
         self._make_room(length)
         room = self.block.shape[4]
-        lanes = torch.arange(len(positions) * self.heads, device=self.block.device) * room
-        self._places = lanes + positions.repeat_interleave(self.heads)
-        self._row, self._length = None, length
+        lanes = torch.arange(len(positions) * self.heads, device=self.block.device).view(-1, self.heads, 1) * room
+        self._places = (lanes + positions[:, None]).flatten()
+        self._row, self._first, self._length = None, first, length
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
@@ -49,10 +49,10 @@ class RowCache(Cache):
             keys[rows, :, self._start : self._length] = key_states
             values[rows, :, self._start : self._length] = value_states
         else:
-            rows = slice(0, key_states.shape[0])
+            rows = slice(self._first, self._first + key_states.shape[0])
             width = keys.shape[-1]
-            keys.view(-1, width).index_copy_(0, self._places, key_states.reshape(-1, width))
-            values.view(-1, width).index_copy_(0, self._places, value_states.reshape(-1, width))
+            keys[rows].view(-1, width).index_copy_(0, self._places, key_states.reshape(-1, width))
+            values[rows].view(-1, width).index_copy_(0, self._places, value_states.reshape(-1, width))
         return keys[rows, :, : self._length], values[rows, :, : self._length]
 
     def move(self, source: int, target: int, length: int) -> None:

@@ -41,45 +41,68 @@ class Decoder:
         """Run `ids` at positions `start`... of a row. The logits after the last: (1, vocabulary)."""
         self.cache.aim_at_row(row, start, len(ids))
         positions = torch.arange(start, start + len(ids), device=self.device)
-        mask = None if start == 0 and len(ids) > 1 else self._mask(positions, start + len(ids))
-        return self._forward(torch.tensor([ids], device=self.device), positions[None], mask)
+        mask = None if start == 0 and len(ids) > 1 else self._mask(positions[None], start + len(ids))
+        return self._forward(torch.tensor([ids], device=self.device), positions[None], mask)[:, -1]
+
+    @torch.inference_mode()
+    def prefill_rows(self, row: int, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """The same for as many neighbouring rows as there are parts, in one pass. Gives (parts, vocabulary).
+
+        Shorter parts are filled up at the end. What the fill leaves in the cache lies behind the row's own tokens,
+        where nothing looks before it is written over.
+        """
+        if len(parts) == 1:
+            return self.prefill(row, parts[0], starts[0])
+        width = max(len(part) for part in parts)
+        ids = torch.tensor([[*part, *[0] * (width - len(part))] for part in parts], device=self.device)
+        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
+        self.cache.aim_at_rows(row, positions, max(starts) + width)
+        lasts = sorted({len(part) - 1 for part in parts})
+        mask = self._mask(positions, max(starts) + width)
+        logits = self._forward(ids, positions, mask, keep=torch.tensor(lasts, device=self.device))
+        return logits[range(len(parts)), [lasts.index(len(part) - 1) for part in parts]]
 
     @torch.inference_mode()
     def advance(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
         """Run one token in each of the first n rows. The logits after each: (n, vocabulary)."""
         length = max(positions) + 1
         places = torch.tensor(positions, device=self.device)
-        self.cache.aim_at_all(places, length)
-        mask = self._mask(places, length).permute(2, 0, 1, 3)
-        return self._forward(torch.tensor(tokens, device=self.device)[:, None], places[:, None], mask)
+        self.cache.aim_at_rows(0, places[:, None], length)
+        mask = self._mask(places[:, None], length)
+        return self._forward(torch.tensor(tokens, device=self.device)[:, None], places[:, None], mask)[:, -1]
 
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, keep: Tensor | int = 1) -> Tensor:
         output = self.model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=keep,
         )
-        logits: Tensor = output.logits[:, -1].float()
+        logits: Tensor = output.logits.float()
         return logits
 
     def _mask(self, positions: Tensor, length: int) -> Tensor:
-        """A token sees what lies at its own position and before: (1, 1, tokens, length), added to scores."""
-        later = torch.arange(length, device=self.device) > positions[:, None]
-        return torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))[
-            None, None
-        ]
+        """A token sees what lies at its own position and before. positions: (rows, tokens).
+
+        Gives (rows, 1, tokens, length), added to scores.
+        """
+        later = torch.arange(length, device=self.device) > positions[:, None, :, None]
+        return torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))
 
     def _check(self, expected: Tensor) -> None:
-        """The same tokens as prefill, continued prefill and single tokens. expected: (tokens, vocabulary)."""
+        """The same tokens in one row and in several, continued, and one by one. expected: (tokens, vocabulary)."""
         got = [
             self.prefill(0, _PROBE[:3], 0),
             self.prefill(0, _PROBE[3:5], 3),
             self.advance(_PROBE[5:], [5]),
         ]
-        distance = (torch.log_softmax(torch.cat(got), -1) - expected[[2, 4, 5]]).abs().max().item()
+        places = [2, 4, 5]
+        if self.cache.rows > 1:
+            got.append(self.prefill_rows(0, [_PROBE[3:5], _PROBE[:2]], [3, 0]))
+            places += [4, 1]
+        distance = (torch.log_softmax(torch.cat(got), -1) - expected[places]).abs().max().item()
         if not distance <= _TOLERANCE[self.dtype]:
             raise _unsupported(self.model, f"logprobs differ by {distance:.2g} from those of transformers")
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ids = NDArray[np.int32]
+_MOST = 256  # they are compared one by one
 SHORTEST = 16  # a shorter common prefix is not worth copying
 
 
@@ -19,7 +20,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Prefixes:
-    """The last rows, as many as fit into a number of bytes."""
+    """The last rows, a few hundred or as many as fit into a number of bytes."""
 
     def __init__(self, room: int) -> None:
         self.room, self.size = room, 0
@@ -49,7 +50,7 @@ class Prefixes:
         self._kept[self._next] = Kept(adapter, ids, block)
         self._next += 1
         self.size += block.nbytes
-        while self.size > self.room:
+        while self.size > self.room or len(self._kept) > _MOST:
             self._forget(next(iter(self._kept)))
 
     def forget_adapter(self, adapter: int) -> None:

@@ -8,15 +8,17 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from app.engine.embedded.adapters import Adapters, Pair
 from app.engine.embedded.decoder import Decoder
 from app.engine.embedded.metrics import Metrics
-from app.engine.embedded.prefixes import SHORTEST, Ids, Prefixes, as_ids, common_prefix
+from app.engine.embedded.prefixes import SHORTEST, Prefixes, as_ids, common_prefix
 from app.engine.embedded.requests import Generation
 from app.engine.embedded.sampling import draw
 
 _PREFILL = 2048  # prompt tokens between two steps of the others, about
+_TOGETHER = 512  # of them in one pass over several rows; a longer prompt has its own
 _PREFIX_ROOM = 256 * 2**20  # bytes
 
 
@@ -112,40 +114,46 @@ class Scheduler:
         """First come, first served; stops after some tokens, so that running rows are not held up."""
         work = 0
         while self._waiting and len(self._rows) < self._decoder.cache.rows and work < _PREFILL:
-            work += self._prefill(self._waiting.popleft())
+            work += self._prefill(len(self._rows), self._join())
 
-    def _prefill(self, generation: Generation) -> int:
-        """Gives the number of tokens computed."""
-        row = len(self._rows)
-        self._rows.append(generation)  # first, so that whatever happens its client hears of it
-        reused = self._reuse(row, generation)
-        fresh = generation.prompt[reused:].tolist()
-        self._adapters.routing.set([generation.adapter], self._decoder.device)
-        logits = self._decoder.prefill(row, fresh, reused)
-        self._metrics.count_prompt(len(generation.prompt), reused)
-        tokens, logprobs = draw(logits, [generation.temperature], [generation.random.random()])
-        self._take(row, tokens[0], logprobs[0])
-        return len(fresh)
+    def _join(self) -> list[int]:
+        """Takes in the first that waits, and those after it that one pass can hold. Gives what each reused."""
+        first, reused, widest = len(self._rows), list[int](), 0
+        while self._waiting and len(self._rows) < self._decoder.cache.rows:
+            generation = self._waiting[0]
+            count = self._reuse(first, generation)
+            widest = max(widest, len(generation.prompt) - count)
+            mates = _longest(self._rows[first:], generation)[0]
+            if reused and (widest * (len(reused) + 1) > _TOGETHER or mates > count + _TOGETHER // 8):
+                break  # a long prompt has its own pass; a shared one is better reused from a mate that has run
+            self._rows.append(self._waiting.popleft())
+            reused.append(count)
+        return reused
 
-    def _reuse(self, row: int, generation: Generation) -> int:
-        """Copies what another row has already computed for the same weights. Gives how many tokens that were."""
-        usable = generation.prompt[:-1]  # the last token must run, for its logits
-        count, block = self._prefixes.longest(generation.adapter, usable)
-        shared, source = self._longest_running(generation.adapter, usable)
+    def _prefill(self, first: int, reused: list[int]) -> int:
+        """Runs the rows from `first` on. Gives the number of tokens computed."""
+        rows = self._rows[first:]
+        parts = [row.prompt[count:].tolist() for row, count in zip(rows, reused, strict=True)]
+        self._adapters.routing.set([row.adapter for row in rows], self._decoder.device)
+        logits = self._decoder.prefill_rows(first, parts, reused)
+        for row, count in zip(rows, reused, strict=True):
+            self._metrics.count_prompt(len(row.prompt), count)
+        self._draw(first, logits)
+        return sum(map(len, parts))
+
+    def _reuse(self, first: int, generation: Generation) -> int:
+        """Copies what another row has already computed for the same weights. Gives how many tokens that were.
+
+        The rows from `first` on are to run in the coming pass: they have nothing yet.
+        """
+        count, block = self._prefixes.longest(generation.adapter, generation.prompt[:-1])
+        shared, source = _longest(self._rows[:first], generation)
         if shared > count and shared >= SHORTEST:
-            self._decoder.cache.move(source, row, shared)
+            self._decoder.cache.move(source, len(self._rows), shared)
             return shared
         if block is not None:
-            self._decoder.cache.put(row, block, count)
+            self._decoder.cache.put(len(self._rows), block, count)
         return count
-
-    def _longest_running(self, adapter: int, ids: Ids) -> tuple[int, int]:
-        found = [
-            (common_prefix(other.prompt, ids), row)
-            for row, other in enumerate(self._rows[:-1])
-            if other.adapter == adapter
-        ]
-        return max(found, default=(0, 0))
 
     def _step(self) -> None:
         rows = self._rows
@@ -155,14 +163,15 @@ class Scheduler:
             [generation.ids[-1] for generation in rows],
             [len(generation.prompt) + len(generation.ids) - 1 for generation in rows],
         )
-        tokens, logprobs = draw(
-            logits,
-            [generation.temperature for generation in rows],
-            [generation.random.random() for generation in rows],
-        )
         self._metrics.count_step(len(rows))
-        for row in reversed(range(len(rows))):  # ending one moves only rows that are already done
-            self._take(row, tokens[row], logprobs[row])
+        self._draw(0, logits)
+
+    def _draw(self, first: int, logits: Tensor) -> None:
+        """A token for every row from `first` on. logits: (rows, vocabulary)."""
+        rows = self._rows[first:]
+        tokens, logprobs = draw(logits, [row.temperature for row in rows], [row.random.random() for row in rows])
+        for index in reversed(range(len(rows))):  # ending one moves only rows that are already done
+            self._take(first + index, tokens[index], logprobs[index])
 
     def _take(self, row: int, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
@@ -192,3 +201,14 @@ class Scheduler:
             self._leaving.discard(number)
             self._adapters.remove(number)
             self._prefixes.forget_adapter(number)
+
+
+def _longest(rows: list[Generation], generation: Generation) -> tuple[int, int]:
+    """How many ids of the prompt a row has too, and which; the last must run, for its logits."""
+    ids = generation.prompt[:-1]
+    found = [
+        (common_prefix(other.prompt, ids), row)
+        for row, other in enumerate(rows)
+        if other.adapter == generation.adapter
+    ]
+    return max(found, default=(0, 0))
