@@ -29,8 +29,8 @@ Check = Annotated[
         max_length=50_000,
         pattern=r"^[^\x00]*$",
         description="Python run after the task in a sandbox of its own. It finds the task's answer in `answer` "
-        "and sets `score`, a number from 0 to 1. Of the same APIs it may call what only reads: GET, HEAD, OPTIONS, "
-        "and operations whose document says `x-safe: true`, such as a log-in",
+        "and sets `score`, a number from 0 to 1. Of the same APIs it may call what only reads: GET, HEAD, "
+        "OPTIONS, and operations whose document says `x-safe: true`, such as a log-in",
         examples=["score = float(len(apis.mail.list_mails(folder='inbox')) == 0)"],
     ),
 ]
