@@ -204,9 +204,7 @@ async def _locked(
     return skill, rev
 
 
-async def _in_state(
-    session: AsyncSession, project_id: UUID, name: str, state: SkillState
-) -> models.Skill | None:
+async def _in_state(session: AsyncSession, project_id: UUID, name: str, state: SkillState) -> models.Skill | None:
     """The newest version that is."""
     return await session.scalar(
         select(models.Skill)
