@@ -207,6 +207,8 @@ async def test_an_embedder_that_comes_late_is_used_without_a_restart(committed: 
     assert await library.fill_vectors(here) == 1
     await library.refresh(here)
     assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_embedding": 1}]
+    another = Library(committed, mode="query_embedding", opening=opening)  # one that only ever searches
+    assert [found.ranks for found in await another.find(here, QUERY)] == [{"query_embedding": 1}]
 
 
 async def test_vectors_of_a_former_embedder_are_made_anew(committed: Sessions) -> None:
