@@ -12,6 +12,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, HeaderParameter
 from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Asking, find_task
 from app.api.feed import EventFeed
@@ -68,20 +69,26 @@ async def _tell(
         while True:
             news.clear()  # before looking: what happens meanwhile wakes us again
             async with sessions() as session:
-                try:
-                    state = (
-                        await tasks.get(session, task_id)
-                    ).state  # before the events: the last is stored first
-                except NotFoundError:
-                    return
                 rows = await event_rows.after(session, task_id, seen, _AT_ONCE)
+                if not rows and await _is_over(session, task_id):
+                    rows = await event_rows.after(session, task_id, seen, _AT_ONCE)  # the end came in between
+                    if not rows:
+                        return
             for row in rows:
                 yield _message(row)
                 seen = row.seq
-            if state in _ENDED and len(rows) < _AT_ONCE:
+            if rows and rows[-1].kind == "done":
                 return
             if not rows and not await _wait(news, feed.ping_seconds):
                 yield ServerSentEventMessage(comment="ping", data=None)
+
+
+async def _is_over(session: AsyncSession, task_id: UUID) -> bool:
+    """Has the task ended, or is it gone? Its last event is stored with its end."""
+    try:
+        return (await tasks.get(session, task_id)).state in _ENDED
+    except NotFoundError:
+        return True
 
 
 async def _wait(news: asyncio.Event, seconds: float) -> bool:

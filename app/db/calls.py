@@ -59,13 +59,13 @@ async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequenc
     ConflictError: the task is no longer the owner's, and another runner makes them again.
     """
     await leases.hold(session, task_id, owner)
-    for call in made:
-        known = {"api": call.api, "arguments": call.arguments, "repeatable": True, "record": pack(call)}
-        await session.execute(
-            insert(models.TaskCall)
-            .values(task_id=task_id, seq=call.seq, **known)
-            .on_conflict_do_update(index_elements=["task_id", "seq"], set_=known)
-        )
+    rows = [
+        {"seq": call.seq, "api": call.api, "arguments": call.arguments, "repeatable": True, "record": pack(call)}
+        for call in made
+    ]
+    new = insert(models.TaskCall).values([{"task_id": task_id, **row} for row in rows])
+    known = {name: new.excluded[name] for name in ("api", "arguments", "repeatable", "record")}
+    await session.execute(new.on_conflict_do_update(index_elements=["task_id", "seq"], set_=known))
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:

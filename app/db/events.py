@@ -37,8 +37,8 @@ async def append_all(session: AsyncSession, task_id: UUID, news: Sequence[News])
         {"task_id": task_id, "seq": seq, "kind": each.kind, "data": each.data}
         for seq, each in enumerate(news, start=last + 1)
     ]
-    await session.execute(insert(models.TaskEvent), rows)
-    await session.execute(select(func.pg_notify(CHANNEL, str(task_id))))
+    told = func.pg_notify(CHANNEL, str(task_id))
+    await session.execute(insert(models.TaskEvent).values(rows).returning(told))
     return last + len(rows)
 
 
