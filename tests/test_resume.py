@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.agent.halt import Halt
-from app.db import calls, leases, models, projects, tasks, trajectories, turns
+from app.db import calls, events, leases, models, projects, tasks, trajectories, turns
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.records import Call, Stop, Turn
@@ -164,3 +164,41 @@ async def _died_in_a_call(office: Office, code: str, call: Call) -> Any:
         repeatable = call.api == "ledger.list_entries"
         await calls.begin(session, row.id, "dead", call, repeatable=repeatable)
     return task_id
+
+
+async def test_a_safe_call_is_written_before_the_next_that_is_not_goes_out(office: Office) -> None:
+    journal, row = await _journal(office)
+    look = Call(seq=0, turn=0, api="ledger.list_entries", arguments={}, result=[])
+    await journal.begin(look, True)
+    await journal.end(look)
+    await journal.begin(Call(seq=1, turn=0, api="ledger.add_entry", arguments={}), False)
+    async with office.sessions() as session:
+        made = await calls.of_task(session, row.id)
+    assert [(each.seq, each.call is not None) for each in made] == [(0, True), (1, False)]
+
+
+async def test_what_waits_to_be_written_is_written_and_told_at_the_latest_when_the_rollout_ends(
+    office: Office,
+) -> None:
+    journal, row = await _journal(office)
+    look = Call(seq=0, turn=0, api="ledger.list_entries", arguments={"token": "abc"}, result=[])
+    await journal.begin(look, True)
+    await journal.end(look)
+    await journal.flush()
+    async with office.sessions() as session:
+        [told] = await events.after(session, row.id)
+        [made] = await calls.of_task(session, row.id)
+    assert (told.kind, told.data["api"], told.data["arguments"]) == (
+        "call",
+        "ledger.list_entries",
+        {"token": "***"},
+    )
+    assert made.call == look
+
+
+async def _journal(office: Office) -> tuple[TaskJournal, models.Task]:
+    await office.submit()
+    async with office.sessions.begin() as session:
+        row = await leases.claim(session, "me", 30)
+    assert row is not None
+    return TaskJournal(office.sessions, row, "me", Halt()), row

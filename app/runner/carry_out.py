@@ -81,6 +81,7 @@ class Desk:
         setting = await self._setting(row)
         journal = TaskJournal(self.sessions, row, owner, halt)
         trajectory = await self._rollout(row, setting, journal, owner)
+        await journal.flush()
         failure = trajectory.detail or None
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:

@@ -91,12 +91,17 @@ class TaskJournal(Watcher):
             self._repeatable.discard(call.seq)
             self._unwritten.append(call)
             if time.monotonic() - self._written > _WAIT_SECONDS:
-                async with self._writing():
-                    pass
+                await self.flush()
             return
         async with self._sessions.begin() as session:
             await calls.end(session, self._task.id, call)
             await events.append_all(session, self._task.id, [_news_of_call(call)])
+
+    async def flush(self) -> None:
+        """Nothing is unwritten after this: a rollout may end in the middle of a turn."""
+        if self._unwritten:
+            async with self._writing():
+                pass
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncSession]:
