@@ -53,7 +53,12 @@ async def run(*argv: str, env: Mapping[str, str]) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    try:
+        async with asyncio.timeout(60):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()  # or it goes on claiming what later tests submit
     return process.returncode or 0, out.decode(), err.decode()
 
 

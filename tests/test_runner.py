@@ -226,3 +226,14 @@ async def test_a_task_over_which_runners_die_again_and_again_is_given_up(office:
 
 async def _is(value: bool) -> bool:
     return value
+
+
+async def test_a_runner_that_is_woken_while_it_stops_stops(office: Office) -> None:
+    """Both at once, in either order, many times: news must not make it forget that it was told to stop."""
+    for delay in range(40):
+        async with asyncio.timeout(20):
+            async with office.runner(ScriptedEngine(office.tokenizer, script=writing)) as runner:
+                for _ in range(delay):
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
+                runner.wake()

@@ -87,8 +87,9 @@ class Runner:
             if len(self._held) >= self._pace.at_once:
                 await self._freed.wait()
             elif not await self._claim():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), self._pace.poll_seconds)
+                with suppress(TimeoutError):  # not wait_for: Python 3.11's forgets a cancellation that meets news
+                    async with asyncio.timeout(self._pace.poll_seconds):
+                        await self._news.wait()
 
     async def _claim(self) -> bool:
         self._news.clear()  # before looking: what comes meanwhile is news again
