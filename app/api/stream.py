@@ -19,11 +19,11 @@ from app.api.feed import EventFeed
 from app.api.problem import problems
 from app.db import events as event_rows
 from app.db import tasks
-from app.db.models import TaskEvent, TaskState
+from app.db.models import TASK_MOVES, TaskEvent, TaskState
 from app.db.session import Sessions
 from app.errors import NotFoundError
 
-_ENDED = {TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED}
+_ENDED = TASK_MOVES[TaskState.RUNNING]
 _AT_ONCE = 500  # events read in one go
 
 _ABOUT = ResponseSpec(

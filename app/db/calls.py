@@ -59,11 +59,19 @@ async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequenc
     ConflictError: the task is no longer the owner's, and another runner makes them again.
     """
     await leases.hold(session, task_id, owner)
-    rows = [
-        {"seq": call.seq, "api": call.api, "arguments": call.arguments, "repeatable": True, "record": pack(call)}
-        for call in made
-    ]
-    new = insert(models.TaskCall).values([{"task_id": task_id, **row} for row in rows])
+    new = insert(models.TaskCall).values(
+        [
+            {
+                "task_id": task_id,
+                "seq": call.seq,
+                "api": call.api,
+                "arguments": call.arguments,
+                "repeatable": True,
+                "record": pack(call),
+            }
+            for call in made
+        ]
+    )
     known = {name: new.excluded[name] for name in ("api", "arguments", "repeatable", "record")}
     await session.execute(new.on_conflict_do_update(index_elements=["task_id", "seq"], set_=known))
 

@@ -1,7 +1,6 @@
 """What every engine can do. It knows tokens and adapters; it knows nothing of tasks, skills or SQL."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -32,14 +31,6 @@ class Engine(Protocol):
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Sample one continuation from `model`: "base" or the name of a loaded adapter. Raises EngineError."""
         ...
-
-
-class AdapterHost(Protocol):
-    """What a server of adapters can do beside."""
-
-    async def load_adapter(self, name: str, path: Path) -> None: ...
-
-    async def unload_adapter(self, name: str) -> None: ...
 
 
 class Embedder(Protocol):
