@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import msgspec
 
@@ -9,16 +10,17 @@ from app.agent.loop import Agent, Origin, run_rollout
 from app.agent.watcher import Watcher
 from app.records import Offer, Policy, Task, Trajectory
 from app.sandbox.gateway import Gateway
-from app.skills.checks import vet
+from app.skills.checks import is_wrapper, vet
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario, Verdict
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """A trajectory, and how well it did."""
+    """A trajectory, how well it did, and the skills it left."""
 
     trajectory: Trajectory
     verdict: Verdict
+    made: frozenset[UUID] = frozenset()  # without wrappers of a single API call, which earn nothing
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,12 @@ class Practice:
             origin = Origin(seed=seed, now=world.now)
             trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, origin, watcher)
             verdict = await world.verify(trajectory)
-            if library is not None:
-                await library.save(vet(trajectory, world.catalog).kept, scenario.id)
-            return Outcome(trajectory, verdict)
+            if library is None:
+                return Outcome(trajectory, verdict)
+            drafts = vet(trajectory, world.catalog).kept
+            saved = await library.save(drafts, scenario.id)
+            earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft))
+            return Outcome(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
 
     async def run_chain(self, scenario: Scenario, library: MemoryLibrary | None, seed: int = 0) -> list[Outcome]:
         """Work through the tasks of a scenario in order, each with the skills that the earlier ones left.
