@@ -38,7 +38,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # tasks per chain
     skills: bool = True  # False: every task alone, without a library
     retrieval: Retrieval = "scenario"
-    temperature: Annotated[float, msgspec.Meta(gt=0, le=2)] = 1.0  # of rollouts
     since: datetime | None = None  # logged and sft: tasks that ended in this window
     until: datetime | None = None
     limit: Whole = 5_000  # tasks of the window, newest first
@@ -59,7 +58,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # update
     lr: Above = 1e-3
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
-    lora_alpha: Above = 32
+    lora_alpha: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     grad_clip: Above = 1.0
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # optimizer steps on each batch of rollouts
     micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384  # padding included

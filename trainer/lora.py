@@ -1,0 +1,102 @@
+"""LoRA adapters as the trainer makes them: put on, written once under the hash of their content, checked."""
+
+import json
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+from app.errors import InvalidError
+
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+
+
+class Published(msgspec.Struct, frozen=True):
+    """An adapter that will not change any more."""
+
+    hash: str  # the engine knows it by this name
+    path: Path
+    rank: int
+
+
+def with_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None) -> PeftModel:
+    """The model with an adapter on all linear layers: a new one that changes nothing yet, or a copy of `start`.
+
+    Raises InvalidError where `start` does not fit the model.
+    """
+    if start is None:
+        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        return get_peft_model(model, config)
+    check_adapter(start)
+    try:
+        return PeftModel.from_pretrained(model, str(start), is_trainable=True)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise InvalidError(f"the adapter at {start} is for another base model: {_first_line(error)}") from error
+
+
+def publish(model: PeftModel, root: Path) -> Published:
+    """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
+
+    Raises InvalidError if a weight is not finite, OSError if the disk does not take it.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    partial = Path(mkdtemp(prefix=".partial-", dir=root))
+    try:
+        model.save_pretrained(str(partial))
+        config = _plain_config(partial)
+        check_adapter(partial)
+        name = _hash(partial)
+        final = root / name
+        if not final.exists():
+            whole = partial / name
+            whole.mkdir()
+            for file in (CONFIG, WEIGHTS):
+                (partial / file).rename(whole / file)
+            os.replace(whole, final)
+        return Published(name, final, config["r"])
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_adapter(path: Path) -> None:
+    """Raises InvalidError for what must never be served: missing, unreadable or not finite."""
+    if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
+        raise InvalidError(f"no adapter at {path}: it needs {CONFIG} and {WEIGHTS}")
+    try:
+        tensors = load_file(path / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise InvalidError(f"the adapter at {path} cannot be read: {_first_line(error)}") from error
+    if not tensors:
+        raise InvalidError(f"the adapter at {path} holds no weights")
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise InvalidError(f"the adapter at {path} has weights that are not finite: {name}")
+
+
+def _plain_config(path: Path) -> dict[str, int]:
+    """The configuration without what differs between machines, so that equal adapters are equal files."""
+    config = json.loads((path / CONFIG).read_text())
+    config["base_model_name_or_path"] = None
+    config["target_modules"] = sorted(config["target_modules"])
+    (path / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return dict(config)
+
+
+def _hash(path: Path) -> str:
+    digest = sha256()
+    for file in (CONFIG, WEIGHTS):
+        digest.update((path / file).read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
