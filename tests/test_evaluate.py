@@ -1,18 +1,10 @@
 """Figures worked out by hand, and intervals that respect that tasks of one scenario stand or fall together."""
 
-import msgspec
 import pytest
 
-from trainer.evaluate import Estimate, Metrics, TaskResult, measure
+from tests.results import result
+from trainer.evaluate import Estimate, Metrics, measure
 from trainer.report import plain, table
-
-PLAIN = TaskResult(
-    scenario="a", template="t", success=False, turns=4, tokens=100, stop="completed", offered=0, used=0, wrote=0
-)
-
-
-def result(scenario: str, **fields: object) -> TaskResult:
-    return msgspec.structs.replace(PLAIN, scenario=scenario, **fields)
 
 
 def some() -> Metrics:
@@ -107,7 +99,7 @@ def test_the_table_shows_a_mean_with_its_interval_and_a_dash_for_none() -> None:
     assert lines[:2] == ["| 3 scenarios, 9 tasks | on | off |", "|---|---|---|"]
     assert lines[2].startswith("| TGC, % | 44.4 [0.0, 100.0] | 100.0 [100.0, 100.0] |")
     assert lines[6].endswith("| - |")
-    assert len(lines) == 9
+    assert len(lines) == 11
 
 
 def test_figures_for_programs_are_those_for_people() -> None:

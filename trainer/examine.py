@@ -3,11 +3,16 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from app.records import Trajectory
 from app.skills.memory import MemoryLibrary
 from trainer.collect import Outcome, Practice
 from trainer.environment import Scenario
 from trainer.evaluate import TaskResult
+
+NewLibrary = Callable[[], MemoryLibrary]
+"""An empty library for one chain; how it finds skills is its maker's choice."""
 
 
 async def examine(
@@ -15,24 +20,39 @@ async def examine(
     scenarios: Sequence[Scenario],
     *,
     library: bool,
+    new_library: NewLibrary = MemoryLibrary,
+    chain: int | None = None,
     at_once: int = 16,
     report: Callable[[int], object] | None = None,
 ) -> list[TaskResult]:
-    """Every scenario as a chain with a library of its own, or each task alone. `report` hears of tasks done."""
+    """Every scenario as a chain with a library of its own, or each task alone. `report` hears of tasks done.
+
+    `chain` is how many tasks of each scenario are sat, the first ones; by default all.
+    """
     places = asyncio.Semaphore(at_once)
 
     async def sit(scenario: Scenario) -> list[TaskResult]:
         async with places:
-            outcomes = await practice.run_chain(scenario, MemoryLibrary() if library else None)
+            shelf = new_library() if library else None
+            outcomes = await practice.run_chain(_first(scenario, chain), shelf)
             if report is not None:
                 report(len(outcomes))
-            return [result_of(scenario, outcome) for outcome in outcomes]
+            size = None if shelf is None else len(shelf)
+            return [result_of(scenario, outcome, size) for outcome in outcomes]
 
-    return [result for results in await asyncio.gather(*map(sit, scenarios)) for result in results]
+    sitting = [asyncio.create_task(sit(each)) for each in scenarios]
+    try:
+        return [result for results in await asyncio.gather(*sitting) for result in results]
+    finally:  # the first failure ends the others: the engine they ask is about to be closed
+        for each in sitting:
+            each.cancel()
+        await asyncio.gather(*sitting, return_exceptions=True)
 
 
-def result_of(scenario: Scenario, outcome: Outcome) -> TaskResult:
+def result_of(scenario: Scenario, outcome: Outcome, library: int | None = None) -> TaskResult:
+    """`library` is how many skills the task's chain ended with."""
     trajectory = outcome.trajectory
+    used = tuple(offer.name for offer in trajectory.used())
     return TaskResult(
         scenario=scenario.id,
         template=scenario.template,
@@ -41,9 +61,15 @@ def result_of(scenario: Scenario, outcome: Outcome) -> TaskResult:
         tokens=trajectory.generated_tokens,
         stop=trajectory.stop.value,
         offered=len(trajectory.offered),
-        used=sum(1 for _ in trajectory.used()),
+        used=len(used),
         wrote=len(_written(trajectory)),
+        names=used,
+        library=library,
     )
+
+
+def _first(scenario: Scenario, chain: int | None) -> Scenario:
+    return scenario if chain is None else msgspec.structs.replace(scenario, tasks=scenario.tasks[:chain])
 
 
 def _written(trajectory: Trajectory) -> set[str]:

@@ -14,13 +14,16 @@ LABELS = {
     "skill_usage": "tasks that used a skill, of those offered any, %",
     "success_skill_usage": "successes, of tasks that used a skill, %",
     "write_rate": "wrote a function that ran, of tasks that used no skill, %",
+    "library_size": "skills at the end of a chain",
+    "distinct_used": "different skills used in a chain that was offered any",
 }
 
 
 def table(columns: dict[str, Metrics]) -> str:
     """Markdown: a row per figure, a column per set of metrics, each mean with its 95 % interval."""
     first = next(iter(columns.values()))
-    head = f"| {first.scenarios} scenarios, {first.tasks} tasks | " + " | ".join(columns) + " |"
+    seeds = f"{first.seeds} seeds, " if first.seeds > 1 else ""
+    head = f"| {seeds}{first.scenarios} scenarios, {first.tasks} tasks | " + " | ".join(columns) + " |"
     rows = [
         f"| {label} | " + " | ".join(_show(getattr(metrics, name)) for metrics in columns.values()) + " |"
         for name, label in LABELS.items()

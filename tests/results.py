@@ -1,0 +1,24 @@
+"""Results of exams that nobody sat, for what judges them."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from trainer.evaluate import TaskResult
+
+PLAIN = TaskResult(
+    scenario="a", template="t", success=False, turns=4, tokens=100, stop="completed", offered=0, used=0, wrote=0
+)
+
+
+def result(scenario: str, **fields: object) -> TaskResult:
+    return msgspec.structs.replace(PLAIN, scenario=scenario, **fields)
+
+
+def chains(solved: Iterable[bool], **fields: object) -> list[TaskResult]:
+    """One scenario of three tasks per entry: where False, its last task failed."""
+    return [
+        result(f"s{number}", success=whole or place < 2, **fields)
+        for number, whole in enumerate(solved)
+        for place in range(3)
+    ]
