@@ -52,7 +52,7 @@ class Practice:
                 return Outcome(trajectory, verdict)
             drafts = vet(trajectory, world.catalog).kept
             saved = await library.save(drafts, scenario.id)
-            earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft))
+            earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
             return Outcome(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
 
     async def run_chain(self, scenario: Scenario, library: MemoryLibrary | None, seed: int = 0) -> list[Outcome]:

@@ -54,9 +54,9 @@ def check(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str]:
     ]
 
 
-def is_wrapper(draft: Draft) -> bool:
-    """Is it one API call in a function's clothes? One call in one place, and that not in a loop."""
-    tree = ast.parse(draft.source)
+def is_wrapper(source: str) -> bool:
+    """Is a skill one API call in a function's clothes? One call in one place, and that not in a loop."""
+    tree = ast.parse(source)
     loops = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     looped = any(api_references(node)[0] for node in ast.walk(tree) if isinstance(node, loops))
     found, dynamic = api_references(tree)
