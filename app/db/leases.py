@@ -5,11 +5,10 @@ from uuid import UUID
 
 import msgspec
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
-from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.sql import expression
 
 from app.db import models
+from app.db.clock import from_now
 from app.db.models import TASK_MOVES, TaskState
 from app.db.tasks import CHANNEL
 from app.errors import ConflictError
@@ -61,7 +60,7 @@ async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> mode
         .values(
             state=TaskState.RUNNING,
             owner=owner,
-            lease_until=_lease(lease_seconds),
+            lease_until=from_now(lease_seconds),
             attempt=task.attempt + 1,
             started_at=func.coalesce(task.started_at, func.clock_timestamp()),
             release_id=func.coalesce(task.release_id, active),
@@ -84,7 +83,7 @@ async def extend(
     rows = await session.execute(
         update(models.Task)
         .where(mine, models.Task.state == TaskState.RUNNING)
-        .values(lease_until=_lease(lease_seconds))
+        .values(lease_until=from_now(lease_seconds))
         .returning(models.Task.id, models.Task.cancel_requested)
     )
     return {row.id: row.cancel_requested for row in rows}
@@ -152,8 +151,3 @@ async def _write(session: AsyncSession, which: ColumnElement[bool], **values: Js
         .returning(models.Task.id)
     )
     return rows.all()
-
-
-def _lease(seconds: float) -> ColumnElement[object]:
-    """By the database's clock: runners need not agree on the time."""
-    return func.clock_timestamp() + expression.cast(f"{seconds} seconds", INTERVAL)

@@ -1,4 +1,4 @@
-"""The whole schema, with the tables that `task_rows` has. A change here comes with a migration."""
+"""The whole schema, with the tables of `task_rows` and `training_rows`. A change here comes with a migration."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -11,19 +11,27 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.rows import Base, Row
 from app.db.task_rows import TaskCall, TaskEvent, TaskTurn
+from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
 from app.records import Stop
 
 __all__ = [
+    "RELEASE_MOVES",
+    "RUN_MOVES",
     "SKILL_MOVES",
     "TASK_MOVES",
+    "Adapter",
     "Api",
     "Base",
+    "Evaluation",
     "Feedback",
     "Key",
     "Project",
     "Release",
     "ReleaseState",
     "Row",
+    "RunState",
+    "RunStep",
+    "Schedule",
     "Skill",
     "SkillOffer",
     "SkillState",
@@ -32,6 +40,7 @@ __all__ = [
     "TaskEvent",
     "TaskState",
     "TaskTurn",
+    "TrainingRun",
     "Trajectory",
 ]
 
@@ -80,6 +89,14 @@ class ReleaseState(StrEnum):
     RETIRED = "retired"
 
 
+RELEASE_MOVES = {
+    ReleaseState.CANDIDATE: {ReleaseState.ACTIVE, ReleaseState.REJECTED},
+    ReleaseState.ACTIVE: {ReleaseState.RETIRED},
+    ReleaseState.REJECTED: {ReleaseState.ACTIVE},  # only by hand
+    ReleaseState.RETIRED: {ReleaseState.ACTIVE},  # rolling back
+}
+
+
 class Release(Row):
     """What serves, as a unit. At most one is active per project; a rollout keeps the one it began with."""
 
@@ -98,6 +115,11 @@ class Release(Row):
     number: Mapped[int]
     state: Mapped[ReleaseState] = mapped_column(default=ReleaseState.CANDIDATE)
     model: Mapped[str] = mapped_column(default="base")  # the name the engine knows: "base" or an adapter's hash
+    training_run_id: Mapped[UUID | None] = mapped_column(  # that made it
+        ForeignKey("training_runs.id", ondelete="SET NULL"), index=True
+    )
+    evidence: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # the gate's figures
+    activated_at: Mapped[datetime | None]  # the last time
 
 
 class TaskState(StrEnum):
@@ -125,6 +147,7 @@ class Task(Row):
         UniqueConstraint("project_id", "idempotency_key"),
         Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
+        Index("ix_tasks_scored", "project_id", postgresql_where=text("score IS NOT NULL")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,7 +19,8 @@ async def create(session: AsyncSession, name: str) -> models.Project:
     )
     if project is None:
         raise ConflictError(f"a project named {name!r} exists already: choose another name")
-    session.add(models.Release(project_id=project.id, number=1, state=models.ReleaseState.ACTIVE))
+    active = models.ReleaseState.ACTIVE
+    session.add(models.Release(project_id=project.id, number=1, state=active, activated_at=func.clock_timestamp()))
     await session.flush()
     return project
 

@@ -1,0 +1,10 @@
+"""The database's clock: processes need not agree on the time."""
+
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, func, literal
+from sqlalchemy.dialects.postgresql import INTERVAL
+
+
+def from_now(seconds: float) -> ColumnElement[object]:
+    return func.clock_timestamp() + literal(timedelta(seconds=seconds), INTERVAL)

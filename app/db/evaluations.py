@@ -1,0 +1,44 @@
+"""Exams in the database: who sat which, and the figures."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.records import Json
+
+
+class NewEvaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """`settings` is what it takes to sit the same exam again."""
+
+    model: str
+    environment: str
+    settings: dict[str, Json]
+    figures: dict[str, Json]
+    run_id: UUID | None = None
+    release_id: UUID | None = None
+
+
+async def add(session: AsyncSession, project_id: UUID, new: NewEvaluation) -> models.Evaluation:
+    row = models.Evaluation(project_id=project_id, **msgspec.structs.asdict(new))
+    session.add(row)
+    await session.flush()
+    return row
+
+
+async def of_run(session: AsyncSession, run_id: UUID) -> Sequence[models.Evaluation]:
+    """Oldest first."""
+    return await _where(session, models.Evaluation.run_id == run_id)
+
+
+async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[models.Evaluation]:
+    """Oldest first."""
+    return await _where(session, models.Evaluation.release_id == release_id)
+
+
+async def _where(session: AsyncSession, which: ColumnElement[bool]) -> Sequence[models.Evaluation]:
+    query = select(models.Evaluation).where(which).order_by(models.Evaluation.created_at)
+    return (await session.scalars(query)).all()

@@ -1,0 +1,154 @@
+"""Schedules in the database: when each project trains by itself. Any number of processes may tick."""
+
+import math
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, and_, case, delete, exists, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, runs
+from app.db.clock import from_now
+from app.db.models import RunState
+from app.errors import InvalidError, NotFoundError
+from app.run_settings import RunSettings
+
+_schedule = models.Schedule
+
+
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Every so many hours, after every so many scored tasks, or whichever of the two comes first."""
+
+    every_hours: float | None = None
+    every_scored_tasks: int | None = None
+    settings: RunSettings = RunSettings()
+    enabled: bool = True
+
+
+async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> models.Schedule:
+    """The one of the project, instead of the former. What it has counted so far still counts.
+
+    Raises InvalidError for one that would never fire.
+    """
+    if (
+        not (new.every_hours or new.every_scored_tasks)
+        or min(new.every_hours or 1, new.every_scored_tasks or 1) < 0
+    ):
+        raise InvalidError("a schedule needs `every_hours` or `every_scored_tasks`, or both, above 0")
+    same_pace = _schedule.every_hours == new.every_hours
+    given = {
+        "every_hours": new.every_hours,
+        "every_scored_tasks": new.every_scored_tasks,
+        "settings": msgspec.to_builtins(new.settings),
+        "enabled": new.enabled,
+    }
+    next_at = _hours_from_now(new.every_hours)
+    row = await session.scalar(
+        insert(_schedule)
+        .values(project_id=project_id, next_at=next_at, **given)
+        .on_conflict_do_update(
+            index_elements=["project_id"],
+            set_={
+                **given,
+                "next_at": case((same_pace, _schedule.next_at), else_=next_at),
+                "rev": _schedule.rev + 1,
+            },
+        )
+        .returning(_schedule)
+        .execution_options(populate_existing=True)
+    )
+    assert row is not None  # an upsert always returns its row
+    return row
+
+
+async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
+    row = await session.scalar(
+        select(_schedule).where(_schedule.project_id == project_id).execution_options(populate_existing=True)
+    )
+    if row is None:
+        raise NotFoundError("this project has no schedule: it trains when it is asked to")
+    return row
+
+
+async def remove(session: AsyncSession, project_id: UUID) -> None:
+    """Runs it has asked for stay. Raises NotFoundError."""
+    gone = await session.scalar(
+        delete(_schedule).where(_schedule.project_id == project_id).returning(_schedule.id)
+    )
+    if gone is None:
+        raise NotFoundError("this project has no schedule")
+
+
+async def tick(session: AsyncSession) -> list[UUID]:
+    """Fire what is due: the ids of the runs that are queued now. Of several processes that tick, one fires.
+
+    One whose last run has not ended waits for that. What was missed meanwhile is made up for by a single run.
+    """
+    fired = [await _fire(session, seen) for seen in await _due(session)]
+    return [run_id for run_id in fired if run_id is not None]
+
+
+async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime]]:
+    scored = (
+        select(func.count())
+        .select_from(models.Task)
+        .where(models.Task.project_id == _schedule.project_id, models.Task.score.is_not(None))
+        .correlate(_schedule)
+        .scalar_subquery()
+    )
+    enough = and_(
+        _schedule.every_scored_tasks.is_not(None), scored - _schedule.scored_seen >= _schedule.every_scored_tasks
+    )
+    open_run = exists().where(
+        models.TrainingRun.schedule_id == _schedule.id,
+        models.TrainingRun.state.in_([RunState.QUEUED, RunState.RUNNING]),
+    )
+    query = (
+        select(_schedule, scored, func.clock_timestamp())
+        .where(_schedule.enabled, ~open_run, or_(_schedule.next_at <= func.clock_timestamp(), enough))
+        .order_by(_schedule.id)  # the same order everywhere: tickers wait for each other, never in a circle
+        .execution_options(populate_existing=True)
+    )
+    return list(await session.execute(query))
+
+
+async def _fire(session: AsyncSession, seen: Row[models.Schedule, int, datetime]) -> UUID | None:
+    """None where another process was quicker, or the schedule was edited meanwhile."""
+    schedule, scored, now = seen
+    mine = await session.scalar(
+        update(_schedule)
+        .where(_schedule.id == schedule.id, _schedule.rev == schedule.rev)
+        .values(
+            rev=schedule.rev + 1,
+            scored_seen=scored,
+            fired_at=now,
+            next_at=next_slot(schedule.next_at, schedule.every_hours, now),
+        )
+        .returning(_schedule.id)
+        .execution_options(synchronize_session=False)
+    )
+    if mine is None:
+        return None
+    run = await runs.put(session, schedule.project_id, schedule.settings, schedule_id=schedule.id)
+    return run.id
+
+
+def next_slot(last: datetime | None, hours: float | None, now: datetime) -> datetime | None:
+    """The first slot after now: of the same grid where the last one has come, else a whole period away.
+
+    >>> at = datetime(2026, 1, 1, 12)
+    >>> next_slot(at, 2, at.replace(hour=17)).hour, next_slot(at, 2, at.replace(hour=11)).hour
+    (18, 13)
+    """
+    if hours is None:
+        return None
+    period = timedelta(hours=hours)
+    if last is None or last > now:
+        return now + period
+    return last + period * (math.floor((now - last) / period) + 1)
+
+
+def _hours_from_now(hours: float | None) -> ColumnElement[object] | None:
+    return None if hours is None else from_now(hours * 3600)

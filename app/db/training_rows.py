@@ -1,0 +1,124 @@
+"""Training in tables: runs and their steps, schedules, the adapters they leave, and what was measured."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.rows import Base, Row
+from app.run_settings import RunKind
+
+
+class RunState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"  # `failure` says why
+    CANCELLED = "cancelled"
+
+
+RUN_MOVES = {
+    RunState.QUEUED: {RunState.RUNNING, RunState.CANCELLED},
+    RunState.RUNNING: {RunState.DONE, RunState.FAILED, RunState.CANCELLED, RunState.QUEUED},
+    RunState.DONE: set[RunState](),
+    RunState.FAILED: {RunState.QUEUED},
+    RunState.CANCELLED: {RunState.QUEUED},
+}
+
+
+class Schedule(Row):
+    """When a project trains by itself: after so many hours, after so many scored tasks, whichever comes first."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (
+        CheckConstraint("every_hours > 0", name="every_hours"),
+        CheckConstraint("every_scored_tasks > 0", name="every_scored_tasks"),
+        CheckConstraint("num_nonnulls(every_hours, every_scored_tasks) > 0", name="ever"),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), unique=True)
+    every_hours: Mapped[float | None]
+    every_scored_tasks: Mapped[int | None]
+    settings: Mapped[dict[str, Any]]  # of the runs: run_settings.RunSettings
+    enabled: Mapped[bool] = mapped_column(default=True)
+    next_at: Mapped[datetime | None]  # NULL without every_hours
+    scored_seen: Mapped[int] = mapped_column(BigInteger, default=0)  # scored tasks there were when it last fired
+    rev: Mapped[int] = mapped_column(BigInteger, default=0)  # compared and set by whoever fires or edits it
+    fired_at: Mapped[datetime | None]
+
+
+class TrainingRun(Row):
+    """Training that someone, or a schedule, asked for. Queued rows are the queue; one per project runs."""
+
+    __tablename__ = "training_runs"
+    __table_args__ = (
+        Index("ix_training_runs_listing", "project_id", "created_at", "id"),
+        Index("ix_training_runs_queue", "created_at", postgresql_where=text("state IN ('queued', 'running')")),
+        Index(
+            "uq_training_runs_one_running",
+            "project_id",
+            unique=True,
+            postgresql_where=text("state = 'running'"),
+        ),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    schedule_id: Mapped[UUID | None] = mapped_column(  # that asked for it
+        ForeignKey("schedules.id", ondelete="SET NULL"), index=True
+    )
+    kind: Mapped[RunKind]
+    settings: Mapped[dict[str, Any]]  # run_settings.RunSettings
+    state: Mapped[RunState] = mapped_column(default=RunState.QUEUED)
+    attempt: Mapped[int] = mapped_column(default=0)
+    owner: Mapped[str | None]  # the process that holds the lease
+    lease_until: Mapped[datetime | None]
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    step: Mapped[int] = mapped_column(default=0)  # done so far
+    steps: Mapped[int] = mapped_column(default=0)  # in all; 0: not known yet
+    failure: Mapped[str | None]  # "InvalidError: what happened, and what to do"
+    result: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
+    rings: Mapped[int] = mapped_column(default=0)  # of the doorbell since it was queued
+    rung_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]  # of the first attempt
+    finished_at: Mapped[datetime | None]
+
+
+class RunStep(Base):
+    """What one step of a run measured."""
+
+    __tablename__ = "run_steps"
+
+    run_id: Mapped[UUID] = mapped_column(ForeignKey("training_runs.id", ondelete="CASCADE"), primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)  # from 1
+    metrics: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class Adapter(Base):
+    """LoRA weights in the adapter directory. The name is the hash of the content, so it never changes."""
+
+    __tablename__ = "adapters"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    base: Mapped[str]  # the model it was trained on
+    rank: Mapped[int]
+    run_id: Mapped[UUID | None] = mapped_column(ForeignKey("training_runs.id", ondelete="SET NULL"), index=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class Evaluation(Row):
+    """An exam that a model sat: which tasks, under which settings, and the figures."""
+
+    __tablename__ = "evaluations"
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[UUID | None] = mapped_column(ForeignKey("training_runs.id", ondelete="SET NULL"), index=True)
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"), index=True)
+    model: Mapped[str]  # "base" or an adapter's hash
+    environment: Mapped[str]
+    settings: Mapped[dict[str, Any]]  # split, scenarios, seeds, retrieval: what it takes to repeat it
+    figures: Mapped[dict[str, Any]]
