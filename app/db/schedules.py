@@ -15,6 +15,9 @@ from app.db.models import RunState
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunSettings
 
+_SHORTEST, _LONGEST = 1 / 3600, 87_600.0  # hours: a second, ten years
+_MOST = 1_000_000_000  # scored tasks
+
 _schedule = models.Schedule
 
 
@@ -30,13 +33,9 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
 async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> models.Schedule:
     """The one of the project, instead of the former. What it has counted so far still counts.
 
-    Raises InvalidError for one that would never fire.
+    Scored tasks count from the project's first. Raises InvalidError for a pace that is none.
     """
-    if (
-        not (new.every_hours or new.every_scored_tasks)
-        or min(new.every_hours or 1, new.every_scored_tasks or 1) < 0
-    ):
-        raise InvalidError("a schedule needs `every_hours` or `every_scored_tasks`, or both, above 0")
+    _refuse_odd(new)
     same_pace = _schedule.every_hours == new.every_hours
     given = {
         "every_hours": new.every_hours,
@@ -88,6 +87,15 @@ async def tick(session: AsyncSession) -> list[UUID]:
     """
     fired = [await _fire(session, seen) for seen in await _due(session)]
     return [run_id for run_id in fired if run_id is not None]
+
+
+def _refuse_odd(new: NewSchedule) -> None:
+    if new.every_hours is None and new.every_scored_tasks is None:
+        raise InvalidError("a schedule needs `every_hours` or `every_scored_tasks`, or both")
+    if new.every_hours is not None and not _SHORTEST <= new.every_hours <= _LONGEST:
+        raise InvalidError(f"`every_hours` lies between {_SHORTEST:.5f} (a second) and {_LONGEST:g}")
+    if new.every_scored_tasks is not None and not 1 <= new.every_scored_tasks <= _MOST:
+        raise InvalidError(f"`every_scored_tasks` lies between 1 and {_MOST}")
 
 
 async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime]]:
