@@ -1,0 +1,100 @@
+"""What training reads of the work that was served: the tasks of a window, their trajectories and their skills."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ARRAY, ColumnElement, Uuid, any_, bindparam, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.db import models
+from app.db.models import SkillState, TaskState
+from app.records import Trajectory
+
+_AT_ONCE = 200  # trajectories per query
+
+
+class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that has ended."""
+
+    id: UUID
+    state: TaskState
+    score: float | None
+    started_at: datetime | None  # None: it was cancelled before it began
+    release_id: UUID | None
+    base: (
+        str | None
+    )  # the model its adapter was trained on; None without an adapter, or where nobody wrote it down
+
+
+class LoggedSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill, and the task that made it."""
+
+    id: UUID
+    task_id: UUID | None  # None: that task was deleted
+    state: SkillState
+    source: str  # "" once it is deleted
+    slots: list[str]  # words of its task's instruction that were its arguments
+
+
+async def window(
+    session: AsyncSession,
+    project_id: UUID,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int,
+) -> list[LoggedTask]:
+    """Tasks that ended from `since` up to, not at, `until`: the newest `limit` of them, oldest first."""
+    task, release, adapter = models.Task, models.Release, models.Adapter
+    columns = (task.id, task.state, task.score, task.started_at, task.release_id, adapter.base)
+    query = (
+        select(*columns)
+        .outerjoin(release, release.id == task.release_id)
+        .outerjoin(adapter, adapter.hash == release.model)
+        .where(task.project_id == project_id, task.finished_at.is_not(None))
+        .order_by(task.finished_at.desc(), task.id)
+        .limit(limit)
+    )
+    if since is not None:
+        query = query.where(task.finished_at >= since)
+    if until is not None:
+        query = query.where(task.finished_at < until)
+    rows = (await session.execute(query)).mappings().all()
+    return [LoggedTask(**row) for row in reversed(rows)]
+
+
+async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[Trajectory]:
+    """In the order of the ids. A task without a trajectory is left out."""
+    for start in range(0, len(task_ids), _AT_ONCE):
+        some = task_ids[start : start + _AT_ONCE]
+        rows = await session.execute(
+            select(models.Trajectory.task_id, models.Trajectory.record).where(
+                _among(models.Trajectory.task_id, some)
+            )
+        )
+        records = {row.task_id: row.record for row in rows}
+        for record in (records[task_id] for task_id in some if task_id in records):
+            yield msgspec.msgpack.decode(record, type=Trajectory)
+
+
+async def skills(
+    session: AsyncSession, project_id: UUID, *, made_by: Collection[UUID], ids: Collection[UUID]
+) -> list[LoggedSkill]:
+    """The project's skills that one of the tasks made, and those with one of the ids."""
+    skill = models.Skill
+    rows = await session.execute(
+        select(skill.id, skill.task_id, skill.state, skill.source, skill.slots)
+        .where(skill.project_id == project_id, or_(_among(skill.task_id, made_by), _among(skill.id, ids)))
+        .order_by(skill.rev)
+    )
+    return [LoggedSkill(**row) for row in rows.mappings()]
+
+
+def _among(
+    column: InstrumentedAttribute[UUID] | InstrumentedAttribute[UUID | None], ids: Collection[UUID]
+) -> ColumnElement[bool]:
+    """One parameter however many ids: a query takes no more than 65,535."""
+    return column == any_(bindparam(None, list(ids), ARRAY(Uuid)))

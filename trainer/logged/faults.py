@@ -1,0 +1,53 @@
+"""Why can a trajectory not be learned from, whatever it did? Pure."""
+
+from collections.abc import Sequence
+from math import isfinite
+from uuid import UUID
+
+import msgspec
+
+from app.db.models import Release, ReleaseState
+from app.engine.tokenizer import ChatTokenizer
+from app.records import Trajectory, Turn
+from trainer.logged.served import Drop
+
+_SERVED = (ReleaseState.ACTIVE, ReleaseState.RETIRED)
+
+
+class BaseModel(msgspec.Struct, frozen=True):
+    """The model that a run trains."""
+
+    name: str  # as the rows of adapters call it
+    tokenizer: ChatTokenizer
+
+
+def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -> Drop | None:
+    """None: it can. `sampled_by` is the base that is written down for its release, if any is.
+
+    Where none is, the tokens tell: under another model's vocabulary they do not read as the text that was stored.
+    """
+    if sampled_by not in (None, base.name):
+        return Drop.OTHER_BASE
+    if not all(_reads(turn, base.tokenizer) for turn in trajectory.turns):
+        return Drop.OTHER_BASE
+    if not all(turn.extends for turn in trajectory.turns):
+        return Drop.REWRITTEN
+    if not trajectory.generated_tokens:
+        return Drop.EMPTY
+    if not all(isfinite(logprob) for turn in trajectory.turns for logprob in turn.logprobs):
+        return Drop.BAD_LOGPROBS
+    return None
+
+
+def ages(releases: Sequence[Release], active: int) -> dict[UUID, int]:
+    """How many releases lie between each and the active number. Those that never served do not count."""
+    served = [release.number for release in releases if release.state in _SERVED]
+    return {
+        release.id: sum(min(release.number, active) < number <= max(release.number, active) for number in served)
+        for release in releases
+    }
+
+
+def _reads(turn: Turn, tokenizer: ChatTokenizer) -> bool:
+    ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in tokenizer.stop_ids
+    return tokenizer.decode(turn.sampled_ids[:-1] if ended else turn.sampled_ids) == turn.text
