@@ -46,8 +46,9 @@ def train_sft(
     checkpoint: Path,
     report: Report,
 ) -> None:
-    """Train in place. Called again after an interruption, it goes on from `checkpoint` to the same weights.
+    """Train in place what requires a gradient: all of the model, or the LoRA layers in it.
 
+    Called again after an interruption, it goes on from `checkpoint` to the same weights.
     Raises ValueError without samples: there would be no end of empty epochs.
     """
     if not samples:
@@ -65,7 +66,7 @@ def train_sft(
         report(_step(model, optimizer, [samples[row] for row in group], settings, index))
         if index % settings.checkpoint_every == 0 or index == settings.steps:
             save_atomically(
-                {"step": index, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint
+                {"step": index, "model": _trained(model), "optimizer": optimizer.state_dict()}, checkpoint
             )
     model.eval()
 
@@ -105,10 +106,15 @@ def _decay_groups(model: PreTrainedModel, decay: float) -> list[dict[str, object
     return [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
 
 
+def _trained(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Frozen weights need not be kept: under LoRA they are nearly all."""
+    return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
+
+
 def _restore(checkpoint: Path, model: PreTrainedModel, optimizer: AdamW) -> int:
     if not checkpoint.exists():
         return 0
     state = torch.load(checkpoint, map_location=model.device, weights_only=True)
-    model.load_state_dict(state["model"])
+    model.load_state_dict(state["model"], strict=False)  # it holds what is trained
     optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])
