@@ -1,0 +1,166 @@
+"""The gate between training and serving: a run's adapter becomes a candidate release, sits an exam, serves or not.
+
+The active release changes in the last transaction alone, and only if it is still the one that the candidate was
+compared with.
+"""
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import evaluations, models, releases
+from app.db.evaluations import NewEvaluation
+from app.db.models import ReleaseState
+from app.db.session import Sessions
+from app.records import Json
+from app.run_settings import RunSettings
+from trainer.decide import Decision, Rules, decide
+from trainer.examiner import AdapterEngine, Examiner, Sat, examine_candidate
+
+_BY_HAND = "to serve it, activate it by hand: POST /v1/releases/{id}/activate"
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run wants to see served."""
+
+    project_id: UUID
+    run_id: UUID
+    model: str  # the adapter's hash
+    settings: RunSettings
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What the gate left: the release, and the evidence that is on its row."""
+
+    release_id: UUID
+    number: int
+    state: ReleaseState
+    evidence: dict[str, Any]
+
+
+async def hold(
+    sessions: Sessions,
+    candidate: Candidate,
+    examiner: Examiner | None,
+    *,
+    servers: AdapterEngine | None = None,
+    rules: Rules | None = None,
+    directory: Path | None = None,
+) -> Held:
+    """Propose the candidate, examine it, and activate or reject its release.
+
+    Without an environment, or with too few scenarios to tell, it stays a candidate whose evidence says what to do.
+    `servers` get the adapter before it is activated; all results are written to `directory`/gate.json. A gate that
+    has decided for this run decides nothing again. Raises EngineError where an engine is down: the candidate stays
+    one, and the run can be retried.
+    """
+    rules = rules or Rules()
+    async with sessions.begin() as session:
+        release = await releases.propose(session, candidate.project_id, candidate.model, candidate.run_id)
+        incumbent = await releases.active(session, candidate.project_id)
+    gate = _Gate(sessions, candidate, release, incumbent)
+    if release.state != ReleaseState.CANDIDATE:
+        return _held(release)
+    if release.model == incumbent.model:
+        return await gate.reject(
+            {"reason": f"these are the very weights of release {incumbent.number}, which serves"}
+        )
+    if examiner is None or candidate.settings.gate_scenarios < rules.least:
+        return await gate.wait(_untested(candidate.settings, rules))
+    seed, count = zlib.crc32(candidate.run_id.bytes), candidate.settings.gate_scenarios
+    sat = await examine_candidate(examiner, release.model, incumbent.model, scenarios=count, seed=seed)
+    if directory is not None:
+        sat.write(directory / "gate.json")
+    decision = decide(sat.candidate, sat.incumbent, rules)
+    evidence = await gate.record(sat, decision)
+    if not decision.promote:
+        return await gate.reject(evidence)
+    if not candidate.settings.promote:
+        return await gate.wait(evidence | {"next": f"the run was asked not to promote it: {_BY_HAND}"})
+    if servers is not None:
+        await servers.load_adapter(release.model, examiner.adapters / release.model)
+    return await gate.activate(evidence)
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """Writes what becomes of one candidate."""
+
+    sessions: Sessions
+    candidate: Candidate
+    release: models.Release
+    incumbent: models.Release
+
+    async def record(self, sat: Sat, decision: Decision) -> dict[str, Json]:
+        """A row for what each can do; the release's own row gets all that speaks for or against it, as returned."""
+        evidence: dict[str, Json] = {
+            "verdict": "promote" if decision.promote else "reject",
+            "reason": decision.reason,
+            "compared_with": {"number": self.incumbent.number, "model": self.incumbent.model},
+            "environment": self.candidate.settings.environment,
+            "exam": sat.asked,
+            **decision.figures,
+        }
+        async with self.sessions.begin() as session:
+            for name, release in (("candidate", self.release), ("incumbent", self.incumbent)):
+                await self._add_evaluation(session, release, sat.asked, decision.figures[name])
+            await releases.note(session, self.release.id, evidence)
+        return evidence
+
+    async def wait(self, evidence: dict[str, Json]) -> Held:
+        async with self.sessions.begin() as session:
+            return _held(await releases.note(session, self.release.id, evidence))
+
+    async def reject(self, evidence: dict[str, Json]) -> Held:
+        async with self.sessions.begin() as session:
+            return _held(await releases.reject(session, self.release.id, evidence))
+
+    async def activate(self, evidence: dict[str, Json]) -> Held:
+        """Unless another release was activated meanwhile: with that one it was not compared."""
+        async with self.sessions.begin() as session:
+            await releases.note(
+                session, self.release.id, evidence
+            )  # no release of the project changes from here on
+            active = await releases.active(session, self.candidate.project_id)
+            if active.id == self.incumbent.id:
+                return _held(await releases.activate(session, self.release.id))
+            late = (
+                f"it was compared with release {self.incumbent.number}, but release {active.number} was activated "
+                f"during the exam: train again, or {_BY_HAND}"
+            )
+            return _held(await releases.note(session, self.release.id, evidence | {"next": late}))
+
+    async def _add_evaluation(
+        self, session: AsyncSession, release: models.Release, asked: dict[str, Json], figures: dict[str, Json]
+    ) -> None:
+        new = NewEvaluation(
+            model=release.model,
+            environment=self.candidate.settings.environment,
+            settings=asked,
+            figures=figures,
+            run_id=self.candidate.run_id,
+            release_id=release.id,
+        )
+        await evaluations.add(session, self.candidate.project_id, new)
+
+
+def _untested(settings: RunSettings, rules: Rules) -> dict[str, Json]:
+    if not settings.environment:
+        reason = "the run names no environment, so there was nothing to examine it on"
+        cure = 'name one (environment="office") and train again'
+    elif not settings.gate_scenarios:
+        reason = "the run was asked to hold no gate (gate_scenarios=0)"
+        cure = f"ask for {rules.least} scenarios or more and train again"
+    else:
+        reason = f"{settings.gate_scenarios} scenarios are too few to tell"
+        cure = f"ask for {rules.least} or more (gate_scenarios) and train again"
+    return {"verdict": "untested", "reason": reason, "next": f"{cure}; or, {_BY_HAND}"}
+
+
+def _held(release: models.Release) -> Held:
+    return Held(release.id, release.number, release.state, release.evidence or {})
