@@ -97,7 +97,7 @@ class _Gate:
     incumbent: models.Release
 
     async def record(self, sat: Sat, decision: Decision) -> dict[str, Json]:
-        """A row for what each can do; the release's own row gets all that speaks for or against it, as returned."""
+        """A row for what each can do; the release's own row gets all that speaks for or against it: the result."""
         evidence: dict[str, Json] = {
             "verdict": "promote" if decision.promote else "reject",
             "reason": decision.reason,
