@@ -19,6 +19,7 @@ from app.engine.client import HttpEmbedder, HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import SettingError
+from app.hot_swap import HotSwap
 from app.records import Json
 from app.runner.carry_out import Desk
 from app.runner.runner import Pace, Runner
@@ -58,6 +59,8 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
         engine = await stack.enter_async_context(HttpEngine(urls))
+        adapters = settings.data_dir / "adapters"
+        swap = await stack.enter_async_context(HotSwap(engine, database.sessions, adapters))
         sandbox = await stack.enter_async_context(ForkedSandbox())
         log.info(sandbox.describe())
         embedder = HttpEmbedder(settings.embeddings_url or urls[0])
@@ -66,7 +69,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
             database.sessions, opening=embedder.named, mode=settings.retrieval, limit=settings.skills_offered
         )
         agent = Agent(
-            PatientEngine(engine),
+            PatientEngine(swap),
             tokenizer,
             profile,
             sandbox,
@@ -80,11 +83,13 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         pace = Pace(at_once=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
         runner = await stack.enter_async_context(Runner(database.sessions, desk.carry_out, pace))
         feed.call_at_work(runner.wake)
+        feed.call_at_release(swap.wake)
         yield Parts(
             sessions=database.sessions,
             feed=feed,
             work=runner,
             library=library,
+            loader=swap,
             client=documents,
             probes={
                 "database": database.ping,

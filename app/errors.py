@@ -66,7 +66,17 @@ class EngineError(AppError):
 
 
 class EngineRefusalError(EngineError):
-    """The engine understood the request and says no: asking again would not help."""
+    """The engine understood the request and says no: asking again would not help. `code` is its HTTP status."""
+
+    def __init__(self, message: str, code: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AdapterError(AppError):
+    """An adapter that cannot be served: it is missing, damaged, or made for another base."""
+
+    status = 409
 
 
 class ModelError(AppError):

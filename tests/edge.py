@@ -17,6 +17,7 @@ from app.api.parts import Parts
 from app.db import keys, models, projects
 from app.db.session import Sessions
 from app.records import Offer
+from tests.loading import Loads
 
 
 class Bell:
@@ -54,6 +55,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     demo: models.Project
     bell: Bell
     shelf: Shelf
+    loads: Loads
 
     async def key(self, *scopes: str, project_id: UUID | None = None) -> dict[str, str]:
         """Headers with a key of these scopes."""
@@ -75,7 +77,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 async def open_edge(
     sessions: Sessions, database_url: str, probes: Mapping[str, Probe] | None = None
 ) -> AsyncIterator[Edge]:
-    bell, shelf = Bell(), Shelf()
+    bell, shelf, loads = Bell(), Shelf(), Loads()
     async with sessions.begin() as session:
         demo = await projects.create(session, "demo")
         _, secret = await keys.create(session, "test admin", ["admin"])
@@ -84,13 +86,19 @@ async def open_edge(
     async def open_parts() -> AsyncIterator[Parts]:
         async with EventFeed(database_url, ping_seconds=1.0) as feed, httpx.AsyncClient() as outside:
             yield Parts(
-                sessions=sessions, feed=feed, work=bell, library=shelf, client=outside, probes=probes or {}
+                sessions=sessions,
+                feed=feed,
+                work=bell,
+                library=shelf,
+                loader=loads,
+                client=outside,
+                probes=probes or {},
             )
 
     app = create_app(open_parts)
     headers = {"Authorization": f"Bearer {secret}"}
     async with running(app), asgi_client(app, headers) as client:
-        yield Edge(app=app, client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf)
+        yield Edge(app=app, client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf, loads=loads)
 
 
 @asynccontextmanager

@@ -28,6 +28,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
+from tests.loading import Loads
 from tests.scripted import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.environments.office.expert import Expert
@@ -100,7 +101,15 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
             library = Library(sessions)
             desk = Desk(sessions, agent, library, client, Settings())
             async with Runner(sessions, desk.carry_out, Pace(at_once=4, poll_seconds=0.1)) as runner:
-                yield Parts(sessions=sessions, feed=feed, work=runner, library=library, client=client, probes={})
+                yield Parts(
+                    sessions=sessions,
+                    feed=feed,
+                    work=runner,
+                    library=library,
+                    loader=Loads(),
+                    client=client,
+                    probes={},
+                )
 
     async with serving(create_app(open_parts)) as server, serving(create_services(TOKEN)) as services:
         exam = Exam(

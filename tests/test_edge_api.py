@@ -12,6 +12,7 @@ from app.api.parts import Parts
 from app.db.session import Sessions, open_database
 from app.errors import EngineError
 from tests.edge import Bell, Edge, Shelf, asgi_client, open_edge, problem, running
+from tests.loading import Loads
 
 
 async def answers() -> None:
@@ -113,6 +114,7 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 feed=EventFeed(nowhere),
                 work=Bell(),
                 library=Shelf(),
+                loader=Loads(),
                 client=outside,
                 probes={"database": database.ping},
             )

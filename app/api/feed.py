@@ -1,6 +1,6 @@
-"""Wakes the event streams of a task when it has news, and the runner when there is work.
+"""Wakes event streams when their task or training run has news, the runner when there is work, and the hot swap.
 
-One LISTEN connection per process hears of both, whichever process they came from.
+One LISTEN connection per process hears of all that, whichever process it came from.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from app.db import events, tasks
+from app.db import events, releases, runs, tasks
 from app.db.session import full_url
 
 log = structlog.get_logger(__name__)
@@ -30,10 +30,15 @@ class EventFeed:
         self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._listening: asyncio.Task[None] | None = None
         self._at_work: Callable[[], None] = lambda: None
+        self._at_release: Callable[[], None] = lambda: None
 
     def call_at_work(self, wake: Callable[[], None]) -> None:
         """From now on `wake` is called whenever there may be a task to claim."""
         self._at_work = wake
+
+    def call_at_release(self, wake: Callable[[], None]) -> None:
+        """From now on `wake` is called whenever another release may be active."""
+        self._at_release = wake
 
     async def __aenter__(self) -> Self:
         self._listening = asyncio.create_task(self._listen_for_ever(), name="event feed")
@@ -46,16 +51,16 @@ class EventFeed:
                 await self._listening
 
     @contextmanager
-    def subscribe(self, task_id: UUID) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the task may have news."""
+    def subscribe(self, followed: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set whenever the task, or the training run, may have news."""
         news = asyncio.Event()
-        self._streams[task_id].add(news)
+        self._streams[followed].add(news)
         try:
             yield news
         finally:
-            self._streams[task_id].discard(news)
-            if not self._streams[task_id]:
-                del self._streams[task_id]
+            self._streams[followed].discard(news)
+            if not self._streams[followed]:
+                del self._streams[followed]
 
     async def _listen_for_ever(self) -> None:
         while True:
@@ -68,12 +73,14 @@ class EventFeed:
 
     async def _listen(self) -> None:
         async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
-            await connection.execute(f"LISTEN {tasks.CHANNEL}")
-            await connection.execute(f"LISTEN {events.CHANNEL}")
+            for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
+                await connection.execute(f"LISTEN {channel}")
             self._wake_all()  # something may have happened while nobody listened
             async for notice in connection.notifies():
                 if notice.channel == tasks.CHANNEL:
                     self._at_work()
+                elif notice.channel == releases.CHANNEL:
+                    self._at_release()
                 else:
                     self._wake(notice.payload)
 
@@ -84,6 +91,7 @@ class EventFeed:
 
     def _wake_all(self) -> None:
         self._at_work()
+        self._at_release()
         for streams in self._streams.values():
             for news in streams:
                 news.set()

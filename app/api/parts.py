@@ -29,6 +29,15 @@ class Search(Protocol):
     async def find(self, project_id: UUID, instruction: str, scenario: str | None, limit: int) -> list[Offer]: ...
 
 
+@runtime_checkable
+class Loader(Protocol):
+    """The model servers, as the edge sees them."""
+
+    async def load(self, model: str) -> None:
+        """All of them can answer as `model` when this returns. Raises AdapterError or EngineError if not."""
+        ...
+
+
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the HTTP application stands on."""
 
@@ -36,5 +45,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     feed: EventFeed
     work: Work
     library: Search
+    loader: Loader
     client: httpx.AsyncClient  # fetches OpenAPI documents
     probes: Mapping[str, Probe]

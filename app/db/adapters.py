@@ -30,9 +30,15 @@ async def get(session: AsyncSession, digest: str) -> models.Adapter:
     return row
 
 
-async def held(session: AsyncSession) -> set[str]:
-    """What model servers may be asked for: models of active and candidate releases, and of unfinished tasks."""
+async def active(session: AsyncSession) -> set[str]:
+    """The models of all active releases."""
+    query = select(models.Release.model).where(models.Release.state == ReleaseState.ACTIVE)
+    return set(await session.scalars(query))
+
+
+async def needed(session: AsyncSession) -> set[str]:
+    """The models that unfinished tasks are pinned to, and those of candidates, which may be under examination."""
     release, unfinished = models.Release, [TaskState.ACCEPTED, TaskState.RUNNING]
     pinned = select(models.Task.release_id).where(models.Task.state.in_(unfinished))
-    serving = release.state.in_([ReleaseState.ACTIVE, ReleaseState.CANDIDATE])
-    return set(await session.scalars(select(release.model).where(serving | release.id.in_(pinned))))
+    wanted = release.id.in_(pinned) | (release.state == ReleaseState.CANDIDATE)
+    return set(await session.scalars(select(release.model).where(wanted)))

@@ -112,11 +112,18 @@ class HttpEngine:
             for url in self.urls:
                 if name not in await self._models(url):
                     loaded.append(url)
-                    body = {"lora_name": name, "lora_path": str(path)}
-                    await _send(self._http, "POST", f"{url}/v1/load_lora_adapter", None, body)
+                    await self._load(url, name, path)
         except (EngineError, asyncio.CancelledError):
             await asyncio.shield(self._unload(name, loaded, strict=False))
             raise
+
+    async def _load(self, url: str, name: str, path: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(path)}
+        try:
+            await _send(self._http, "POST", f"{url}/v1/load_lora_adapter", None, body)
+        except EngineRefusalError:
+            if name not in await self._models(url):  # else another process was faster
+                raise
 
     async def unload_adapter(self, name: str) -> None:
         """Every server is asked, also when one of them fails; a server without the adapter is done."""
@@ -137,6 +144,10 @@ class HttpEngine:
         """What every server can generate with: "base" and the adapters that are loaded everywhere."""
         listed = [await self._models(url) for url in self.urls]
         return [name for name in listed[0] if all(name in names for names in listed)]
+
+    async def loaded(self) -> list[str]:
+        """What at least one server has loaded, "base" included, in the order of loading."""
+        return list(dict.fromkeys([name for url in self.urls for name in await self._models(url)]))
 
     async def _models(self, url: str) -> list[str]:
         answer = await _send(self._http, "GET", f"{url}/v1/models", _Models)
@@ -220,8 +231,8 @@ async def _send(http: httpx.AsyncClient, method: str, url: str, kind: Any, body:
         ) from error
     if reply.status_code != httpx.codes.OK:
         final = reply.is_client_error and reply.status_code not in _PASSING
-        failure = EngineRefusalError if final else EngineError
-        raise failure(f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}")
+        told = f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}"
+        raise EngineRefusalError(told, reply.status_code) if final else EngineError(told)
     if kind is None:
         return None
     try:

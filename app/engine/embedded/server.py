@@ -29,7 +29,7 @@ from app.errors import AppError, InvalidError, NotFoundError
 
 T = TypeVar("T")
 Http = Request[Any, Any, State]
-_TYPES = {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}
+_TYPES = {400: "BadRequestError", 404: "NotFoundError", 409: "ConflictError", 503: "ServiceUnavailableError"}
 _CLIENT_GONE = 499
 
 

@@ -13,7 +13,7 @@ from app.engine.embedded.scheduler import Scheduler
 from app.engine.embedded.wire import CompletionRequest, LoadAdapter, ParameterError
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import EngineError, InvalidError, NotFoundError
+from app.errors import ConflictError, EngineError, InvalidError, NotFoundError
 
 BASE_NAME = "base"
 
@@ -96,9 +96,9 @@ class Service:
         async with self._lock:
             if name in self.loaded or name == BASE_NAME:
                 raise ParameterError(f"The lora adapter '{name}' has already been loaded.", "lora_name")
+            pairs = await asyncio.to_thread(self._adapters.read, path)  # room is made for none that is spoiled
             if len(self.loaded) >= self._max:
-                raise InvalidError(f"{self._max} adapters are loaded, which is --max-loras: unload one first.")
-            pairs = await asyncio.to_thread(self._adapters.read, path)
+                raise ConflictError(f"{self._max} adapters are loaded, which is --max-loras: unload one first.")
             self._numbers += 1
             installed, loop = asyncio.Event(), asyncio.get_running_loop()
 
