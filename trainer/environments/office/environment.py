@@ -44,11 +44,14 @@ class OfficeWorld:
 
 
 class OfficeEnvironment:
-    """Fulfils `Environment`. With `site`, all scenarios are set at that one site, as in a real deployment."""
+    """Fulfils `Environment`. With `site`, all scenarios are set at that one site, as in a real deployment.
 
-    def __init__(self, site: int | None = None) -> None:
+    `busy` is the share of calls that the services turn away.
+    """
+
+    def __init__(self, site: int | None = None, *, busy: float = 0.0) -> None:
         self._site = site
-        self._worlds = Worlds()
+        self._worlds = Worlds(busy=busy)
         services: Any = create_services(admin_token=secrets.token_hex(16), worlds=self._worlds)
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(services), base_url=_BASE)
 

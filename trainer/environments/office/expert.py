@@ -1,6 +1,7 @@
 """A scripted expert: it plays the policy's side, so that a policy can be taught by example.
 
-Its mistakes are drawn at random and are loud: the services refuse, it reads the refusal and repairs its code.
+Its mistakes are drawn at random and are loud: the services refuse, it reads the refusal and repairs its code. Where
+a service was only busy, it calls the function again, or runs code again that is no function.
 """
 
 import re
@@ -27,6 +28,7 @@ SENTENCES = (
 )
 _READ, _WRITE, _USE, _REPAIR, _DIRECT, _DONE = SENTENCES
 _RAISED = re.compile(r"[A-Z]\w*(: |$)")  # the last line of a traceback
+_BUSY = re.compile(r"ApiError: .*\b503\b")
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Expert:
         self._skill = None if rng.random() < faults.ignore else _fitting(offers, self._template)
         self._inline = rng.random() < faults.inline
         self._believed = _believed(site, self._template, rng, faults)
+        self._again = ""  # what to say if all was right and a service was busy
         self._solved = False  # a solution was tried, so the next one is a repair
         self._documents_seen = False
         self._stage: Literal["start", "read", "ran"] = "start"
@@ -74,6 +77,8 @@ class Expert:
             return self._solve()
         if not _raised(observations[-1]):
             return self._complete()
+        if _BUSY.match(observations[-1].rpartition("\n")[2]):
+            return self._again
         return self._solve() if self._documents_seen else self._read()
 
     def _read(self) -> str:
@@ -83,7 +88,8 @@ class Expert:
 
     def _use_skill(self) -> str:
         self._stage = "ran"
-        return _message(_USE, solution.call(self._template, self._value))
+        self._again = _message(_USE, solution.call(self._template, self._value))
+        return self._again
 
     def _solve(self) -> str:
         """The solution, with the mistake at the first try and without it at the next."""
@@ -91,7 +97,9 @@ class Expert:
         site = self._site if self._solved else self._believed
         self._stage, self._solved = "ran", True
         if self._inline:
-            return _message(sentence, solution.inline(self._template, site, self._value))
+            self._again = _message(_DIRECT, solution.inline(self._template, site, self._value))
+            return self._again
+        self._again = _message(_USE, solution.call(self._template, self._value))
         code = solution.function(self._template, site)
         return _message(sentence, f"{code}\n{solution.call(self._template, self._value)}")
 

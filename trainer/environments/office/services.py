@@ -39,7 +39,10 @@ def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
             raise RefusedError(405, f"{operation} is not a {request.method}")
         given = request.query_params if request.method == "GET" else _fields(await request.body())
         token = request.headers.get("access_token", "")
-        result = perform(deployment, alive.at(site, world), (app, operation), token, given)
+        state = alive.at(site, world)
+        if state.is_busy():
+            raise RefusedError(503, "busy, call again")
+        result = perform(deployment, state, (app, operation), token, given)
         return Response(result, status_code=204 if result is None else 200)
 
     return Litestar(

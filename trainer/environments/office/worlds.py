@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from hashlib import blake2b
+from random import Random
 
 from app.errors import NotFoundError
 from trainer.environments.office.apps import APPS
@@ -12,8 +13,10 @@ from trainer.environments.office.tasks import DEMO, Place, place_of
 class WorldState:
     """All that can change in one world. An app's items are made when it is first asked for."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, busy: float = 0.0) -> None:
         self.name = name
+        self._busy = busy
+        self._calls = 0
         self.place: Place | None = None if name == DEMO else place_of(name)
         self.site = self.place.site if self.place else 0
         self.groups = groups_of(self.place)
@@ -29,6 +32,12 @@ class WorldState:
         if app not in self._items:
             self._items[app] = items_of(app, self.place)
         return self._items[app]
+
+    def is_busy(self) -> bool:
+        """Is the next call turned away? The same calls of a task are, however often the task is set up anew."""
+        self._calls += 1
+        task = self.place.world() if self.place else self.name
+        return Random(f"busy {task} {self._calls}").random() < self._busy
 
     def password(self, app: str) -> str:
         return _secret(f"password {self.name} {app}")
@@ -47,10 +56,14 @@ class WorldState:
 
 
 class Worlds:
-    """Every world by its id. At most `capacity`: the one longest untouched goes first, the demo never."""
+    """Every world by its id. At most `capacity`: the one longest untouched goes first, the demo never.
 
-    def __init__(self, capacity: int = 20_000) -> None:
+    Services are never sure to answer: `busy` is the share of calls that they turn away, by chance.
+    """
+
+    def __init__(self, capacity: int = 20_000, *, busy: float = 0.0) -> None:
         self._capacity = capacity
+        self._busy = busy
         self._alive: OrderedDict[str, WorldState] = OrderedDict()
         self._demo = WorldState(DEMO)
 
@@ -66,7 +79,7 @@ class Worlds:
             return self._demo
         world = self._alive.get(name)
         if world is None:
-            world = self._alive[name] = WorldState(name)
+            world = self._alive[name] = WorldState(name, self._busy)
             if len(self._alive) > self._capacity:
                 self._alive.popitem(last=False)
         self._alive.move_to_end(name)
