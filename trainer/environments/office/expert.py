@@ -1,7 +1,7 @@
 """A scripted expert: it plays the policy's side, so that a policy can be taught by example.
 
-Its mistakes are drawn at random and are loud: the services refuse, it reads the refusal and repairs its code. Where
-a service was only busy, it calls the function again, or runs code again that is no function.
+Its mistakes are drawn at random and are loud: the services refuse, it reads the refusal and repairs its code.
+Where a service was only busy, it calls the function again, or runs code again that is no function.
 """
 
 import re
