@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from trainer.logged.groups import position_of
-from trainer.logged.served import SUCCESS, Drop, Served
+from trainer.logged.served import Drop, Served
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ def choose(
     dropped: list[Drop] = []
     cells: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, (task, family) in enumerate(zip(tasks, families, strict=True)):
-        fault = task.fault or (None if task.score >= SUCCESS else Drop.WEAK)
+        fault = task.fault or (None if task.success else Drop.WEAK)
         if fault is not None:
             dropped.append(fault)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from app.run_settings import RewardRule
-from trainer.logged.served import SUCCESS, Served
+from trainer.logged.served import Served
 from trainer.reward import Link, Reward, link, rewards
 
 Makers = Mapping[UUID, UUID | None]
@@ -45,9 +45,7 @@ def _links(tasks: Sequence[Served], makers: Makers) -> dict[UUID | None, Link]:
     for skill, maker in makers.items():
         made[maker].add(skill)
     return {
-        task.id: link(
-            task.trajectory, task.score, success=task.score >= SUCCESS, made=frozenset(made.get(task.id, ()))
-        )
+        task.id: link(task.trajectory, task.score, success=task.success, made=frozenset(made.get(task.id, ())))
         for task in tasks
     }
 

@@ -39,13 +39,18 @@ def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) ->
     return None
 
 
-def ages(releases: Sequence[Release], active: int) -> dict[UUID, int]:
-    """How many releases lie between each and the active number. Those that never served do not count."""
+def ages(releases: Sequence[Release], active: Release, learner: str) -> dict[UUID, int]:
+    """How stale the samples of each release are for the weights that learn, `learner`: 0 only for its own.
+
+    Counted in releases to the active one; those that never served, such as rejected ones, do not count.
+    """
     served = [release.number for release in releases if release.state in _SERVED]
-    return {
-        release.id: sum(min(release.number, active) < number <= max(release.number, active) for number in served)
-        for release in releases
-    }
+
+    def age(release: Release) -> int:
+        low, high = sorted((release.number, active.number))
+        return 0 if release.model == learner else max(1, sum(low < number <= high for number in served))
+
+    return {release.id: age(release) for release in releases}
 
 
 def _reads(turn: Turn, tokenizer: ChatTokenizer) -> bool:

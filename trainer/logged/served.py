@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 
 from app.errors import InvalidError
-from app.records import Trajectory
+from app.records import Stop, Trajectory
 
-SUCCESS = 1.0  # the score from which a task counts as done
+_SUCCESS = 1.0  # the score from which a task counts as done
 
 
 class Drop(StrEnum):
@@ -59,6 +59,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> UUID:
         return self.trajectory.task.id
+
+    @property
+    def success(self) -> bool:
+        return self.score >= _SUCCESS and self.trajectory.stop is not Stop.NO_CODE
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

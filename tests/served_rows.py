@@ -1,0 +1,84 @@
+"""Served tasks as rows: what the runner would have left in the tables, in one call."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, releases, skills, trajectories
+from app.db.models import TaskState
+from app.engine.tokenizer import ChatTokenizer
+from app.records import Policy, Stop, Trajectory, Turn, Use
+from tests.rows import new_skill, offer_of, task_row, trajectory_of
+from tests.scripted import block
+
+TWO_CALLS = "def {0}():\n    apis.mail.list_mails()\n    apis.mail.send_mail()\n"
+
+
+def minute(number: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=number)
+
+
+@dataclass
+class Served:
+    """A project and the work that it was given."""
+
+    session: AsyncSession
+    project: models.Project
+    tokenizer: ChatTokenizer
+    count: int = 0
+
+    async def task(
+        self, score: float | None = 1.0, *, used: tuple[models.Skill, ...] = (), **columns: Any
+    ) -> models.Task:
+        """It took the next minute, was offered skills and used them. `columns` are those of its row."""
+        values = {
+            "state": TaskState.DONE,
+            "score": score,
+            "scenario": "greetings",
+            "release_id": (await releases.active(self.session, self.project.id)).id,
+            "started_at": minute(self.count),
+            "finished_at": minute(self.count + 1),
+        } | columns
+        self.count += 1
+        task = await task_row(self.session, self.project.id)
+        row: models.Task | None = await self.session.scalar(
+            update(models.Task).where(models.Task.id == task.id).values(values).returning(models.Task)
+        )
+        assert row is not None
+        uses = tuple(Use(each.name, inherited=True, calls=1, returned=1) for each in used)
+        await self.rollout(row, self.turn(uses=uses), used)
+        return row
+
+    async def rollout(self, row: models.Task, turn: Turn, offered: tuple[models.Skill, ...] = ()) -> Trajectory:
+        """Store it as the task's, in place of a former one."""
+        plain = trajectory_of(row, turn, offered=tuple(map(offer_of, offered)))
+        trajectory = msgspec.structs.replace(
+            plain,
+            task=msgspec.structs.replace(plain.task, scenario=row.scenario),
+            policy=Policy(release=row.release_id),
+            stop=row.stop or Stop.COMPLETED,
+        )
+        await trajectories.save(self.session, self.project.id, trajectory)
+        return trajectory
+
+    def turn(self, code: str = "print(1)", **more: Any) -> Turn:
+        """A turn whose tokens are those of its text."""
+        text = block(code)
+        ids = tuple(self.tokenizer.encode(text))
+        return Turn(
+            **{"context_ids": (1,), "sampled_ids": ids, "logprobs": (-0.5,) * len(ids), "text": text} | more
+        )
+
+    async def skill(self, maker: models.Task, name: str = "greet", **more: Any) -> models.Skill:
+        """What a task left. It calls two APIs, unless `source` says otherwise."""
+        new = new_skill(name, TWO_CALLS.format(name), maker.id)
+        return await skills.add(self.session, maker.project_id, msgspec.structs.replace(new, **more))
+
+    async def release(self, model: str) -> models.Release:
+        """The next one, active from now on."""
+        candidate = await releases.propose(self.session, self.project.id, model)
+        return await releases.activate(self.session, candidate.id)

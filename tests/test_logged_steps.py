@@ -1,0 +1,57 @@
+"""Logged groups dealt out to steps, and the memory of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from app.errors import InvalidError
+from app.records import Trajectory
+from tests.served import served
+from trainer.advantages import Rewarded
+from trainer.logged.read import Best, Logged
+from trainer.logged.served import tally
+from trainer.logged.snapshot import recall, remember
+from trainer.logged.steps import in_steps
+
+
+def rewarded(number: int, group: str) -> Rewarded:
+    trajectory: Trajectory = served(number).trajectory
+    return Rewarded(trajectory=trajectory, reward=1.0, score=1.0, bonus=0.0, group=group, position=0)
+
+
+ITEMS = [rewarded(number, f"group {number % 5}") for number in range(20)]
+
+
+def test_groups_stay_whole_and_each_is_learned_from_once() -> None:
+    steps = in_steps(ITEMS, 2, 10, seed=0)
+    assert [len({each.group for each in step}) for step in steps] == [2, 2, 1]
+    assert sorted(each.trajectory.task.id.int for step in steps for each in step) == list(range(20))
+
+
+def test_no_more_steps_are_dealt_than_asked_for() -> None:
+    assert [len(step) for step in in_steps(ITEMS, 2, 1, seed=0)] == [8]
+
+
+def test_the_seed_alone_decides_the_order() -> None:
+    orders = {seed: [step[0].group for step in in_steps(ITEMS, 1, 9, seed)] for seed in range(4)}
+    assert len({tuple(order) for order in orders.values()}) > 1
+    assert [step[0].group for step in in_steps(ITEMS[::-1], 1, 9, seed=2)] == orders[2]
+
+
+def test_what_a_run_read_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "data"
+    kept = tally(2, [(served(1), "a")], [])
+    logged, best = Logged(ITEMS, kept), Best([served(1).trajectory], kept)
+    assert recall(path, Logged) is None
+    remember(logged, path)
+    assert recall(path, Logged) == logged
+    remember(best, path)
+    assert recall(path, Best) == best
+
+
+def test_a_memory_that_is_cut_short_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    remember(Logged(ITEMS, tally(1, [(served(1), "a")], [])), path)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InvalidError, match="delete it"):
+        recall(path, Logged)
