@@ -39,16 +39,24 @@ class Examiner:
     at_once: int = 32  # chains
     report: Callable[[int], object] | None = None  # hears of tasks done
 
-    async def sit(self, model: str, scenarios: Sequence[Scenario]) -> list[TaskResult]:
-        """Greedily, each scenario as a chain with a library of its own."""
+    async def sit(
+        self,
+        model: str,
+        scenarios: Sequence[Scenario],
+        *,
+        library: bool = True,
+        chain: int | None = None,
+    ) -> list[TaskResult]:
+        """Greedily; as `examine` does."""
         if model != BASE:
             await self.engine.load_adapter(model, self.adapters / model)
         agent = replace(self.agent, engine=self.engine, temperature=0.0)
         return await examine(
             Practice(agent, self.environment, Policy(model)),
             scenarios,
-            library=True,
+            library=library,
             new_library=self.new_library,
+            chain=chain,
             at_once=self.at_once,
             report=self.report,
         )

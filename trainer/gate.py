@@ -5,6 +5,8 @@ compared with.
 """
 
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,7 @@ from app.records import Json
 from app.run_settings import RunSettings
 from trainer.decide import Decision, Rules, decide
 from trainer.examiner import AdapterEngine, Examiner, Sat, examine_candidate
-
-_BY_HAND = "to serve it, activate it by hand: POST /v1/releases/{id}/activate"
+from trainer.job import Progress
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +43,24 @@ class Held(msgspec.Struct, frozen=True):
     state: ReleaseState
     evidence: dict[str, Any]
 
+    @property
+    def decision(self) -> str:
+        """promoted, rejected or waiting."""
+        if self.state is ReleaseState.CANDIDATE:
+            return "waiting"
+        return "rejected" if self.state is ReleaseState.REJECTED else "promoted"
+
+    @property
+    def reason(self) -> str:
+        return ". ".join(str(self.evidence[key]) for key in ("reason", "next") if key in self.evidence)
+
 
 async def hold(
     sessions: Sessions,
     candidate: Candidate,
     examiner: Examiner | None,
     *,
+    progress: Progress,
     servers: AdapterEngine | None = None,
     rules: Rules | None = None,
     directory: Path | None = None,
@@ -57,13 +70,14 @@ async def hold(
     Without an environment, or with too few scenarios to tell, it stays a candidate whose evidence says what to do.
     `servers` get the adapter before it is activated; all results are written to `directory`/gate.json. A gate that
     has decided for this run decides nothing again. Raises EngineError where an engine is down: the candidate stays
-    one, and the run can be retried.
+    one, and the run can be retried. Raises what `progress` does where the run is cancelled or lost.
     """
     rules = rules or Rules()
     async with sessions.begin() as session:
+        await progress.hold(session)
         release = await releases.propose(session, candidate.project_id, candidate.model, candidate.run_id)
         incumbent = await releases.active(session, candidate.project_id)
-    gate = _Gate(sessions, candidate, release, incumbent)
+    gate = _Gate(sessions, progress, candidate, release, incumbent)
     if release.state != ReleaseState.CANDIDATE:
         return _held(release)
     if release.model == incumbent.model:
@@ -71,7 +85,7 @@ async def hold(
             {"reason": f"these are the very weights of release {incumbent.number}, which serves"}
         )
     if examiner is None or candidate.settings.gate_scenarios < rules.least:
-        return await gate.wait(_untested(candidate.settings, rules))
+        return await gate.wait(_untested(candidate.settings, rules, gate.by_hand))
     seed, count = zlib.crc32(candidate.run_id.bytes), candidate.settings.gate_scenarios
     sat = await examine_candidate(examiner, release.model, incumbent.model, scenarios=count, seed=seed)
     if directory is not None:
@@ -81,7 +95,7 @@ async def hold(
     if not decision.promote:
         return await gate.reject(evidence)
     if not candidate.settings.promote:
-        return await gate.wait(evidence | {"next": f"the run was asked not to promote it: {_BY_HAND}"})
+        return await gate.wait(evidence | {"next": f"the run was asked not to promote it: {gate.by_hand}"})
     if servers is not None:
         await servers.load_adapter(release.model, examiner.adapters / release.model)
     return await gate.activate(evidence)
@@ -92,9 +106,14 @@ class _Gate:
     """Writes what becomes of one candidate."""
 
     sessions: Sessions
+    progress: Progress
     candidate: Candidate
     release: models.Release
     incumbent: models.Release
+
+    @property
+    def by_hand(self) -> str:
+        return f"to serve it, activate it by hand (POST /v1/releases/{self.release.id}/activate)"
 
     async def record(self, sat: Sat, decision: Decision) -> dict[str, Json]:
         """A row for what each can do; the release's own row gets all that speaks for or against it: the result."""
@@ -106,23 +125,23 @@ class _Gate:
             "exam": sat.asked,
             **decision.figures,
         }
-        async with self.sessions.begin() as session:
+        async with self._begin() as session:
             for name, release in (("candidate", self.release), ("incumbent", self.incumbent)):
                 await self._add_evaluation(session, release, sat.asked, decision.figures[name])
             await releases.note(session, self.release.id, evidence)
         return evidence
 
     async def wait(self, evidence: dict[str, Json]) -> Held:
-        async with self.sessions.begin() as session:
+        async with self._begin() as session:
             return _held(await releases.note(session, self.release.id, evidence))
 
     async def reject(self, evidence: dict[str, Json]) -> Held:
-        async with self.sessions.begin() as session:
+        async with self._begin() as session:
             return _held(await releases.reject(session, self.release.id, evidence))
 
     async def activate(self, evidence: dict[str, Json]) -> Held:
         """Unless another release was activated meanwhile: with that one it was not compared."""
-        async with self.sessions.begin() as session:
+        async with self._begin() as session:
             await releases.note(
                 session, self.release.id, evidence
             )  # no release of the project changes from here on
@@ -131,9 +150,16 @@ class _Gate:
                 return _held(await releases.activate(session, self.release.id))
             late = (
                 f"it was compared with release {self.incumbent.number}, but release {active.number} was activated "
-                f"during the exam: train again, or {_BY_HAND}"
+                f"during the exam: train again, or {self.by_hand}"
             )
             return _held(await releases.note(session, self.release.id, evidence | {"next": late}))
+
+    @asynccontextmanager
+    async def _begin(self) -> AsyncIterator[AsyncSession]:
+        """A transaction in which the run is still this process's."""
+        async with self.sessions.begin() as session:
+            await self.progress.hold(session)
+            yield session
 
     async def _add_evaluation(
         self, session: AsyncSession, release: models.Release, asked: dict[str, Json], figures: dict[str, Json]
@@ -149,7 +175,7 @@ class _Gate:
         await evaluations.add(session, self.candidate.project_id, new)
 
 
-def _untested(settings: RunSettings, rules: Rules) -> dict[str, Json]:
+def _untested(settings: RunSettings, rules: Rules, by_hand: str) -> dict[str, Json]:
     if not settings.environment:
         reason = "the run names no environment, so there was nothing to examine it on"
         cure = 'name one (environment="office") and train again'
@@ -159,7 +185,7 @@ def _untested(settings: RunSettings, rules: Rules) -> dict[str, Json]:
     else:
         reason = f"{settings.gate_scenarios} scenarios are too few to tell"
         cure = f"ask for {rules.least} or more (gate_scenarios) and train again"
-    return {"verdict": "untested", "reason": reason, "next": f"{cure}; or, {_BY_HAND}"}
+    return {"verdict": "untested", "reason": reason, "next": f"{cure}; or, {by_hand}"}
 
 
 def _held(release: models.Release) -> Held:

@@ -1,0 +1,149 @@
+"""A project whose run has left an adapter, and all that a gate is held with; the policies are scripts."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.db import evaluations, models, releases, runs
+from app.db.session import Sessions
+from app.engine.protocol import Completion, Sampling
+from app.errors import ConflictError, EngineError
+from app.records import Json
+from app.run_settings import RunSettings
+from app.sandbox.host import ForkedSandbox
+from tests.exam_hall import ExpertPolicy
+from tests.rows import project_row
+from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
+from trainer.decide import Rules
+from trainer.environment import Scenario, Split
+from trainer.environments.office.environment import OfficeEnvironment
+from trainer.examiner import Examiner
+from trainer.gate import Candidate, Held, hold
+
+SCENARIOS = 4
+RULES = Rules(least=SCENARIOS)
+NEW = "the-new-adapter"
+
+
+def lazy(*_: object) -> str:
+    return block("apis.supervisor.complete_task()")
+
+
+class Draw(OfficeEnvironment):
+    """Always the same scenarios, so that the expert knows them; remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = super().scenarios("validation", SCENARIOS, seed=1)
+        self.asked: list[tuple[Split, int]] = []
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
+        self.asked.append((split, count))
+        return self.drawn[:count]
+
+
+class Policies:
+    """A model server with a script for each model it has loaded."""
+
+    def __init__(self, base: Script, new: Script, engine: Callable[[Script], ScriptedEngine]) -> None:
+        self.scripts = {"base": engine(base), NEW: engine(new)}
+        self.loaded: dict[str, Path] = {}
+        self.before: Callable[[], Awaitable[object]] | None = None  # of the first answer
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        self.loaded[name] = path
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        assert model == "base" or model in self.loaded
+        if (before := self.before) is not None:
+            self.before = None
+            await before()
+        return await self.scripts[model].complete(prompt_ids, model=model, sampling=sampling)
+
+
+@dataclass
+class Servers:
+    """The model servers of the deployment; may refuse."""
+
+    loaded: list[str] = field(default_factory=list)
+    refusal: EngineError | None = None
+
+    async def load_adapter(self, name: str, path: Path) -> None:
+        assert path.name == name
+        if self.refusal is not None:
+            raise self.refusal
+        self.loaded.append(name)
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        raise NotImplementedError
+
+
+class Run:
+    """Fulfils Progress: a run that is its process's until it is lost."""
+
+    def __init__(self) -> None:
+        self.lost = False
+
+    async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None: ...
+
+    async def hold(self, session: AsyncSession) -> None:  # noqa: ARG002
+        if self.lost:
+            raise ConflictError("somebody else has the run")
+
+
+class Hearing:
+    """A project whose run has left an adapter."""
+
+    def __init__(self, sessions: Sessions, sandbox: ForkedSandbox, directory: Path) -> None:
+        self.sessions = sessions
+        self.directory = directory
+        self.environment = Draw()
+        self.expert: Script = ExpertPolicy(self.environment.drawn)
+        self.servers = Servers()
+        self.run = Run()
+        self._sandbox = sandbox
+        self._tokenizer = byte_tokenizer(directory)
+
+    async def open(self, **settings: object) -> "Hearing":
+        given = {"environment": "office", "gate_scenarios": SCENARIOS} | settings
+        async with self.sessions.begin() as session:
+            self.project_id = (await project_row(session)).id
+            self.settings = msgspec.convert(given, RunSettings)
+            self.run_id = (await runs.create(session, self.project_id, self.settings)).id
+        return self
+
+    def policies(self, *, base: Script, new: Script) -> Policies:
+        return Policies(base, new, lambda script: ScriptedEngine(self._tokenizer, script=script))
+
+    async def hold(self, policies: Policies | None, model: str = NEW) -> Held:
+        candidate = Candidate(project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings)
+        examiner = self._examiner(policies) if policies is not None else None
+        return await hold(
+            self.sessions,
+            candidate,
+            examiner,
+            progress=self.run,
+            servers=self.servers,
+            rules=RULES,
+            directory=self.directory,
+        )
+
+    async def active(self) -> models.Release:
+        async with self.sessions() as session:
+            return await releases.active(session, self.project_id)
+
+    async def evaluations(self, run_id: UUID) -> Sequence[models.Evaluation]:
+        async with self.sessions() as session:
+            return await evaluations.of_run(session, run_id)
+
+    def _examiner(self, policies: Policies) -> Examiner:
+        limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
+        agent = Agent(policies, self._tokenizer, Compact(), self._sandbox, limits, temperature=1.0)
+        return Examiner(agent, policies, self.environment, Path("/adapters"), at_once=4)

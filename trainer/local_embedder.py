@@ -1,0 +1,34 @@
+"""The embedded server's embeddings without its HTTP: for libraries of a trainer that has no server."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from app.engine.embedded.embeddings import Embeddings
+from app.engine.protocol import Vector
+
+
+class LocalEmbedder:
+    """Fulfils `Embedder`."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self._embeddings = embeddings
+
+    @property
+    def model(self) -> str:
+        return self._embeddings.name
+
+    async def embed(self, texts: Sequence[str]) -> list[Vector]:
+        vectors, _ = await self._embeddings.embed(list(texts))
+        return [np.asarray(vector, np.float32) for vector in vectors]
+
+
+@asynccontextmanager
+async def local_embedder(device: str = "cpu") -> AsyncIterator[LocalEmbedder]:
+    """All-MiniLM-L6-v2, loaded when it is first asked; with the vectors that the served library would have."""
+    embeddings = Embeddings("minilm", device)
+    try:
+        yield LocalEmbedder(embeddings)
+    finally:
+        embeddings.close()
