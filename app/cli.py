@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 
 import click
 
-from app.errors import AppError
+from app.errors import AppError, SettingError
 from app.settings import Settings
 
 _STREAM_GRACE = 3  # seconds that open event streams get at shutdown
@@ -75,7 +75,8 @@ def worker() -> None:
     from celery.bin.celery import celery as celery_command  # noqa: PLC0415
     from celery.platforms import SecurityWarning  # noqa: PLC0415
 
-    Settings.from_env()  # a wrong one is told here, in one line
+    if not Settings.from_env().database_url:  # a wrong one is told here, in one line
+        raise SettingError("set DATABASE_URL, or use `sage up`, which starts a worker with all it needs")
     warnings.simplefilter("ignore", SecurityWarning)  # in a container everyone is root
     arguments = ["--quiet", "-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])

@@ -2,10 +2,18 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import structlog
 from celery import Celery
+from kombu.exceptions import ChannelError, KombuError
 
 from app.settings import Settings
+
+TRAIN = "sage.train"  # the one job: its argument is the id of a training run
+_STALE_SECONDS = 600  # a message as old as this was followed by others
+
+log = structlog.get_logger(__name__)
 
 
 def open_broker(settings: Settings) -> Celery:
@@ -23,6 +31,17 @@ def open_broker(settings: Settings) -> Celery:
         worker_hijack_root_logger=False,
     )
     return broker
+
+
+def ring(broker: Celery, run_id: UUID) -> None:
+    """Tell the workers that a run waits; call it after the commit that put it there. Blocks for a moment.
+
+    A broker that does not take the message costs a delay: workers look into the table from time to time, too.
+    """
+    try:
+        broker.send_task(TRAIN, args=[str(run_id)], expires=_STALE_SECONDS, retry=False)
+    except (KombuError, ChannelError, OSError) as error:
+        log.warning("nobody hears the doorbell", run=str(run_id), cause=str(error))
 
 
 def _folders(root: Path) -> dict[str, Any]:

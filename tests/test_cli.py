@@ -95,8 +95,14 @@ async def test_a_key_for_an_unknown_project_is_refused(empty_database_url: str) 
     assert "'none'" in err
 
 
-async def test_an_idle_worker_says_nothing_and_stops_when_told(tmp_path: Path) -> None:
-    env = {**os.environ, "SAGE_DATA_DIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+async def test_a_worker_without_a_database_is_refused_in_one_line(tmp_path: Path) -> None:
+    code, _, err = await sage("worker", DATABASE_URL="", SAGE_DATA_DIR=str(tmp_path))
+    assert (code, err.count("\n")) == (1, 1)
+    assert "set DATABASE_URL" in err
+
+
+async def test_an_idle_worker_says_nothing_and_stops_when_told(database_url: str, tmp_path: Path) -> None:
+    env = {**os.environ, "SAGE_DATA_DIR": str(tmp_path), "DATABASE_URL": database_url, "PYTHONUNBUFFERED": "1"}
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "worker"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

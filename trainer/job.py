@@ -43,6 +43,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, Json] = {}
 
 
+def run_directory(settings: Settings, run_id: UUID) -> Path:
+    """Of one run alone; its log lies there, too."""
+    return settings.data_dir.absolute() / "runs" / str(run_id)
+
+
 class Progress(Protocol):
     """Where a run tells how far it is."""
 

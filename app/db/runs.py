@@ -1,11 +1,11 @@
-"""Training runs in the database, the queue of record. A process holds a run by a lease, and writes only then."""
+"""Training runs in the database. A process holds a run by a lease, and writes to it only while it does."""
 
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Update, and_, case, delete, exists, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Update, and_, case, delete, exists, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -20,14 +20,13 @@ from app.records import Json
 from app.run_settings import RunKind, RunSettings
 
 CHANNEL = "sage_runs"  # NOTIFY: a run has news; its id is the payload
-MAX_ATTEMPTS = 3  # processes that a run may lose
-_LOST = (
-    f"RunLostError: the process of this run was lost {MAX_ATTEMPTS} times (killed, or the machine stopped): "
-    "see the end of its log on the worker, give it less to do at once or more memory, then retry the run"
-)
 
-_LONGEST_PAUSE = 300.0  # seconds between two rings for a run
-_WAITS: dict[str, Any] = {"owner": None, "lease_until": None, "rings": 0, "rung_at": None}
+WAITS: dict[str, Any] = {
+    "owner": None,
+    "lease_until": None,
+    "rings": 0,
+    "rung_at": None,
+}  # whoever stands in the queue
 
 _run = models.TrainingRun
 
@@ -48,7 +47,7 @@ async def put(
         insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)
     )
     assert run is not None  # an insert returns its row
-    await _tell(session, run.id)
+    await tell(session, run.id)
     return run
 
 
@@ -122,7 +121,7 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
         session,
         update(_run)
         .where(_run.id == run_id, _run.state.in_([RunState.FAILED, RunState.CANCELLED]))
-        .values(state=RunState.QUEUED, **again, **_WAITS),
+        .values(state=RunState.QUEUED, **again, **WAITS),
     )
     if run is None:
         state = (await get(session, run_id)).state
@@ -172,6 +171,12 @@ async def extend(session: AsyncSession, run_id: UUID, owner: str, lease_seconds:
     return _surely_held(cancelled, run_id, owner)
 
 
+async def hold(session: AsyncSession, run_id: UUID, owner: str) -> bool:
+    """Nobody else can take the run up before this transaction ends. Answers and raises as `extend`."""
+    query = select(_run.cancel_requested).where(_held(run_id, owner)).with_for_update(read=True)
+    return _surely_held(await session.scalar(query), run_id, owner)
+
+
 async def append_step(
     session: AsyncSession, run_id: UUID, owner: str, index: int, metrics: dict[str, Json], *, total: int = 0
 ) -> bool:
@@ -193,7 +198,7 @@ async def append_step(
         .values(run_id=run_id, index=index, **row)
         .on_conflict_do_update(index_elements=["run_id", "index"], set_=row)
     )
-    await _tell(session, run_id)
+    await tell(session, run_id)
     return _surely_held(cancelled, run_id, owner)
 
 
@@ -219,49 +224,8 @@ async def hand_back(session: AsyncSession, run_id: UUID, owner: str) -> bool:
     fate = case((_run.cancel_requested, RunState.CANCELLED), else_=RunState.QUEUED)
     ended = case((_run.cancel_requested, func.clock_timestamp()), else_=None)
     changes = update(_run).where(_held(run_id, owner))
-    changes = changes.values(state=fate, finished_at=ended, attempt=_run.attempt - 1, **_WAITS)
+    changes = changes.values(state=fate, finished_at=ended, attempt=_run.attempt - 1, **WAITS)
     return await _change(session, changes) is not None
-
-
-async def requeue_expired(session: AsyncSession) -> list[UUID]:
-    """Runs whose process went silent wait again: their ids. One that was lost too often fails instead."""
-    too_often = and_(~_run.cancel_requested, _run.attempt >= MAX_ATTEMPTS)
-    fate = case((_run.cancel_requested, RunState.CANCELLED), (too_often, RunState.FAILED), else_=RunState.QUEUED)
-    ended = case((_run.cancel_requested | too_often, func.clock_timestamp()), else_=None)
-    failure = case((too_often, _LOST), else_=None)
-    rows = await session.execute(
-        update(_run)
-        .where(_run.state == RunState.RUNNING, _run.lease_until < func.clock_timestamp())
-        .values(state=fate, failure=failure, finished_at=ended, **_WAITS)
-        .returning(_run.id, _run.state)
-    )
-    changed = rows.all()
-    for row in changed:
-        await _tell(session, row.id)
-    return [row.id for row in changed if row.state == RunState.QUEUED]
-
-
-async def to_ring(session: AsyncSession) -> list[UUID]:
-    """The next run of each project that could begin, unless the doorbell was rung for it a moment ago.
-
-    Each is counted as rung. The moment grows with every ring, up to five minutes: all workers may be busy.
-    """
-    other = aliased(_run)
-    first = exists().where(
-        other.project_id == _run.project_id,
-        or_(
-            other.state == RunState.RUNNING,
-            and_(
-                other.state == RunState.QUEUED,
-                tuple_(other.created_at, other.id) < tuple_(_run.created_at, _run.id),
-            ),
-        ),
-    )
-    pause = func.make_interval(0, 0, 0, 0, 0, 0, func.least(func.power(2, _run.rings), _LONGEST_PAUSE))
-    due = or_(_run.rung_at.is_(None), _run.rung_at + pause < func.clock_timestamp())
-    chosen = select(_run.id).where(_run.state == RunState.QUEUED, ~first, due).with_for_update(skip_locked=True)
-    rung = update(_run).where(_run.id.in_(chosen)).values(rings=_run.rings + 1, rung_at=func.clock_timestamp())
-    return list(await session.scalars(rung.returning(_run.id)))
 
 
 def _held(run_id: UUID, owner: str) -> ColumnElement[bool]:
@@ -278,9 +242,10 @@ async def _change(session: AsyncSession, changes: Update) -> models.TrainingRun 
     """The run as it is now, or None where nothing fits; who follows it is told."""
     run = await session.scalar(changes.returning(_run).execution_options(populate_existing=True))
     if run is not None:
-        await _tell(session, run.id)
+        await tell(session, run.id)
     return run
 
 
-async def _tell(session: AsyncSession, run_id: UUID) -> None:
+async def tell(session: AsyncSession, run_id: UUID) -> None:
+    """Who follows the run looks again, once this is committed."""
     await session.execute(select(func.pg_notify(CHANNEL, str(run_id))))

@@ -1,0 +1,257 @@
+"""Training runs through a real Celery worker, real processes and a real database, whatever of it is killed."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from app.db import models, releases, runs, schedules
+from app.db.models import RunState
+from app.db.session import Sessions
+from app.queue import open_broker, ring
+from app.run_settings import RunSettings
+from app.settings import Settings
+from tests.processes import command_of, descendants, gone
+from tests.rows import project_row
+
+ENDED = {RunState.DONE, RunState.FAILED, RunState.CANCELLED}
+WORKER = ("-m", "celery", "--quiet", "-A", "tests.training_worker:celery", "worker", "--pool", "solo")
+
+
+class Hall:
+    """Workers on a data directory and a database, and the runs that they are given."""
+
+    def __init__(self, sessions: Sessions, database_url: str, directory: Path) -> None:
+        self.sessions = sessions
+        self.directory = directory
+        self.settings = Settings(data_dir=directory, database_url=database_url)
+        self._env = {
+            **os.environ,
+            "DATABASE_URL": database_url,
+            "BROKER_URL": "",
+            "SAGE_DATA_DIR": str(directory),
+            "SAGE_LEASE_SECONDS": "2",
+        }
+        self._workers: list[asyncio.subprocess.Process] = []
+
+    async def worker(self) -> asyncio.subprocess.Process:
+        arguments = (
+            *WORKER,
+            "--queues",
+            "training",
+            "--loglevel",
+            "warning",
+            "--without-mingle",
+            "--without-gossip",
+        )
+        with (self.directory / "worker.log").open("ab") as output:
+            worker = await asyncio.create_subprocess_exec(
+                sys.executable, *arguments, env=self._env, stdout=output, stderr=output
+            )
+        self._workers.append(worker)
+        return worker
+
+    async def queue(
+        self, data: str = "", *, steps: int = 4, project: UUID | None = None, tell: bool = True
+    ) -> UUID:
+        async with self.sessions.begin() as session:
+            owner = project or (await project_row(session)).id
+            run = await runs.create(session, owner, RunSettings(data=data, steps=steps))
+        if tell:
+            await asyncio.to_thread(ring, open_broker(self.settings), run.id)
+        return run.id
+
+    async def see(
+        self, run_id: UUID, fits: Callable[[models.TrainingRun], bool], seconds: float = 25
+    ) -> models.TrainingRun:
+        """The run, once it fits."""
+        async with asyncio.timeout(seconds):
+            while True:
+                async with self.sessions() as session:
+                    run = await runs.get(session, run_id)
+                if fits(run):
+                    return run
+                await asyncio.sleep(0.05)
+
+    async def end_of(self, run_id: UUID) -> models.TrainingRun:
+        return await self.see(run_id, lambda run: run.state in ENDED)
+
+    async def under_way(self, run_id: UUID) -> models.TrainingRun:
+        return await self.see(run_id, lambda run: run.state == RunState.RUNNING and run.step > 0)
+
+    def notes(self, run_id: UUID) -> list[list[str]]:
+        return [
+            line.split() for line in (self.directory / "runs" / str(run_id) / "notes").read_text().splitlines()
+        ]
+
+    async def close(self) -> None:
+        born = set[int]()
+        for worker in self._workers:
+            if worker.returncode is None:
+                born |= descendants(worker.pid)
+                worker.kill()
+                await worker.wait()
+        await gone(born)
+
+
+@pytest.fixture
+async def hall(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[Hall]:
+    opened = Hall(committed, database_url, tmp_path)
+    yield opened
+    await opened.close()
+
+
+async def test_a_run_is_carried_out_by_a_process_of_its_own_and_leaves_its_steps(hall: Hall) -> None:
+    worker = await hall.worker()
+    run_id = await hall.queue()
+    began = await hall.under_way(run_id)
+    assert began.steps == 4
+    [process] = [pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid)]
+    assert os.getpgid(process) == process
+    run = await hall.end_of(run_id)
+    assert (run.state, run.failure, run.attempt, run.step) == (RunState.DONE, None, 1, 4)
+    assert run.result is not None
+    assert run.result["adapter"] == "f00d"
+    async with hall.sessions() as session:
+        assert [(each.index, each.metrics) for each in await runs.steps(session, run_id, after=2)] == [
+            (3, {"reward": 0.3}),
+            (4, {"reward": 0.4}),
+        ]
+
+
+async def test_a_run_that_fails_says_why_and_what_serves_stays(hall: Hall) -> None:
+    await hall.worker()
+    ids = {name: await hall.queue(name) for name in ("invalid", "defect", "full disk")}
+    failures = {name: (await hall.end_of(run_id)).failure for name, run_id in ids.items()}
+    directory = hall.directory / "runs"
+    assert failures == {
+        "invalid": "InvalidError: no scored tasks in the window: attach a check or send feedback",
+        "defect": "TypeError: that was not meant (a defect: the whole story is at the end of "
+        f"{directory / str(ids['defect']) / 'log'})",
+        "full disk": f"DiskFullError: no space is left for {directory / str(ids['full disk'])}: "
+        "make some, then retry the run",
+    }
+    assert "in _misbehave" in (directory / str(ids["defect"]) / "log").read_text()
+    async with hall.sessions() as session:
+        run = await runs.get(session, ids["invalid"])
+        assert (await releases.active(session, run.project_id)).number == 1
+
+
+async def test_a_run_whose_process_is_killed_begins_again_and_ends_once(hall: Hall) -> None:
+    await hall.worker()
+    run_id = await hall.queue("killed once")
+    run = await hall.end_of(run_id)
+    assert (run.state, run.attempt, run.step) == (RunState.DONE, 2, 4)
+    assert [(what, attempt) for what, attempt, _ in hall.notes(run_id)] == [
+        ("began", "1"),
+        ("began", "2"),
+        ("ended", "2"),
+    ]
+
+
+async def test_a_run_that_kills_every_process_is_given_up(hall: Hall) -> None:
+    await hall.worker()
+    run = await hall.end_of(await hall.queue("killed"))
+    assert (run.state, run.attempt) == (RunState.FAILED, 3)
+    assert run.failure is not None
+    assert run.failure.startswith("RunLostError: the process of this run was lost 3 times")
+
+
+async def test_a_killed_worker_takes_its_training_along_and_another_goes_on(hall: Hall) -> None:
+    worker = await hall.worker()
+    run_id = await hall.queue(steps=15)
+    await hall.under_way(run_id)
+    process = next(pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid))
+    worker.kill()
+    await gone([process], seconds=2)
+    await hall.worker()
+    run = await hall.end_of(run_id)
+    assert (run.state, run.attempt) == (RunState.DONE, 2)
+    assert [what for what, _, _ in hall.notes(run_id)].count("ended") == 1
+
+
+async def test_a_worker_that_is_told_to_stop_hands_its_run_to_the_next_without_counting(hall: Hall) -> None:
+    worker = await hall.worker()
+    run_id = await hall.queue("deaf", steps=3)
+    await hall.see(run_id, lambda run: run.step == 2)
+    worker.terminate()
+    assert await asyncio.wait_for(worker.wait(), 8) == 0
+    run = await hall.see(run_id, lambda run: run.state == RunState.QUEUED, seconds=1)
+    assert (run.attempt, run.owner) == (0, None)
+
+
+async def test_a_lost_message_costs_a_delay(hall: Hall) -> None:
+    run_id = await hall.queue()
+    shutil.rmtree(hall.directory / "broker")
+    await hall.worker()
+    assert (await hall.end_of(run_id)).state is RunState.DONE
+
+
+async def test_a_worker_survives_the_loss_of_its_brokers_folders(hall: Hall) -> None:
+    await hall.worker()
+    await hall.end_of(await hall.queue())
+    shutil.rmtree(hall.directory / "broker")
+    assert (await hall.end_of(await hall.queue(tell=False))).state is RunState.DONE
+
+
+async def test_a_cancelled_run_ends_within_seconds_even_where_it_does_not_listen(hall: Hall) -> None:
+    await hall.worker()
+    await hall.worker()
+    kind, deaf = await hall.queue(steps=600), await hall.queue("deaf")
+    await hall.under_way(kind)
+    await hall.see(deaf, lambda run: run.step == 2)
+    for run_id in (kind, deaf):
+        async with hall.sessions.begin() as session:
+            await runs.request_cancel(session, run_id)
+    await hall.see(kind, lambda run: run.state == RunState.CANCELLED, seconds=2)
+    await hall.see(deaf, lambda run: run.state == RunState.CANCELLED, seconds=8)
+    [[_, _, process]] = hall.notes(deaf)
+    await gone([int(process)], seconds=1)
+
+
+async def test_two_workers_carry_every_run_out_once_and_one_project_at_a_time(hall: Hall) -> None:
+    async with hall.sessions.begin() as session:
+        projects = [(await project_row(session)).id for _ in range(2)]
+    ids = [await hall.queue(steps=2, project=project) for project in projects for _ in range(2)]
+    await hall.worker()
+    await hall.worker()
+    ended = [await hall.end_of(run_id) for run_id in ids]
+    assert [(run.state, run.attempt) for run in ended] == [(RunState.DONE, 1)] * 4
+    assert all(len(hall.notes(run_id)) == 2 for run_id in ids)
+    for first, second in ((ended[0], ended[1]), (ended[2], ended[3])):
+        assert first.finished_at is not None
+        assert second.started_at is not None
+        assert second.started_at >= first.finished_at
+
+
+async def test_a_failed_run_can_be_retried(hall: Hall) -> None:
+    await hall.worker()
+    run_id = await hall.queue("invalid")
+    await hall.end_of(run_id)
+    async with hall.sessions.begin() as session:
+        run = await runs.retry(session, run_id)
+        run.settings = {**run.settings, "data": ""}
+    assert (await hall.end_of(run_id)).state is RunState.DONE
+
+
+async def test_the_worker_fires_schedules(hall: Hall) -> None:
+    async with hall.sessions.begin() as session:
+        project = await project_row(session)
+        await schedules.put(
+            session, project.id, schedules.NewSchedule(every_hours=1 / 3600, settings=RunSettings(steps=1))
+        )
+    await hall.worker()
+    async with asyncio.timeout(20):
+        while True:
+            async with hall.sessions() as session:
+                found = (await runs.page(session, project.id, state=RunState.DONE)).items
+            if len(found) > 1:
+                break
+            await asyncio.sleep(0.1)
+    async with hall.sessions.begin() as session:
+        await schedules.remove(session, project.id)

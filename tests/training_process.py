@@ -1,0 +1,52 @@
+"""A training run that trains nothing, in a process of its own: `python -m tests.training_process RUN_ID`.
+
+`settings.data` says what happens to it; each attempt and each end leaves a line in the run's directory.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+import time
+
+from app.errors import InvalidError
+from trainer.job import Job, Progress, Result
+from trainer.run_process import main
+
+PAUSE = 0.1  # seconds per step
+
+
+async def pretend(job: Job, progress: Progress) -> Result:
+    _note(job, "began")
+    for index in range(1, job.settings.steps + 1):
+        await asyncio.sleep(PAUSE)
+        await progress.step(index, job.settings.steps, {"reward": index / 10})
+        _misbehave(job, index)
+    _note(job, "ended")
+    return Result(adapter="f00d", decision="waiting", figures={"attempt": job.attempt, "project": job.project})
+
+
+def _misbehave(job: Job, index: int) -> None:
+    match job.settings.data:
+        case "invalid":
+            raise InvalidError("no scored tasks in the window: attach a check or send feedback")
+        case "defect":
+            raise TypeError("that was not meant")
+        case "full disk":
+            raise OSError(errno.ENOSPC, "No space left on device", str(job.directory / "checkpoint"))
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "killed once" if job.attempt == 1 and index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "deaf" if index == 2:
+            time.sleep(60)  # as a long update does: the event loop stands still
+
+
+def _note(job: Job, what: str) -> None:
+    with (job.directory / "notes").open("a") as notes:
+        notes.write(f"{what} {job.attempt} {os.getpid()}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], pretend))

@@ -1,0 +1,61 @@
+"""Keeps the queue of runs moving, in a thread of every worker: fires schedules, finds lost runs, rings again.
+
+What it does is safe to do at once in any number of workers: the tables decide.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+
+from app.db import run_queue, schedules
+from app.db.session import Sessions, open_database
+
+log = structlog.get_logger(__name__)
+
+Ring = Callable[[UUID], None]
+
+
+class Reconciler:
+    """Looks after the queue from `start` until `stop`."""
+
+    def __init__(self, database_url: str, ring: Ring, *, seconds: float = 2.0) -> None:
+        self._url = database_url
+        self._ring = ring
+        self._seconds = seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._look_for_ever())
+
+    async def _look_for_ever(self) -> None:
+        async with open_database(self._url, connections=1) as database:
+            while not self._ended.is_set():
+                try:
+                    await reconcile(database.sessions, self._ring)
+                except (DBAPIError, OSError) as error:
+                    log.warning("the queue of runs cannot be looked after", cause=str(error).partition("\n")[0])
+                await asyncio.to_thread(self._ended.wait, self._seconds)
+
+
+async def reconcile(sessions: Sessions, ring: Ring) -> None:
+    """One look. Rings only for what is committed."""
+    async with sessions.begin() as session:
+        await schedules.tick(session)
+    async with sessions.begin() as session:
+        await run_queue.requeue_expired(session)
+    async with sessions.begin() as session:
+        waiting = await run_queue.to_ring(session)
+    for run_id in waiting:
+        await asyncio.to_thread(ring, run_id)
