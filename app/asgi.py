@@ -10,6 +10,7 @@ from litestar import Litestar
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import Profile, choose_profile
+from app.api.doorbell import BrokerBell
 from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
@@ -90,6 +91,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
             work=runner,
             library=library,
             loader=swap,
+            bell=BrokerBell(settings),
             client=documents,
             probes={
                 "database": database.ping,

@@ -21,13 +21,17 @@ from tests.loading import Loads
 
 
 class Bell:
-    """In the runner's place: counts how often it was woken."""
+    """In the places of the runner and of the broker: counts how often they were woken, and for which run."""
 
     def __init__(self) -> None:
         self.rung = 0
+        self.runs: list[UUID] = []
 
     def wake(self) -> None:
         self.rung += 1
+
+    async def ring(self, run_id: UUID) -> None:
+        self.runs.append(run_id)
 
 
 class Shelf:
@@ -91,6 +95,7 @@ async def open_edge(
                 work=bell,
                 library=shelf,
                 loader=loads,
+                bell=bell,
                 client=outside,
                 probes=probes or {},
             )

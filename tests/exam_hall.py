@@ -17,6 +17,7 @@ import uvicorn
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
+from app.api.doorbell import BrokerBell
 from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
@@ -107,6 +108,7 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
                     work=runner,
                     library=library,
                     loader=Loads(),
+                    bell=BrokerBell(Settings(data_dir=directory)),
                     client=client,
                     probes={},
                 )

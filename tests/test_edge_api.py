@@ -115,6 +115,7 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 work=Bell(),
                 library=Shelf(),
                 loader=Loads(),
+                bell=Bell(),
                 client=outside,
                 probes={"database": database.ping},
             )

@@ -1,14 +1,10 @@
 """A task's events and trajectory, over HTTP on a real socket where it matters."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from uuid import UUID
 
-import httpx
 import pytest
-import uvicorn
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -18,26 +14,13 @@ from app.db.session import Sessions
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.edge import Edge, open_edge, problem
 from tests.rows import project_row, task_row
+from tests.sockets import served
 
 
 @pytest.fixture
 async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
     async with open_edge(committed, database_url) as opened:
         yield opened
-
-
-@asynccontextmanager
-async def served(edge: Edge) -> AsyncIterator[httpx.AsyncClient]:
-    """The same application behind a real socket: only there does a stream arrive piece by piece."""
-    config = uvicorn.Config(edge.app, port=0, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listening:  # connections wait in it until the server accepts
-        running = asyncio.create_task(server.serve([listening]))
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        async with httpx.AsyncClient(base_url=url, headers=edge.client.headers) as client:
-            yield client
-        server.should_exit = True
-        await running
 
 
 async def tell(edge: Edge, task_id: UUID, *kinds: str) -> None:

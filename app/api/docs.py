@@ -28,6 +28,7 @@ _TAGS = [
     Tag(name="APIs", description="The OpenAPI documents the agent may call."),
     Tag(name="Projects", description="What isolates: APIs, skills, tasks and keys belong to one."),
     Tag(name="Keys", description="Who may do what."),
+    Tag(name="Training", description="Runs that learn from what was served or practised, and when they start."),
     Tag(name="Releases", description="Which weights serve a project."),
     Tag(name="Health", description="For load balancers and monitoring; no key needed."),
 ]
@@ -74,7 +75,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
 def _operation_id(handler: HTTPRouteHandler, _: Method, path: list[str | PathParameterDefinition]) -> str:
     """`tasks_submit`: the collection, then what is done to it. Clients are generated with these as names."""
     words = [part for part in path if isinstance(part, str)]
-    return f"{words[1]}_{handler.fn.__name__}" if words[0] == "v1" else words[0]
+    return f"{words[1].replace('-', '_')}_{handler.fn.__name__}" if words[0] == "v1" else words[0]
 
 
 @get("/docs", media_type=MediaType.HTML, include_in_schema=False, sync_to_thread=False)

@@ -21,6 +21,9 @@ from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
 from app.api.releases import ReleaseController
 from app.api.request_log import log_requests
+from app.api.run_stream import RunStreamController
+from app.api.runs import RunController
+from app.api.schedule import ScheduleController
 from app.api.skills import SkillController
 from app.api.stream import StreamController
 from app.api.tasks import TaskController
@@ -36,6 +39,9 @@ _CONTROLLERS = [
     ProjectController,
     KeyController,
     ReleaseController,
+    RunController,
+    RunStreamController,
+    ScheduleController,
 ]
 _MAX_BODY = 32 << 20  # 1,000 tasks of 20,000 characters fit
 

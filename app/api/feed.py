@@ -62,6 +62,15 @@ class EventFeed:
             if not self._streams[followed]:
                 del self._streams[followed]
 
+    async def wait(self, news: asyncio.Event) -> bool:
+        """False: there was none for so long that a stream should say that it lives."""
+        try:
+            async with asyncio.timeout(self.ping_seconds):
+                await news.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def _listen_for_ever(self) -> None:
         while True:
             try:

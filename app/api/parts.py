@@ -38,6 +38,15 @@ class Loader(Protocol):
         ...
 
 
+@runtime_checkable
+class Bell(Protocol):
+    """The broker, as the edge sees it."""
+
+    async def ring(self, run_id: UUID) -> None:
+        """A training run waits. Missing a call costs a delay, never a run."""
+        ...
+
+
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the HTTP application stands on."""
 
@@ -46,5 +55,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     work: Work
     library: Search
     loader: Loader
+    bell: Bell
     client: httpx.AsyncClient  # fetches OpenAPI documents
     probes: Mapping[str, Probe]

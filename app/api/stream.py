@@ -1,6 +1,5 @@
 """GET a task's events as they happen (server-sent events)."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 from uuid import UUID
@@ -79,7 +78,7 @@ async def _tell(
                 seen = row.seq
             if rows and rows[-1].kind == "done":
                 return
-            if not rows and not await _wait(news, feed.ping_seconds):
+            if not rows and not await feed.wait(news):
                 yield ServerSentEventMessage(comment="ping", data=None)
 
 
@@ -89,15 +88,6 @@ async def _is_over(session: AsyncSession, task_id: UUID) -> bool:
         return (await tasks.get(session, task_id)).state in _ENDED
     except NotFoundError:
         return True
-
-
-async def _wait(news: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 def _message(row: TaskEvent) -> ServerSentEventMessage:

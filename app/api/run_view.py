@@ -1,0 +1,89 @@
+"""A training run as the caller sees it."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+import msgspec
+
+from app.db import models
+from app.records import Json
+from app.run_settings import RunKind
+
+
+class RunLinks(msgspec.Struct, frozen=True):
+    """Where to look next."""
+
+    self: str
+    steps: str
+    events: str
+
+    @classmethod
+    def of(cls, run_id: UUID) -> Self:
+        own = f"/v1/training-runs/{run_id}"
+        return cls(own, f"{own}/steps", f"{own}/events")
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list. `step` of `steps` are done; `steps` is 0 until it is known."""
+
+    id: UUID
+    project: str
+    kind: RunKind
+    state: models.RunState
+    step: int
+    steps: int
+    failure: str | None  # "InvalidError: what happened, and what to do"
+    cancel_requested: bool
+    attempt: int
+    schedule_id: UUID | None  # that asked for it
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, run: models.TrainingRun, project: str) -> "RunLine":
+        return RunLine(project=project, **_columns(run))
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """Newest first. `next_cursor` is null on the last page."""
+
+    runs: list[RunLine]
+    next_cursor: str | None
+
+
+class StepView(msgspec.Struct, frozen=True):
+    """What one step measured. Steps are numbered from 1."""
+
+    index: int
+    metrics: dict[str, Json]
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: models.RunStep) -> Self:
+        return cls(row.index, row.metrics, row.created_at)
+
+
+class RunView(RunLine, frozen=True, kw_only=True):
+    """With what was asked, what the last step measured, and what the run left: adapter, release, decision."""
+
+    settings: dict[str, Json]
+    last_step: StepView | None
+    result: dict[str, Json] | None
+    links: RunLinks
+
+    @classmethod
+    def whole(cls, run: models.TrainingRun, project: str, last_step: models.RunStep | None) -> "RunView":
+        return RunView(
+            project=project,
+            settings=run.settings,
+            last_step=StepView.of(last_step) if last_step else None,
+            result=run.result,
+            links=RunLinks.of(run.id),
+            **_columns(run),
+        )
+
+
+def _columns(run: models.TrainingRun) -> dict[str, Json]:
+    return {name: getattr(run, name) for name in RunLine.__struct_fields__ if name != "project"}
