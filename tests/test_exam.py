@@ -74,6 +74,8 @@ async def test_the_expert_passes_and_uses_its_skills(hall: Hall) -> None:
     first, second, third = by_place(results)
     assert [(each.turns, each.used, each.wrote) for each in first] == [(3, 0, 1)] * SCENARIOS
     assert [(each.turns, each.used) for each in second + third] == [(2, 1)] * (2 * SCENARIOS)
+    assert {each.library for each in results} == {1}
+    assert all(len(each.names) == each.used for each in results)
     assert all(each.offered and each.tokens for each in second + third)
     assert await projects(hall) == []
 
@@ -81,7 +83,7 @@ async def test_the_expert_passes_and_uses_its_skills(hall: Hall) -> None:
 async def test_without_the_library_no_skill_is_offered(hall: Hall) -> None:
     results = await sit(msgspec.structs.replace(hall.exam, library=False), ignore)
     assert measure(results).tgc.mean == 100
-    assert {(each.turns, each.offered, each.used) for each in results} == {(3, 0, 0)}
+    assert {(each.turns, each.offered, each.used, each.library) for each in results} == {(3, 0, 0, None)}
 
 
 async def test_every_site_is_a_project_and_the_server_hears_how_well_each_task_was_done(hall: Hall) -> None:

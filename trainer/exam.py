@@ -54,11 +54,15 @@ async def sit(exam: Exam, report: Callable[[int], object]) -> list[TaskResult]:
 
         async def one(project: str, scenario: dict[str, Any]) -> list[TaskResult]:
             async with seats:
-                results = []
+                results: list[TaskResult] = []
+                kept: set[str] = set()
                 for task in scenario["tasks"]:
-                    results.append(await proctor.examine(project, scenario, task))
+                    result, written = await proctor.examine(project, scenario, task)
+                    results.append(result)
+                    kept.update(written)
                     report(1)
-                return results
+                library = len(kept) if exam.library else None
+                return [msgspec.structs.replace(each, library=library) for each in results]
 
         papers = [
             (project, scenario)
@@ -122,8 +126,13 @@ class _Proctor:
         found: list[dict[str, Any]] = await self._ask(self._services, "GET", f"/admin/scenarios?{query}")
         return found
 
-    async def examine(self, project: str, scenario: dict[str, Any], asked: dict[str, Any]) -> TaskResult:
-        """Submit one task, wait for its end, judge its world, and tell the server how it did."""
+    async def examine(
+        self, project: str, scenario: dict[str, Any], asked: dict[str, Any]
+    ) -> tuple[TaskResult, list[str]]:
+        """Submit one task, wait for its end, judge its world, and tell the server how it did.
+
+        Its result, and the names of the skills that were kept of it.
+        """
         submission = {
             "project": project,
             "instruction": asked["instruction"],
@@ -137,7 +146,8 @@ class _Proctor:
         verdict = await self._ask(self._services, "POST", f"/admin/worlds/{asked['world']}/verdict", answer)
         feedback = {"task_id": task["id"], "score": verdict["fraction"]}
         await self._ask(self._server, "POST", "/v1/feedback", feedback)
-        return TaskResult(
+        used = [skill["name"] for skill in task["skills"]["used"]]
+        result = TaskResult(
             scenario=scenario["id"],
             template=scenario["template"],
             success=verdict["success"],
@@ -145,9 +155,11 @@ class _Proctor:
             tokens=task["generated_tokens"],
             stop=task["stop"] or task["state"],
             offered=len(task["skills"]["offered"]),
-            used=len(task["skills"]["used"]),
+            used=len(used),
             wrote=await self._wrote(task),
+            names=tuple(used),
         )
+        return result, [skill["name"] for skill in task["skills"]["written"]]
 
     async def _remove(self, names: Sequence[str]) -> list[str]:
         """Those that could not be removed."""
