@@ -1,0 +1,116 @@
+"""The engine in a child process: what it says, what it refuses, and what happens when either side goes away."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.engine.protocol import Completion, Sampling
+from app.errors import EngineError, EngineRefusalError, ModelError
+from tests.tiny_adapter import make_adapter, reference
+from tests.tiny_model import make_model_dir
+from trainer.engine_messages import Ask, Forget, read_question
+from trainer.local_engine import LocalEngine, local_engine
+
+PROMPT = (5, 17, 33, 80, 81)
+SAMPLING = Sampling(max_tokens=12, temperature=1.0, seed=3)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+async def test_the_engine_gives_the_logprobs_of_base_and_adapter(model_dir: Path, tmp_path: Path) -> None:
+    adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
+    async with local_engine(model_dir, CPU, rows=4) as engine:
+        await engine.load_adapter("worn", adapter)
+        await engine.load_adapter("worn", adapter)  # loaded is loaded
+        base, same, worn = await asyncio.gather(
+            *(engine.complete(PROMPT, model=model, sampling=SAMPLING) for model in ("base", "base", "worn"))
+        )
+        await engine.unload_adapter("worn")
+        await engine.unload_adapter("worn")
+        with pytest.raises(EngineRefusalError, match="worn") as refusal:
+            await engine.complete(PROMPT, model="worn", sampling=SAMPLING)
+        assert refusal.value.code == 404
+        with pytest.raises(EngineRefusalError, match="no adapter found"):
+            await engine.load_adapter("none", tmp_path / "none")
+    assert base == same
+    for adapted, said in ((None, base), (adapter, worn)):
+        expected = reference(model_dir, adapted, list(PROMPT), list(said.ids))
+        assert said.logprobs == pytest.approx(expected, abs=1e-3)
+    assert base.logprobs != worn.logprobs
+
+
+async def test_a_directory_without_a_model_is_named_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        async with local_engine(tmp_path, CPU):
+            raise AssertionError("it must not start")
+
+
+def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "trainer.engine_child", "--socket", str(theirs.fileno())]
+        options = [
+            "--model",
+            str(model_dir),
+            "--device",
+            "cpu",
+            "--rows",
+            "2",
+            "--adapters",
+            "1",
+            "--threads",
+            "1",
+        ]
+        child = subprocess.Popen([*command, *options], pass_fds=[theirs.fileno()])
+    ours.recv(1)  # it is ready
+    ours.close()
+    assert child.wait(10) == 0
+
+
+async def test_a_cancelled_question_is_forgotten_by_the_engine() -> None:
+    async with _other_end() as (engine, reader, _):
+        asking = asyncio.create_task(_ask(engine))
+        asked = await read_question(reader)
+        assert isinstance(asked, Ask)
+        assert (asked.prompt, asked.seed) == (PROMPT, 3)
+        asking.cancel()
+        assert await read_question(reader) == Forget(asked.number)
+
+
+async def test_whoever_waits_hears_that_the_engine_is_gone() -> None:
+    async with _other_end() as (engine, reader, writer):
+        asking = asyncio.create_task(_ask(engine))
+        await read_question(reader)
+        writer.close()
+        with pytest.raises(EngineError, match="has ended"):
+            await asking
+        with pytest.raises(EngineError, match="has ended"):
+            await _ask(engine)
+
+
+async def _ask(engine: LocalEngine) -> Completion:
+    return await engine.complete(PROMPT, model="base", sampling=SAMPLING)
+
+
+@asynccontextmanager
+async def _other_end() -> AsyncIterator[tuple[LocalEngine, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """An engine's client, and the socket that a child would hold."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_unix_connection(sock=theirs)
+    engine = LocalEngine(*await asyncio.open_unix_connection(sock=ours))
+    try:
+        yield engine, reader, writer
+    finally:
+        await engine.close()
+        writer.close()
