@@ -8,18 +8,22 @@ from app.errors import InvalidError, ModelError
 _PROBE = "probe"
 
 
+class UnsayableError(InvalidError):
+    """Text that the policy's tokenizer cannot say: it would teach the policy something else."""
+
+
 def answer_ids(tokenizer: ChatTokenizer, text: str, *, ended: bool = True) -> tuple[int, ...]:
     """The tokens of one answer, with the one that ends it unless it was cut off.
 
-    Raises InvalidError where this tokenizer cannot say the text: it would teach the policy something else.
+    Raises UnsayableError.
     """
     reserved = next((token for token in _reserved(tokenizer) if token in text), None)
     if reserved is not None:
-        raise InvalidError(f"an answer contains {reserved}, which the model's chat template keeps for itself")
+        raise UnsayableError(f"an answer contains {reserved}, which the model's chat template keeps for itself")
     ids = tokenizer.encode(text)
     back = tokenizer.decode(ids)
     if _plain(back) != _plain(text):
-        raise InvalidError(
+        raise UnsayableError(
             f"the model's tokenizer cannot say {_differing(text, back)!r}: take conversations that fit the model"
         )
     return (*ids, end_of_answer(tokenizer)) if ended else tuple(ids)

@@ -1,0 +1,133 @@
+"""`sage collect`, as it is really called: a process that asks a server, is killed, and goes on."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import main
+from app.engine.tokenizer import ChatTokenizer
+from app.settings import Settings
+from tests.chat_server import KEY, MODEL, ChatServer, chat_server
+from trainer.chat_records import read_records
+from trainer.chat_samples import taught
+from trainer.environment import Scenario
+from trainer.environments.office.environment import OfficeEnvironment
+
+COUNT = 6
+ORDER = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]
+
+
+@pytest.fixture(scope="module")
+def scenarios() -> Sequence[Scenario]:
+    return OfficeEnvironment().scenarios("train", COUNT, seed=4)
+
+
+@pytest.fixture
+async def served(scenarios: Sequence[Scenario]) -> AsyncIterator[tuple[str, ChatServer]]:
+    async with chat_server(scenarios) as served:
+        yield served
+
+
+async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "collect", *ORDER, "--out", str(out), *arguments),
+        env={**os.environ, "EXPERT_KEY": KEY, "BAD_KEY": "bad"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def collect(out: Path, *arguments: str) -> tuple[int | None, str, str]:
+    """Exit code, standard output, and the last line of standard error."""
+    process = await start(out, *arguments)
+    said, error = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, said.decode(), error.decode().strip().rpartition("\n")[2]
+
+
+def expert(url: str, key: str = "EXPERT_KEY") -> tuple[str, ...]:
+    return ("--expert", url, "--model", MODEL, "--api-key-env", key, "--temperature", "0.3", "--at-once", "2")
+
+
+async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
+    served: tuple[str, ChatServer], tmp_path: Path
+) -> None:
+    url, server = served
+    server.pause = 0.05
+    journal = tmp_path / "out.jsonl.journal"
+    process = await start(tmp_path / "out.jsonl", *expert(url))
+    async with asyncio.timeout(60):
+        while not journal.exists() or len(journal.read_bytes().splitlines()) < 3:  # noqa: ASYNC110  a file rings no bell
+            await asyncio.sleep(0.01)
+    process.kill()
+    await process.communicate()
+    done = len(journal.read_bytes().splitlines()) - 1
+    assert 2 <= done < COUNT
+    server.pause, before = 0.0, len(server.asked)
+    code, said, error = await collect(tmp_path / "out.jsonl", *expert(url))
+    assert code == 0, error
+    assert said == f"{tmp_path}/out.jsonl: kept 18 of 18 tasks\n"
+    assert len(server.asked) - before <= 8 * (
+        COUNT - done
+    )  # three tasks of at most three turns, the later ones of two
+    assert {each["temperature"] for each in server.asked} == {0.3}
+    records = read_records(tmp_path / "out.jsonl")
+    assert [record.about["source"] for record in records] == [url] * 18
+    assert len(taught(records, ChatTokenizer.load(Settings().model_dir)).samples) == 18
+    assert os.listdir(tmp_path) == ["out.jsonl"]
+
+
+async def test_a_refused_key_is_one_line_and_what_was_collected_stays(
+    served: tuple[str, ChatServer], tmp_path: Path
+) -> None:
+    code, _, error = await collect(tmp_path / "out.jsonl", *expert(served[0], key="BAD_KEY"))
+    assert code == 1
+    assert error.startswith(f"Error: {served[0]}/v1/chat/completions refuses the key (401: Incorrect API key")
+    assert os.listdir(tmp_path) == ["out.jsonl.journal"]
+
+
+async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Path) -> None:
+    code, said, _ = await collect(tmp_path / "inline.jsonl", "--scripted", "--inline", "1")
+    assert (code, said) == (0, f"{tmp_path}/inline.jsonl: kept 18 of 18 tasks\n")
+    for record in read_records(tmp_path / "inline.jsonl"):
+        answers = [message.content for message in record.messages if message.role == "assistant"]
+        assert not any("def " in answer for answer in answers)
+        assert record.about["source"] == "scripted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name either --expert URL or --scripted"),
+        (["--scripted", "--expert", "http://x"], "name either --expert URL or --scripted"),
+        (["--expert", "http://x"], "name the expert's --model"),
+        (["--expert", "http://x", "--model", "m", "--page", "0.1"], "only the --scripted expert makes mistakes"),
+        (
+            ["--expert", "http://x", "--model", "m", "--api-key-env", "NONE"],
+            "the environment variable NONE is not set",
+        ),
+        (["--scripted", "--environment", "moon"], "no environment is called 'moon'"),
+        (["--scripted", "--profile", "odd"], "no prompt profile 'odd'"),
+        (["--scripted", "--out", "/dev/null/out.jsonl"], "/dev/null/out.jsonl cannot be written: "),
+    ],
+)
+def test_an_order_that_does_not_fit_is_refused_in_words(tmp_path: Path, arguments: list[str], said: str) -> None:
+    shown = CliRunner().invoke(main, ["collect", "--out", str(tmp_path / "out.jsonl"), *arguments])
+    assert shown.exit_code in {1, 2}
+    assert said in shown.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_without_a_chat_template_is_refused_in_words(tmp_path: Path) -> None:
+    seed = Settings().model_dir
+    for name in ("config.json", "tokenizer.json"):
+        (tmp_path / name).symlink_to(seed / name)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    out = str(tmp_path / "out.jsonl")
+    shown = CliRunner().invoke(main, ["collect", "--scripted", "--out", out], env={"SAGE_MODEL": str(tmp_path)})
+    assert shown.exit_code == 1
+    assert f"{tmp_path} has no chat_template.jinja" in shown.output
