@@ -1,0 +1,80 @@
+"""A user's checks against the verifier, which sees the world itself: on what can be checked they agree."""
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from app.agent.action import code_of
+from app.agent.compact import Compact
+from app.records import Json
+from app.runner.score import score
+from app.sandbox.gateway import Gateway
+from app.sandbox.host import ForkedSandbox
+from app.sandbox.protocol import Limits
+from trainer.environments.office.apps import PEOPLE
+from trainer.environments.office.check import can_check, check_of
+from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld
+from trainer.environments.office.expert import Expert
+from trainer.environments.office.scenarios import place_at, scenario
+from trainer.environments.office.split import templates_of
+from trainer.environments.office.templates import TEMPLATES, Template
+
+_ENVIRONMENT = OfficeEnvironment()
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox() as opened:
+        yield opened
+
+
+async def play(sandbox: ForkedSandbox, world: OfficeWorld, instruction: str) -> Json:
+    """The expert's work in this world, and its answer."""
+    gateway = Gateway(world.catalog, world.client, variables=world.task.variables)
+    expert = Expert(world.site, instruction, rng=Random(0))
+    session = await sandbox.open(gateway.names(), gateway, Limits(), now=world.now)
+    seen: list[str] = []
+    while not gateway.completed:
+        observation = await session.run(code_of(expert.next_turn(seen)) or "")
+        seen.append(Compact().observation(observation))
+    await session.close()
+    return gateway.answer
+
+
+async def checked(sandbox: ForkedSandbox, world: OfficeWorld, answer: Json) -> float:
+    gateway = Gateway(world.catalog, world.client, variables=world.task.variables, read_only=True)
+    code = check_of(place_at(world.task))
+    return await score(code, answer, sandbox=sandbox, gateway=gateway, limits=Limits(), now=world.now)
+
+
+def some() -> list[Template]:
+    """One of each verb that can be checked."""
+    found = {template.verb: template for template in TEMPLATES if can_check(template)}
+    return list(found.values())
+
+
+@pytest.mark.parametrize("template", some(), ids=lambda template: template.name)
+async def test_work_well_done_scores_and_undone_work_does_not(template: Template, sandbox: ForkedSandbox) -> None:
+    given = scenario(template, seed=3, site=5)
+    async with _ENVIRONMENT.open(given, given.tasks[0]) as world:
+        assert await checked(sandbox, world, None) == 0
+        answer = await play(sandbox, world, world.task.instruction)
+        assert await checked(sandbox, world, answer) == 1
+        assert await checked(sandbox, world, "12345") == 0
+
+
+async def test_removing_something_else_beside_it_does_not_score(sandbox: ForkedSandbox) -> None:
+    template = Template("mail", "act2", "person")
+    given = scenario(template, seed=3, site=5)
+    async with _ENVIRONMENT.open(given, given.tasks[0]) as world:
+        await play(sandbox, world, world.task.instruction)
+        assert await checked(sandbox, world, None) == 1
+        another = next(name for name in PEOPLE if name not in world.task.instruction)
+        await play(sandbox, world, f"delete all mails from {another}")
+        assert await checked(sandbox, world, None) == 0
+
+
+def test_marks_cannot_be_checked_and_half_of_the_held_out_templates_can() -> None:
+    assert not any(can_check(each) for each in TEMPLATES if each.app == "music" and each.role)
+    assert sum(map(can_check, templates_of("test"))) == 20

@@ -1,0 +1,43 @@
+"""What a user who knows the right outcome would attach to a task: a check that reads the same APIs. Pure.
+
+Marks such as stars leave no trace that the APIs tell, so only tasks that ask for an answer or remove something can
+be checked so; the verifier, which sees the world itself, judges all.
+"""
+
+from trainer.environments.office.apps import ACTS
+from trainer.environments.office.items import Item, groups_of, items_of, matches
+from trainer.environments.office.site import Site
+from trainer.environments.office.tasks import Place
+from trainer.environments.office.templates import Template
+
+_LISTED = """\
+token = apis.{app}.{login}(password=apis.supervisor.show_passwords()["{app}"])["access_token"]
+left, page = set(), {first_page}
+while rows := apis.{app}.{list}(access_token=token, page=page):
+    left |= {{row["id"] for row in rows}}
+    page += 1
+score = float(left == set({left}) and answer in (None, ""))
+"""
+_ANSWERED = 'score = float(str(answer) == "{expected}")\n'
+
+
+def can_check(template: Template) -> bool:
+    return template.role is None or template.spec.acts[ACTS.index(template.role)].removes
+
+
+def check_of(place: Place) -> str:
+    """Python that sets `score` to 1 if the task was done right, else to 0. Only for what `can_check` allows."""
+    items, kind = items_of(place.kind.app, place), place.kind
+    selected = [item for item in items if matches(item, place, groups_of(place))]
+    if kind.role is None:
+        expected = len(selected) if kind.verb == "count" else sum(item.number for item in selected)
+        return _ANSWERED.format(expected=expected)
+    gone = [max(selected, key=_number)] if kind.verb == "top" else selected
+    here = Site.of(place.site).apps[kind.app]
+    left = {item.id for item in items} - {item.id for item in gone}
+    names = {"login": here.names["login"], "list": here.names["list"]}
+    return _LISTED.format(app=kind.app, first_page=here.first_page, left=sorted(left), **names)
+
+
+def _number(item: Item) -> int:
+    return item.number
