@@ -19,16 +19,20 @@ LABELS = {
 }
 
 
-def table(columns: dict[str, Metrics]) -> str:
-    """Markdown: a row per figure, a column per set of metrics, each mean with its 95 % interval."""
+def table(columns: dict[str, Metrics], labels: dict[str, str] | None = None, head: str = "") -> str:
+    """Markdown: a row per figure, a column per set of metrics, each mean with its 95 % interval.
+
+    `labels` says which figures, by default all; `head` stands over their names.
+    """
     first = next(iter(columns.values()))
     seeds = f"{first.seeds} seeds, " if first.seeds > 1 else ""
-    head = f"| {seeds}{first.scenarios} scenarios, {first.tasks} tasks | " + " | ".join(columns) + " |"
+    head = head or f"{seeds}{first.scenarios} scenarios, {first.tasks} tasks"
     rows = [
         f"| {label} | " + " | ".join(_show(getattr(metrics, name)) for metrics in columns.values()) + " |"
-        for name, label in LABELS.items()
+        for name, label in (labels or LABELS).items()
     ]
-    return "\n".join([head, "|---" * (len(columns) + 1) + "|", *rows])
+    top = f"| {head} | " + " | ".join(columns) + " |"
+    return "\n".join([top, "|---" * (len(columns) + 1) + "|", *rows])
 
 
 def plain(metrics: Metrics) -> dict[str, Any]:

@@ -1,0 +1,187 @@
+"""The loop on live traffic, from end to end over REST, against a server that runs:
+
+    SAGE_TEMPERATURE=1 make serve
+    KEY=... python tests/bench/live_loop.py
+
+Users send tasks with checks; the schedule starts a run on what was served; the gate decides; the release is
+swapped; the next users are served by it. Then the former release gets the same tasks as they did: the library that
+has grown by then is there for both, so the difference is the training's. The server samples at a temperature above
+0, as it must where it is to find something better than what it does already.
+"""
+
+import json
+import secrets
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+import msgspec
+from tqdm import tqdm
+
+from app.run_settings import read_settings
+from tests.bench.traffic import draw_traffic, kinds_of, submission
+from trainer.commands.server import server_options
+from trainer.environments.office.documents import APP_NAMES
+from trainer.environments.office.tasks import Place
+from trainer.evaluate import TaskResult, measure
+from trainer.follow import follow
+from trainer.report import plain, table
+from trainer.rest import Server
+
+_SHOWN = {
+    "tgc": "tasks done right, %",
+    "turns": "turns per task",
+    "tokens": "generated tokens per task",
+    "skill_usage": "tasks that used a skill, of those offered any, %",
+    "success_skill_usage": "successes, of tasks that used a skill, %",
+}
+_ENDED = ("done", "failed", "cancelled")
+_PAUSE_SECONDS = 2.0
+_PATIENCE_SECONDS = 120.0  # for the schedule to fire
+
+
+@click.command()
+@server_options
+@click.option("--services", default="http://127.0.0.1:8100", show_default=True, help="the demo APIs")
+@click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
+@click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
+@click.option("--tasks", default=300, show_default=True, help="before training")
+@click.option("--after", default=100, show_default=True, help="afterwards")
+@click.option(
+    "--labels/--no-labels", default=True, show_default=True, help="name the kind as the task's scenario?"
+)
+@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting of the run")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for all results")
+def main(url: str, key: str, services: str, out: Path | None, **options: Any) -> None:
+    """Show that a served agent learns from what it was asked to do."""
+    with Server(url, key) as server:
+        town = Town(server, services, **options)
+        figures = town.live()
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+class Town:
+    """A project, and the users who send it tasks."""
+
+    def __init__(self, server: Server, services: str, **options: Any) -> None:
+        self._server = server
+        self._services = services.rstrip("/")
+        self._site: int = options["site"]
+        self._labels: bool = options["labels"]
+        self._counts: tuple[int, int] = (options["tasks"], options["after"])
+        self._kinds = kinds_of("test", options["kinds"])
+        self._given: tuple[str, ...] = options["given"]
+        self._project = f"live-{secrets.token_hex(3)}"
+
+    def live(self) -> dict[str, Any]:
+        """Everything in its order; the figures of each stage."""
+        self._settle()
+        before = self._serve(self._draw(self._counts[0], seed=1), "before")
+        run = self._trained()
+        print(f"run {run['id']}: {run['result']}")
+        new, old = self._releases()
+        afterwards = self._draw(self._counts[1], seed=2)
+        columns = {"before": before, f"of them the last {len(afterwards)}": before[-len(afterwards) :]}
+        columns[f"after, release {new['number']}"] = self._serve(afterwards, "after")
+        if new["id"] != old["id"]:
+            columns[f"the same tasks, release {old['number']}"] = self._control(old, new, afterwards)
+        return self._tell(columns, run)
+
+    def _settle(self) -> None:
+        self._server.ask("POST", "/v1/projects", {"name": self._project})
+        for app in APP_NAMES:
+            document = f"{self._services}/sites/{self._site}/{app}/openapi.json"
+            self._server.ask("POST", "/v1/apis", {"project": self._project, "name": app, "url": document})
+        named = dict(each.split("=", 1) for each in self._given)
+        whole = {"kind": "logged", "environment": f"office?site={self._site}", **named}
+        settings = msgspec.to_builtins(read_settings(whole))
+        self._schedule = {
+            "every_scored_tasks": max(1, self._counts[0] * 5 // 6),  # a few may end without a score
+            "settings": {name: settings[name] for name in whole},
+        }
+        self._server.ask("PUT", "/v1/schedule", self._schedule, project=self._project)
+        print(f"project {self._project}: {len(self._kinds)} kinds of tasks at site {self._site}")
+
+    def _draw(self, count: int, seed: int) -> list[Place]:
+        return draw_traffic(self._kinds, self._site, count, seed)
+
+    def _serve(self, places: list[Place], name: str) -> list[TaskResult]:
+        """All at once into the queue, as the server takes them."""
+        bodies = [submission(place, self._project, labels=self._labels) for place in places]
+        accepted = self._server.ask("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
+        ended = [self._ended(task["id"]) for task in tqdm(accepted, desc=name, unit="task")]
+        served = Counter(task["release"]["number"] if task["release"] else None for task in ended)
+        print(f"{name}: tasks by release {dict(served)}, without a score {sum(t['score'] is None for t in ended)}")
+        return [_result(place, task) for place, task in zip(places, ended, strict=True)]
+
+    def _ended(self, task_id: str) -> dict[str, Any]:
+        while True:
+            task: dict[str, Any] = self._server.ask("GET", f"/v1/tasks/{task_id}")
+            if task["state"] in _ENDED:
+                return task
+            time.sleep(_PAUSE_SECONDS / 10)
+
+    def _trained(self) -> dict[str, Any]:
+        """The run that the schedule asked for, once it is done; it is to be the only one."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            runs = self._server.ask("GET", "/v1/training-runs", project=self._project)["runs"]
+            if runs:
+                self._server.ask("PUT", "/v1/schedule", self._schedule | {"enabled": False}, project=self._project)
+                return follow(self._server, UUID(runs[0]["id"]))
+            time.sleep(_PAUSE_SECONDS)
+        raise click.ClickException("the schedule started no run: does the worker run?")
+
+    def _releases(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The one that is active, and the first."""
+        releases = self._server.ask("GET", "/v1/releases", project=self._project)
+        for release in releases:
+            print(
+                f"release {release['number']}: {release['state']}. {(release['evidence'] or {}).get('reason', '')}"
+            )
+        return next(each for each in releases if each["state"] == "active"), releases[-1]
+
+    def _control(self, old: dict[str, Any], new: dict[str, Any], places: list[Place]) -> list[TaskResult]:
+        self._activate(old)
+        try:
+            return self._serve(places, "control")
+        finally:
+            self._activate(new)
+
+    def _activate(self, release: dict[str, Any]) -> None:
+        self._server.ask("POST", f"/v1/releases/{release['id']}/activate")
+
+    def _tell(self, columns: dict[str, list[TaskResult]], run: dict[str, Any]) -> dict[str, Any]:
+        metrics = {name: measure(results) for name, results in columns.items()}
+        print(table(metrics, _SHOWN, f"{len(self._kinds)} kinds of tasks"))
+        return {
+            "run": run,
+            "metrics": {name: plain(each) for name, each in metrics.items()},
+            "results": {name: msgspec.to_builtins(each) for name, each in columns.items()},
+        }
+
+
+def _result(place: Place, task: dict[str, Any]) -> TaskResult:
+    """Tasks of one kind stand or fall together, so a kind is what intervals are drawn over."""
+    used = tuple(skill["name"] for skill in task["skills"]["used"])
+    return TaskResult(
+        scenario=place.kind.name,
+        template=place.kind.name,
+        success=task["score"] == 1,
+        turns=task["turns"],
+        tokens=task["generated_tokens"],
+        stop=task["stop"] or task["state"],
+        offered=len(task["skills"]["offered"]),
+        used=len(used),
+        wrote=len(task["skills"]["written"]),
+        names=used,
+    )
+
+
+if __name__ == "__main__":
+    main()

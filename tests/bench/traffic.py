@@ -1,0 +1,44 @@
+"""Live traffic for the demo's office suite: tasks as users would send them, each with a check. Pure."""
+
+import secrets
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from trainer.environment import Split
+from trainer.environments.office.check import can_check, check_of
+from trainer.environments.office.split import templates_of
+from trainer.environments.office.tasks import TASKS, Place
+from trainer.environments.office.templates import TEMPLATES, Template
+
+
+def kinds_of(split: Split, count: int) -> list[Template]:
+    """The kinds of tasks that come in, the same every time; as many as can be checked, where that is fewer."""
+    checkable = [template for template in templates_of(split) if can_check(template)]
+    Random("live traffic").shuffle(checkable)
+    return checkable[:count]
+
+
+def draw_traffic(kinds: Sequence[Template], site: int, count: int, seed: int) -> list[Place]:
+    """Tasks of all kinds in turn, never the same twice."""
+    rng = Random(f"traffic {seed}")
+    return [
+        Place(
+            template=TEMPLATES.index(kinds[number % len(kinds)]),
+            seed=rng.randrange(10**9),
+            site=site,
+            index=rng.randrange(TASKS),
+        )
+        for number in range(count)
+    ]
+
+
+def submission(place: Place, project: str, *, labels: bool) -> dict[str, Any]:
+    """One task in a fresh world. With `labels` its kind is named as its scenario."""
+    return {
+        "project": project,
+        "instruction": place.instruction,
+        "scenario": place.kind.name if labels else None,
+        "variables": {"world": place.world(secrets.token_hex(4))},
+        "check": check_of(place),
+    }
