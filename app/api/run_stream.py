@@ -27,8 +27,8 @@ _AT_ONCE = 500  # steps read in one go
 _ABOUT = ResponseSpec(
     None,
     description="`event` is state (queued, running), step or done; `data` is JSON: of step what it measured, of "
-    "the others the run. Steps have their number as `id`: send the last one as `Last-Event-ID` to go on from there. "
-    "A run that goes on from its checkpoint takes steps again. A comment comes at least every 15 s; "
+    "the others the run. Steps have their number as `id`: send the last one as `Last-Event-ID` to go on from "
+    "there. A run that goes on from its checkpoint takes steps again. A comment comes at least every 15 s; "
     "after `done` the stream ends.",
     media_type="text/event-stream",
     generate_examples=False,

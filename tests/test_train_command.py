@@ -1,0 +1,187 @@
+"""`sage train`, `sage runs` and `sage releases` against the real server; the test plays the worker."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+import pytest
+
+from app.db import releases, runs
+from app.db.models import RunState
+from app.db.session import Sessions
+from app.errors import AdapterError
+from tests.edge import Edge, open_edge
+from tests.exam_hall import serving
+from tests.sockets import served
+from trainer.rest import Server
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shell:
+    """Runs `sage` against the server."""
+
+    def __init__(self, edge: Edge, url: str) -> None:
+        self.edge, self.url = edge, url
+
+    async def sage(self, command: str, *options: str) -> Ended:
+        key = self.edge.client.headers["Authorization"].removeprefix("Bearer ")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "app.cli", command, "--url", self.url, *options),
+            env={**os.environ, "KEY": key},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+        return Ended(process.returncode or 0, out.decode(), err.decode())
+
+    async def run_id(self) -> UUID:
+        """Of the newest run, once there is one."""
+        async with asyncio.timeout(30):
+            while not (found := (await self.edge.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        return UUID(found[0]["id"])
+
+    async def work(self, *metrics: dict[str, Any], state: RunState = RunState.DONE, **how: Any) -> None:
+        """Carry the next run out."""
+        run_id, sessions = await self.run_id(), self.edge.sessions
+        async with sessions.begin() as session:
+            await runs.claim(session, "worker", 30, run_id)
+        for index, each in enumerate(metrics, start=1):
+            async with sessions.begin() as session:
+                await runs.append_step(session, run_id, "worker", index, each, total=len(metrics))
+        async with sessions.begin() as session:
+            await runs.finish(session, run_id, "worker", state, **how)
+
+
+@pytest.fixture
+async def shell(committed: Sessions, database_url: str) -> AsyncIterator[Shell]:
+    async with open_edge(committed, database_url) as edge, served(edge) as client:
+        yield Shell(edge, str(client.base_url))
+
+
+async def test_train_follows_the_run_and_tells_what_it_left(shell: Shell) -> None:
+    options = ("--kind", "rollout", "--set", "environment=office", "--set", "steps=2", "--set", "skills=false")
+    training = asyncio.create_task(shell.sage("train", *options))
+    await shell.run_id()
+    first = {"outcome": 0.5, "warnings": ["functions are hardly written any more"]}
+    await shell.work(first, {"no_signal": True}, result={"decision": "promoted", "figures": {"sgc": 0.9}})
+    ended = await training
+    assert ended.code == 0, ended.err
+    assert ended.out == 'figures   {"sgc": 0.9}\ndecision  promoted\n'
+    assert "2/2" in ended.err
+    assert "outcome=0.5" in ended.err
+    assert "WARNING, step 1: functions are hardly written any more" in ended.err
+    assert "WARNING, step 2: no signal" in ended.err
+    run = (await shell.edge.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
+    assert (run["kind"], run["settings"]["steps"], run["settings"]["skills"]) == ("rollout", 2, False)
+
+
+async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: Shell) -> None:
+    training = asyncio.create_task(shell.sage("train"))
+    await shell.work(state=RunState.FAILED, failure="InvalidError: there is nothing to learn from")
+    ended = await training
+    assert ended.code == 1
+    assert ended.err.splitlines()[-1] == "Error: InvalidError: there is nothing to learn from"
+    assert ended.out == ""
+
+
+async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: Shell) -> None:
+    assert (await shell.sage("train", "--no-follow")).code == 0
+    run_id = str(await shell.run_id())
+    following = asyncio.create_task(shell.sage("runs", run_id, "--follow"))
+    shown = await shell.sage("runs", run_id, "--cancel")
+    assert "state             cancelled" in shown.out
+    ended = await following
+    assert (ended.code, f"Error: run {run_id} was cancelled" in ended.err) == (1, True)
+    assert "queued" in (await shell.sage("runs", run_id, "--retry")).out
+
+
+async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell: Shell) -> None:
+    await shell.sage("train", "--no-follow", "--set", "steps=1")
+    await shell.work({"reward": 0.25}, state=RunState.FAILED, failure="EngineError: down")
+    listed = (await shell.sage("runs")).out.splitlines()
+    assert listed[0].split() == ["run", "kind", "state", "steps", "asked", "for", "failure"]
+    assert "failed  1/1" in listed[1]
+    assert listed[1].endswith("EngineError: down")
+    assert len((await shell.sage("runs", "--state", "queued")).out.splitlines()) == 1
+    shown = (await shell.sage("runs", str(await shell.run_id()))).out
+    assert "reward of the last step  0.25" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--set", "stepz=3"), "Error: a run has no setting stepz; it has kind, start, seed"),
+        (("--set", "group=1"), "Error: the run's settings do not fit: Expected `int` >= 2 - at `$.group`"),
+        (("--set", "steps"), "write --set name=value"),
+        (("--project", "none"), "Error: NotFoundError: no project is named 'none'"),
+        (("--key", "sage_wrong"), "Error: UnauthorizedError: "),
+        (("--url", "http://127.0.0.1:9"), "Error: http://127.0.0.1:9 does not answer"),
+    ],
+)
+async def test_what_cannot_be_asked_for_is_one_clear_line(
+    shell: Shell, options: tuple[str, ...], said: str
+) -> None:
+    ended = await shell.sage("train", *options)
+    assert ended.code != 0
+    assert said in ended.err.splitlines()[-1]
+    assert (await shell.edge.client.get("/v1/training-runs")).json()["runs"] == []
+
+
+async def test_releases_are_listed_activated_and_rolled_back(shell: Shell) -> None:
+    edge = shell.edge
+    async with edge.sessions.begin() as session:
+        release = await releases.propose(session, edge.demo.id, "abc")
+        await releases.reject(session, release.id, {"reason": "fewer solved"})
+    listed = (await shell.sage("releases")).out.splitlines()
+    assert [line.split()[:3] for line in listed[1:]] == [["2", "rejected", "abc"], ["1", "active", "base"]]
+    assert listed[1].endswith("fewer solved")
+    refused = await shell.sage("releases", "2", "--activate")
+    assert (refused.code, refused.err.startswith("Error: ConflictError: release 2 was rejected")) == (
+        1,
+        True,
+    )
+    shown = (await shell.sage("releases", "2", "--activate", "--rejected-too")).out
+    assert "state         active" in shown
+    edge.loads.refusal = AdapterError("there is no adapter in ...")
+    refused = await shell.sage("releases", "1", "--activate")
+    assert "AdapterError: there is no adapter" in refused.err
+    edge.loads.refusal = None
+    assert (await shell.sage("releases", "1", "--activate")).code == 0
+    assert [line.split()[1] for line in (await shell.sage("releases")).out.splitlines()[1:]] == [
+        "retired",
+        "active",
+    ]
+    assert "there is no release 7" in (await shell.sage("releases", "7")).err
+
+
+async def test_a_stream_that_breaks_off_is_taken_up_after_the_last_step_that_was_heard() -> None:
+    asked: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
+        if scope["type"] != "http":
+            return
+        asked.append(dict(scope["headers"])[b"last-event-id"])
+        second = len(asked) > 1
+        told = 'event: done\ndata: {"state": "done"}' if second else 'id: 3\nevent: step\ndata: {"index": 3}'
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f": ping\n\n{told}\n\n".encode()})
+
+    def listen(url: str) -> list[tuple[str, dict[str, Any]]]:
+        with Server(url, "key") as server:
+            return [(event.kind, event.data) for event in server.events_of(uuid4())]
+
+    async with serving(app) as url:
+        heard = await asyncio.to_thread(listen, url)
+    assert heard == [("step", {"index": 3}), ("done", {"state": "done"})]
+    assert asked == [b"0", b"3"]
