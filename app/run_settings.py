@@ -11,6 +11,7 @@ from app.errors import InvalidError
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Above = Annotated[float, msgspec.Meta(gt=0)]
 Whole = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
 RewardRule = Literal["skill", "outcome", "chain"]
 Retrieval = Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]
 
@@ -38,8 +39,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # tasks per chain
     skills: bool = True  # False: every task alone, without a library
     retrieval: Retrieval = "scenario"
-    since: datetime | None = None  # logged and sft: tasks that ended in this window
-    until: datetime | None = None
+    since: Moment | None = None  # logged and sft: tasks that ended in this window
+    until: Moment | None = None
     limit: Whole = 5_000  # tasks of the window, newest first
     max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2  # releases between a sample and the active one
     data: str = ""  # sft: a JSONL file of chats instead of what was served

@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from tests.scripted import block
 from trainer.logged.served import Served
 
 _DAWN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +27,7 @@ def served(
     *,
     offered: tuple[int, ...] = (),
     used: tuple[int, ...] = (),
-    text: str = "",
+    text: str = block("print(1)"),
     tokens: int = 1,
     stop: Stop = Stop.COMPLETED,
     **more: Any,

@@ -1,5 +1,7 @@
 """The choice of what is worth imitating."""
 
+import msgspec
+
 from tests.served import served, task_id
 from trainer.logged.best import Chosen, choose
 from trainer.logged.served import Drop, Served
@@ -41,3 +43,11 @@ def test_each_family_gives_its_own_best_in_the_order_of_the_tasks() -> None:
 
 def test_a_task_with_a_fault_is_no_example() -> None:
     assert chosen(served(1, fault=Drop.REWRITTEN)).dropped == [Drop.REWRITTEN]
+
+
+def test_an_answer_without_code_or_cut_off_is_no_example() -> None:
+    cut = served(1)
+    turn = msgspec.structs.replace(cut.trajectory.turns[0], finish="length")
+    cut = msgspec.structs.replace(cut, trajectory=msgspec.structs.replace(cut.trajectory, turns=(turn,)))
+    found = chosen(cut, served(2, text="I would rather talk."), served(3))
+    assert (numbers(found), found.dropped) == ([3], [Drop.CUT_OFF, Drop.CUT_OFF])

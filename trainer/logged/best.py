@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.agent.action import code_of
 from trainer.logged.groups import position_of
 from trainer.logged.served import Drop, Served
 
@@ -29,7 +30,7 @@ def choose(
     dropped: list[Drop] = []
     cells: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, (task, family) in enumerate(zip(tasks, families, strict=True)):
-        fault = task.fault or (None if task.success else Drop.WEAK)
+        fault = task.fault or _blemish(task)
         if fault is not None:
             dropped.append(fault)
         else:
@@ -40,6 +41,14 @@ def choose(
         chosen += best[:count]
         dropped += [Drop.SURPLUS] * len(best[count:])
     return Chosen([(tasks[index], families[index]) for index in sorted(chosen)], dropped)
+
+
+def _blemish(task: Served) -> Drop | None:
+    """Why it is no example, although it could be learned from."""
+    if not task.success:
+        return Drop.WEAK
+    whole = all(turn.finish != "length" and code_of(turn.text) is not None for turn in task.trajectory.turns)
+    return None if whole else Drop.CUT_OFF
 
 
 def _order(task: Served, makers: Collection[UUID | None]) -> tuple[bool, int]:

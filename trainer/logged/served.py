@@ -28,6 +28,7 @@ class Drop(StrEnum):
     ALONE = "alone"  # nothing to compare it with
     EVEN = "even"  # all of its group earned the same
     WEAK = "weak"  # it did not succeed, so there is nothing to imitate
+    CUT_OFF = "cut_off"  # a turn hit the limit of tokens, or had no code: no example to follow
     SURPLUS = "surplus"  # others of its kind succeeded with fewer tokens
 
 
@@ -42,6 +43,7 @@ _ADVICE = {
     Drop.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
     Drop.ALONE: "serve several tasks of one kind, or give them the same `scenario`",
     Drop.EVEN: "wait for tasks that succeed as well as fail; at temperature 0 equal tasks go alike",
+    Drop.CUT_OFF: "raise SAGE_MAX_TURN_TOKENS, so that answers come to their end",
     Drop.WEAK: "wait for tasks that succeed, or train on `data` from elsewhere",
 }
 

@@ -1,0 +1,26 @@
+"""What a run may be asked for: every wrong setting is named."""
+
+from typing import Any
+
+import pytest
+
+from app.errors import InvalidError
+from app.run_settings import RunSettings, read_settings
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"learning_rate": 1}, "no setting learning_rate; it has kind, start"),
+        ({"group": 1}, r"group"),
+        ({"since": "2026-01-01T00:00:00"}, r"timezone.*since"),
+        ({"until": "yesterday"}, r"until"),
+    ],
+)
+def test_a_setting_that_is_unknown_or_does_not_fit_is_named(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidError, match=named):
+        read_settings(given)
+
+
+def test_text_is_read_as_what_the_setting_is() -> None:
+    assert read_settings({"steps": "7", "skills": "false"}) == RunSettings(steps=7, skills=False)
