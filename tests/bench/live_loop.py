@@ -1,7 +1,7 @@
 """The loop on live traffic, from end to end over REST, against a server that runs:
 
     SAGE_TEMPERATURE=1 make serve
-    KEY=... python tests/bench/live_loop.py
+    KEY=... python -m tests.bench.live_loop
 
 Users send tasks with checks; the schedule starts a run on what was served; the gate decides; the release is
 swapped; the next users are served by it. Then the former release gets the same tasks as they did: the library that
@@ -21,6 +21,7 @@ import click
 import msgspec
 from tqdm import tqdm
 
+from app.errors import AppError
 from app.run_settings import read_settings
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.commands.server import server_options
@@ -57,9 +58,11 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for all results")
 def main(url: str, key: str, services: str, out: Path | None, **options: Any) -> None:
     """Show that a served agent learns from what it was asked to do."""
-    with Server(url, key) as server:
-        town = Town(server, services, **options)
-        figures = town.live()
+    try:
+        with Server(url, key) as server:
+            figures = Town(server, services, **options).live()
+    except AppError as error:
+        raise click.ClickException(str(error)) from error
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(figures, indent=1) + "\n")
