@@ -53,6 +53,12 @@ class DatabaseError(AppError):
     status = 503
 
 
+class StorageError(AppError):
+    """The disk does not take what must be kept: it is full, or not ours to write to."""
+
+    status = 507
+
+
 class SandboxError(AppError):
     """The sandbox itself broke. Code that merely fails inside it is an observation, not an error."""
 

@@ -9,12 +9,21 @@ from tempfile import mkdtemp
 
 import msgspec
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from app.errors import InvalidError
+from app.errors import InvalidError, StorageError
+from trainer.fused_lora import fuse
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -28,26 +37,58 @@ class Published(msgspec.Struct, frozen=True):
     rank: int
 
 
-def with_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None) -> PeftModel:
-    """The model with an adapter on all linear layers: a new one that changes nothing yet, or a copy of `start`.
+def with_lora(
+    model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None, *, seed: int = 0
+) -> PeftModel:
+    """The model with an adapter on all linear layers: a new one that changes nothing yet, or a copy of `start`,
+    which keeps its own rank. The same seed gives the same new one.
 
-    Raises InvalidError where `start` does not fit the model.
+    Raises InvalidError where `start` cannot be read, is not finite, or does not fit the model.
     """
-    if start is None:
-        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        return get_peft_model(model, config)
-    check_adapter(start)
+    if start is not None:
+        return fuse(_continued(model, start))
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return fuse(get_peft_model(model, config))
+
+
+def _continued(model: PreTrainedModel, start: Path) -> PeftModel:
+    tensors = check_adapter(start)
+    config = PeftConfig.from_pretrained(str(start))
+    config.inference_mode = False
     try:
-        return PeftModel.from_pretrained(model, str(start), is_trainable=True)
-    except (RuntimeError, ValueError, KeyError) as error:
+        policy: PeftModel = get_peft_model(model, config)
+    except ValueError as error:
         raise InvalidError(f"the adapter at {start} is for another base model: {_first_line(error)}") from error
+    own = get_peft_model_state_dict(policy)
+    strange = [name for name in own.keys() | tensors.keys() if _shape(own, name) != _shape(tensors, name)]
+    if strange:
+        name = min(strange)
+        raise InvalidError(
+            f"the adapter at {start} is for another base model: of {name} it has {_shape(tensors, name)},"
+            f" this model needs {_shape(own, name)}"
+        )
+    set_peft_model_state_dict(policy, tensors)
+    return policy
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> str:
+    return str(tuple(tensors[name].shape)) if name in tensors else "nothing"
 
 
 def publish(model: PeftModel, root: Path) -> Published:
     """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
 
-    Raises InvalidError if a weight is not finite, OSError if the disk does not take it.
+    Raises InvalidError if a weight is not finite, StorageError if the disk does not take it.
     """
+    try:
+        return _publish(model, root)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"the adapter could not be written to {root}: {_first_line(error)}") from error
+
+
+def _publish(model: PeftModel, root: Path) -> Published:
     root.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=".partial-", dir=root))
     try:
@@ -67,8 +108,8 @@ def publish(model: PeftModel, root: Path) -> Published:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def check_adapter(path: Path) -> None:
-    """Raises InvalidError for what must never be served: missing, unreadable or not finite."""
+def check_adapter(path: Path) -> dict[str, Tensor]:
+    """The weights. Raises InvalidError for what must never be served: missing, unreadable or not finite."""
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
         raise InvalidError(f"no adapter at {path}: it needs {CONFIG} and {WEIGHTS}")
     try:
@@ -80,6 +121,7 @@ def check_adapter(path: Path) -> None:
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise InvalidError(f"the adapter at {path} has weights that are not finite: {name}")
+    return tensors
 
 
 def _plain_config(path: Path) -> dict[str, int]:

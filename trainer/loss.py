@@ -16,33 +16,34 @@ class Terms(NamedTuple):
     reference: Tensor | None = None  # log p under the start; None where no penalty is asked for
 
 
-class Figures(NamedTuple):
-    """What to watch, summed over the tokens of `Terms` with their weights where a mean is wanted."""
-
-    clipped: Tensor  # tokens whose gradient the clip removed
-    ratio_sum: Tensor
-    ratio_max: Tensor
-    tokens: int
-
-
 def policy_loss(
     logprobs: Tensor, terms: Terms, *, clip_low: float, clip_high: float, kl: float = 0.0
-) -> tuple[Tensor, Figures]:
+) -> tuple[Tensor, Tensor]:
     """To be minimised: - sum of weights x importance x min(s A, clip(s, 1 - low, 1 + high) A), s = p / p_old.
 
-    With `kl`, the estimator exp(d) - d - 1, d = reference - logprobs, of the divergence from the start is added
-    (Schulman 2020). On fresh samples s = 1, and the gradient is that of REINFORCE with a baseline.
+    With `kl`, the estimated divergence from the start is added. On fresh samples s = 1, and the gradient is that
+    of REINFORCE with a baseline. Gives the loss (), and how many tokens the clip kept from learning (). Raises
+    ValueError for a penalty without a reference: nothing would be penalised.
     """
     ratio = (logprobs - terms.old).exp()
     bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
     gain = torch.minimum(ratio * terms.advantages, bounded * terms.advantages)
     loss = -(terms.weights * terms.importance * gain).sum()
-    if kl and terms.reference is not None:
-        distance = terms.reference - logprobs
-        loss = loss + kl * (terms.weights * (distance.exp() - distance - 1)).sum()
-    with torch.no_grad():
-        clipped = (bounded * terms.advantages < ratio * terms.advantages).sum()
-        return loss, Figures(clipped, ratio.sum(), ratio.max(), len(ratio))
+    if kl:
+        if terms.reference is None:
+            raise ValueError("a penalty for leaving the start needs the logprobs of the start")
+        loss = loss + kl * (terms.weights * divergence(logprobs, terms.reference)).sum()
+    clipped = (bounded * terms.advantages < ratio * terms.advantages).sum()
+    return loss, clipped.detach()
+
+
+def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """Of p from the reference, estimated at each sampled token: exp(d) - d - 1 with d = log p_ref - log p.
+
+    Its mean over tokens that p sampled is the KL divergence (Schulman 2020, "Approximating KL divergence").
+    """
+    distance = reference - logprobs
+    return distance.exp() - distance - 1
 
 
 def truncated(behaviour: Tensor, proximal: Tensor, limit: float) -> Tensor:
