@@ -34,6 +34,8 @@ class Step(msgspec.Struct, frozen=True):
     index: int  # from 1
     loss: float  # nats per sampled token, before the update
     accuracy: float  # share of sampled tokens whose probability exceeds one half
+    grad_norm: float  # before clipping
+    tokens: int  # sampled ones
 
 
 Report = Callable[[Step], None]
@@ -46,6 +48,14 @@ def train_sft(
     checkpoint: Path,
     report: Report,
 ) -> None:
+    """All steps. See `sft_steps`."""
+    for step in sft_steps(model, samples, settings, checkpoint):
+        report(step)
+
+
+def sft_steps(
+    model: PreTrainedModel, samples: Sequence[Sample], settings: SftSettings, checkpoint: Path
+) -> Iterator[Step]:
     """Train in place what requires a gradient: all of the model, or the LoRA layers in it.
 
     Called again after an interruption, it goes on from `checkpoint` to the same weights.
@@ -63,7 +73,7 @@ def train_sft(
             continue
         for each in optimizer.param_groups:
             each["lr"] = settings.lr * _schedule(index, settings)
-        report(_step(model, optimizer, [samples[row] for row in group], settings, index))
+        yield _step(model, optimizer, [samples[row] for row in group], settings, index)
         if index % settings.checkpoint_every == 0 or index == settings.steps:
             save_atomically(
                 {"step": index, "model": _trained(model), "optimizer": optimizer.state_dict()}, checkpoint
@@ -78,10 +88,11 @@ def _step(
     logprobs = sampled_logprobs(model, batch)
     loss = -logprobs.mean()
     loss.backward()
-    clip_grad_norm_(model.parameters(), settings.grad_clip)
+    norm = clip_grad_norm_(model.parameters(), settings.grad_clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return Step(index, loss.item(), (logprobs.detach() > math.log(0.5)).float().mean().item())
+    likely = (logprobs.detach() > math.log(0.5)).float().mean()
+    return Step(index, loss.item(), likely.item(), norm.item(), logprobs.numel())
 
 
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:

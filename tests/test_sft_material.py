@@ -1,0 +1,161 @@
+"""What a supervised run learns from: the file it was given, or the best of what was served; and its course."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import torch
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import trajectories
+from app.db.session import Sessions
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
+from app.records import Json
+from app.run_settings import RunKind, RunSettings
+from app.settings import Settings
+from tests.rows import project_row
+from tests.served_rows import Served
+from tests.tiny_model import make_model_dir
+from trainer.batch import sample_of
+from trainer.chat_samples import TOO_LONG
+from trainer.job import Job, RunCancelledError
+from trainer.logged.faults import BaseModel
+from trainer.sft_run import gather, run_sft
+
+CPU = torch.device("cpu")
+FILE = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done"}]}
+
+
+class Steps:
+    """Hears how far a run is. Fulfils `Progress`."""
+
+    def __init__(self, cancel_at: int = 0) -> None:
+        self.heard: list[tuple[int, int, dict[str, Json]]] = []
+        self._cancel_at = cancel_at
+
+    async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
+        self.heard.append((index, total, metrics))
+        if index == self._cancel_at:
+            raise RunCancelledError("enough")
+
+    async def hold(self, session: AsyncSession) -> None:
+        """Nobody else wants it."""
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture(scope="module")
+def base(model_dir: Path) -> BaseModel:
+    return BaseModel("tiny", ChatTokenizer.load(model_dir))
+
+
+@pytest.fixture
+def job(tmp_path: Path, model_dir: Path) -> Callable[..., Job]:
+    def make(project: UUID | None = None, **settings: Any) -> Job:
+        kind: dict[str, Any] = {"kind": RunKind.SFT, "steps": 4, "lora_rank": 2, "micro_batch_tokens": 256}
+        return Job(
+            id=uuid4(),
+            project_id=project or uuid4(),
+            project="shop",
+            settings=RunSettings(**(kind | settings)),
+            directory=tmp_path / "run",
+            deployment=Settings(model=str(model_dir), data_dir=tmp_path),
+        )
+
+    return make
+
+
+def write(path: Path, *lines: Any) -> str:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+async def test_a_file_is_learned_from_line_by_line(
+    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
+) -> None:
+    long = {"messages": [FILE["messages"][0], {"role": "assistant", "content": "x" * 600}]}
+    found = await gather(job(data=write(tmp_path / "chats.jsonl", FILE, long)), sessions, base)
+    assert found.kept == {"conversations": 2, "trajectories": 1, "tokens": 5, "dropped": {TOO_LONG: 1}}
+    (sample,) = found.samples
+    learned = [token for token, own in zip(sample.ids, sample.sampled, strict=True) if own]
+    assert base.tokenizer.decode(learned) == "done<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([FILE, {"messages": []}], r"chats\.jsonl, line 2: the conversation must end with an answer"),
+        ([FILE, {"messages": [FILE["messages"][0], {"role": "assistant", "content": "<|im_end|>"}]}],
+         r"chats\.jsonl, conversation 2: an answer contains <\|im_end\|>"),
+        ([], r"chats\.jsonl holds no conversation"),
+    ],
+)  # fmt: skip
+async def test_a_file_that_does_not_fit_is_named_with_its_place(
+    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path, lines: list[Any], said: str
+) -> None:
+    with pytest.raises(InvalidError, match=f"^{tmp_path}/{said}"):
+        await gather(job(data=write(tmp_path / "chats.jsonl", *lines)), sessions, base)
+
+
+async def test_without_a_file_the_best_of_what_was_served_is_learned_from(
+    sessions: Sessions, session: AsyncSession, base: BaseModel, job: Callable[..., Job]
+) -> None:
+    shop = Served(session, await project_row(session), base.tokenizer)
+    good = await shop.task(1.0)
+    await shop.task(0.0)
+    await session.commit()
+    found = await gather(job(shop.project.id), sessions, base)
+    assert found.samples == [sample_of(await trajectories.of_task(session, good.id))]
+    assert found.kept["dropped"] == {"weak": 1}
+
+
+async def test_a_run_on_nothing_says_what_is_missing(
+    sessions: Sessions, session: AsyncSession, base: BaseModel, job: Callable[..., Job]
+) -> None:
+    project = await project_row(session)
+    await session.commit()
+    with pytest.raises(InvalidError, match="nothing to learn from: no task ended in the window"):
+        await gather(job(project.id), sessions, base)
+
+
+async def test_what_an_earlier_attempt_gathered_is_not_gathered_again(
+    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
+) -> None:
+    order = job(data=write(tmp_path / "chats.jsonl", FILE))
+    first = await gather(order, sessions, base)
+    write(tmp_path / "chats.jsonl", FILE, FILE)
+    assert await gather(order, sessions, base) == first
+
+
+async def test_a_run_tells_its_steps_and_leaves_an_adapter(
+    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
+) -> None:
+    steps = Steps()
+    learned = await run_sft(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
+    assert [(index, total) for index, total, _ in steps.heard] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    metrics = steps.heard[0][2]
+    assert metrics["tokens"] == 5
+    assert metrics["loss"] > 4
+    assert metrics["grad_norm"] > 0
+    assert metrics["update_tokens_per_second"] == pytest.approx(5 / metrics["update_seconds"])
+    assert learned.adapter.path == tmp_path / "adapters" / learned.adapter.hash
+    assert learned.kept["trajectories"] == 1
+
+
+async def test_a_cancelled_run_leaves_no_adapter(
+    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
+) -> None:
+    steps = Steps(cancel_at=2)
+    with pytest.raises(RunCancelledError):
+        await run_sft(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
+    assert len(steps.heard) == 2
+    assert sorted(os.listdir(tmp_path)) == ["chats.jsonl", "run"]
