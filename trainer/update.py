@@ -63,7 +63,8 @@ class Learner:
     def __init__(self, model: PeftModel, settings: RunSettings, accelerator: Accelerator | None = None) -> None:
         self.settings = settings
         self.model = model
-        self.steps = 0
+        self.rounds = 0  # of rollouts, those that taught nothing included
+        self.steps = 0  # of the optimizer
         scorer = Scorer(model).train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             _keep_less(model)
@@ -81,11 +82,13 @@ class Learner:
         began = time.perf_counter()
         items = items_of(advised)
         if not items:
+            self.rounds += 1
             return None
         parts = self._parts(items)
         self._refer(parts)
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(parts)
+        self.rounds += 1
         tokens, ratio, from_engine, watched, from_start, highest = self._figures(parts)
         return StepFigures(
             loss=loss,
@@ -184,6 +187,7 @@ class Learner:
     def state(self) -> dict[str, Any]:
         moments = {name: self._optimizer.state.get(each, {}) for name, each in self._trained.items()}
         return {
+            "rounds": self.rounds,
             "steps": self.steps,
             "weights": {name: whole(each) for name, each in self._trained.items()},
             "start": {name: whole(each) for name, each in self._start.items()},
@@ -196,7 +200,7 @@ class Learner:
         shapes = {name: each.shape for name, each in self._trained.items()}
         if {name: each.shape for name, each in state["weights"].items()} != shapes:
             raise InvalidError(f"the checkpoint {path.name} is of another model or rank: remove it to begin anew")
-        self.steps = state["steps"]
+        self.rounds, self.steps = state["rounds"], state["steps"]
         self._put({name: like(each, self._trained[name]) for name, each in state["weights"].items()})
         self._start = {name: like(each, self._trained[name]) for name, each in state["start"].items()}
         for name, own in state["moments"].items():
