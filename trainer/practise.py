@@ -21,7 +21,7 @@ from trainer.lora import Published, publish
 from trainer.step_metrics import of_experience, of_results, of_update
 from trainer.update import Learner
 
-_CHECKPOINT = "practise.checkpoint"
+_CHECKPOINT = "practise-{:05}.checkpoint"  # after this many steps
 
 
 class RolloutEngine(AdapterEngine, Protocol):
@@ -57,16 +57,26 @@ class Practiser:
 
     async def practise(self, report: Report) -> Published:
         """All steps that are still to be done. Goes on from its checkpoint after an interruption."""
-        checkpoint = self.directory / _CHECKPOINT
-        if checkpoint.exists():
-            self.learner.restore(checkpoint)
+        done = self._restore()
         latest = await self._serve()
-        for index in range(self.learner.rounds + 1, self.settings.steps + 1):
+        for index in range(done + 1, self.settings.steps + 1):
             metrics = await self._step(index, latest)
             latest = await self._serve()
-            self.learner.save(checkpoint)
+            self._save(index)
             await report(Done(index, metrics, latest))
         return latest
+
+    def _restore(self) -> int:
+        """How many steps were done by earlier attempts."""
+        found = max(self.directory.glob(_CHECKPOINT.replace("{:05}", "*")), default=None)
+        if found is None:
+            return 0
+        self.learner.restore(found)
+        return int(found.stem.partition("-")[2])
+
+    def _save(self, index: int) -> None:
+        self.learner.save(self.directory / _CHECKPOINT.format(index))
+        (self.directory / _CHECKPOINT.format(index - 1)).unlink(missing_ok=True)
 
     async def _step(self, index: int, policy: Published) -> dict[str, Json]:
         started = time.perf_counter()
@@ -74,12 +84,11 @@ class Practiser:
         rolled = time.perf_counter()
         advised = advise(collected.rewarded, normalise=self.settings.normalise)
         figures = self.learner.update(advised)
-        updated = time.perf_counter()
         generated = sum(result.tokens for result in collected.results)
         return {
             **of_experience(advised),
             **of_results(collected.results),
-            **of_update(figures, updated - rolled),
+            **of_update(figures),
             "rollout_seconds": rolled - started,
             "rollout_tokens_per_second": generated / (rolled - started),
         }

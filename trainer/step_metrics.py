@@ -42,14 +42,13 @@ def of_results(results: Sequence[TaskResult]) -> dict[str, Json]:
     return {"success": fmean(result.success for result in results), **written}
 
 
-def of_update(figures: StepFigures | None, seconds: float) -> dict[str, Json]:
+def of_update(figures: StepFigures | None) -> dict[str, Json]:
+    """None where the step taught nothing."""
     if figures is None:
         return {"no_signal": True}
-    return {
-        **msgspec.to_builtins(figures),
-        "update_seconds": seconds,
-        "update_tokens_per_second": figures.tokens / seconds,
-    }
+    told = msgspec.to_builtins(figures)
+    seconds = told.pop("seconds")
+    return {**told, "update_seconds": seconds, "update_tokens_per_second": figures.read / seconds}
 
 
 def warnings_of(metrics: dict[str, Json]) -> list[str]:
