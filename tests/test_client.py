@@ -164,6 +164,27 @@ async def test_an_adapter_that_was_there_before_a_failed_load_stays() -> None:
     assert before.loaded == ["x"]
 
 
+async def test_an_adapter_that_another_process_loads_at_the_same_time_is_loaded() -> None:
+    host = Host()
+
+    def raced(path: str, body: Any) -> tuple[int, Any]:
+        if path == "/v1/load_lora_adapter":
+            host(path, body)
+            return 400, {"error": {"message": "has already been loaded"}}
+        return host(path, body)
+
+    async with serving(raced) as server, HttpEngine([server.url]) as engine:
+        await engine.load_adapter("x", Path("/a"))
+        assert await engine.loaded() == ["base", "x"]
+
+
+async def test_a_refusal_carries_the_servers_status() -> None:
+    async with serving(lambda *_: (404, {})) as server, HttpEngine([server.url]) as engine:
+        with pytest.raises(EngineRefusalError) as caught:
+            await engine.complete([1], model="x", sampling=ONE)
+    assert caught.value.code == 404
+
+
 def embedding(path: str, body: Any) -> tuple[int, Any]:
     if path == "/v1/models":
         return 200, {"data": [{"id": "base"}, {"id": "mini", "task": "embed"}]}

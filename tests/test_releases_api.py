@@ -1,11 +1,13 @@
 """Releases over HTTP: what serves, and bringing another one to serve."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from app.api.feed import EventFeed
 from app.db import releases, runs
 from app.db.session import Sessions
 from app.errors import AdapterError, EngineError
@@ -90,3 +92,14 @@ async def test_only_an_administrator_of_the_project_activates(edge: Edge) -> Non
     assert (await edge.client.get(f"/v1/releases/{release_id}", headers=other)).status_code == 404
     assert (await activate(edge, uuid4())).status_code == 404
     assert edge.loads.models == []
+
+
+async def test_who_loads_adapters_hears_of_an_activation_in_another_process(edge: Edge, database_url: str) -> None:
+    heard = asyncio.Event()
+    release_id = await propose(edge)
+    async with EventFeed(database_url) as feed, asyncio.timeout(10):
+        feed.call_at_release(heard.set)
+        await heard.wait()  # it looks once when it begins to listen
+        heard.clear()
+        await activate(edge, release_id)
+        await heard.wait()

@@ -118,6 +118,13 @@ async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell
     assert "reward of the last step  0.25" in shown
 
 
+async def test_a_file_of_chats_is_named_so_that_a_worker_elsewhere_on_the_machine_finds_it(shell: Shell) -> None:
+    near = "README.md"  # any file will do
+    assert (await shell.sage("train", "--no-follow", "--kind", "sft", "--set", f"data={near}")).code == 0
+    run = (await shell.edge.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
+    assert run["settings"]["data"] == f"{os.getcwd()}/{near}"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

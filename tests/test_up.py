@@ -87,6 +87,7 @@ async def test_what_is_killed_comes_back_and_what_is_stopped_is_gone(tmp_path: P
     env = settings(tmp_path)
     async with running(env, tmp_path) as up:
         key = up.line("KEY=").removeprefix("KEY=")
+        assert "--max-loras 18" in command_of(up.part(PARTS[0])), "16 tasks may each keep another adapter"
         async with client_of(env, key) as client:
             await _a_second_one_is_refused(env)
             task = await _paste(up.line("curl"), key)

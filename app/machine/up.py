@@ -21,6 +21,8 @@ from app.machine.supervise import Child, Supervisor
 from app.ports import Port, base_url, refuse_taken
 from app.settings import Settings
 
+_MORE_VERSIONS = 2  # than tasks in flight, each of which may keep its own: the one activated next, and a candidate
+
 
 async def up(settings: Settings) -> None:
     """Start all parts, say where they are, and keep them alive until SIGINT or SIGTERM. Raises AppError."""
@@ -54,6 +56,7 @@ def _services(settings: Settings) -> list[Child]:
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
+        engine += ["--max-loras", str(settings.tasks_at_once + _MORE_VERSIONS)]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         services.append(Child(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:

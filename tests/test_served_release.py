@@ -1,0 +1,114 @@
+"""Releases as the deployed server serves them: `sage serve` and a model server, each in a process of its own."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import httpx
+import pytest
+
+from app.db import keys, projects, releases
+from app.db.session import Sessions
+from tests.engine_process import engine_process
+from tests.processes import free_ports
+from tests.test_asgi import answering, environment, serve
+from tests.tiny_adapter import make_adapter
+from tests.tiny_model import make_model_dir
+
+
+class Served(NamedTuple):
+    client: httpx.AsyncClient
+    sessions: Sessions
+    project: UUID
+
+    async def propose(self, model: str) -> str:
+        """The path that activates it."""
+        async with self.sessions.begin() as session:
+            return f"/v1/releases/{(await releases.propose(session, self.project, model)).id}/activate"
+
+    async def submit(self, count: int) -> list[str]:
+        tasks = {"tasks": [{"instruction": "say something"}] * count}
+        answer = await self.client.post("/v1/tasks", json=tasks)
+        return [each["id"] for each in answer.json()["tasks"]]
+
+    async def ended(self, task: str) -> dict[str, Any]:
+        async with asyncio.timeout(60):
+            while True:
+                found: dict[str, Any] = (await self.client.get(f"/v1/tasks/{task}")).json()
+                if found["state"] not in ("accepted", "running"):
+                    return found
+                await asyncio.sleep(0.1)
+
+    async def serving(self) -> str:
+        listed = (await self.client.get("/v1/releases")).json()
+        return next(str(each["model"]) for each in listed if each["state"] == "active")
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = make_model_dir(tmp_path_factory.mktemp("model"))
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2048}))
+    (path / "README.md").write_text("---\nprompt_profile: compact\n---\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(model_dir: Path) -> Iterator[str]:
+    with engine_process(model_dir, "--embeddings", "none", "--max-loras", "2") as url:
+        yield url
+
+
+@pytest.fixture
+async def served(
+    committed: Sessions, database_url: str, engine: str, model_dir: Path, tmp_path: Path
+) -> AsyncIterator[Served]:
+    for seed, name in enumerate("ab"):
+        make_adapter(model_dir, tmp_path / "adapters" / name, seed)
+    make_adapter(model_dir, tmp_path / "adapters" / "nan", 3, fill=float("nan"))
+    async with committed.begin() as session:
+        project = await projects.create(session, "demo")
+        _, secret = await keys.create(session, "test", ["admin"])
+    [port] = free_ports(1)
+    env = environment(tmp_path / "other", database_url, port) | {
+        "ENGINE_URLS": engine,
+        "SAGE_MODEL": str(model_dir),
+        "SAGE_DATA_DIR": str(tmp_path),
+        "SAGE_MAX_TURNS": "2",
+        "SAGE_MAX_TURN_TOKENS": "40",
+        "SAGE_TASKS_AT_ONCE": "4",
+    }
+    headers = {"Authorization": f"Bearer {secret}"}
+    client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)
+    async with serve(env), client:
+        await answering(client)
+        yield Served(client, committed, project.id)
+
+
+async def test_tasks_keep_the_release_they_began_with_through_a_swap_and_none_fails(served: Served) -> None:
+    before = await served.submit(8)
+    answer = await served.client.post(await served.propose("a"))
+    assert (answer.status_code, answer.json()["state"]) == (200, "active")
+    after = await served.submit(4)
+    assert (await served.client.post(await served.propose("b"))).status_code == 200
+    last = await served.submit(2)
+    tasks = [await served.ended(task) for task in [*before, *after, *last]]
+    assert {task["state"] for task in tasks} == {"done"}
+    for task in tasks:
+        record = (await served.client.get(task["links"]["trajectory"])).json()
+        assert record["policy"]["model"] == task["release"]["model"]
+    assert [task["release"]["model"] for task in tasks[-2:]] == ["b", "b"]
+    assert tasks[0]["release"]["model"] == "base"
+
+
+async def test_a_spoiled_adapter_is_refused_by_name_and_what_serves_goes_on(served: Served) -> None:
+    for model, words in (("nan", "not finite"), ("none", "there is no adapter")):
+        answer = await served.client.post(await served.propose(model))
+        assert (answer.status_code, answer.json()["error"]) == (409, "AdapterError")
+        assert words in answer.json()["detail"]
+    assert await served.serving() == "base"
+    [task] = await served.submit(1)
+    assert (await served.ended(task))["release"]["number"] == 1
