@@ -75,6 +75,12 @@ async def test_removing_something_else_beside_it_does_not_score(sandbox: ForkedS
         assert await checked(sandbox, world, None) == 0
 
 
+async def test_a_check_waits_for_services_that_are_busy(sandbox: ForkedSandbox) -> None:
+    given = scenario(Template("mail", "act2", "person"), seed=3, site=5)
+    async with OfficeEnvironment(busy=0.3).open(given, given.tasks[0]) as world:
+        assert await checked(sandbox, world, None) == 0
+
+
 def test_marks_cannot_be_checked_and_half_of_the_held_out_templates_can() -> None:
     assert not any(can_check(each) for each in TEMPLATES if each.app == "music" and each.role)
     assert sum(map(can_check, templates_of("test"))) == 20

@@ -10,18 +10,26 @@ has grown by then is there for both, so the difference is the training's. The se
 """
 
 import json
+import os
 import secrets
+import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
 import click
+import httpx
 import msgspec
 from tqdm import tqdm
 
 from app.errors import AppError
+from app.ports import free_port
 from app.run_settings import read_settings
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.commands.server import server_options
@@ -46,7 +54,8 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 
 @click.command()
 @server_options
-@click.option("--services", default="http://127.0.0.1:8100", show_default=True, help="the demo APIs")
+@click.option("--port", default=8190, show_default=True, help="where the users' office suite is served meanwhile")
+@click.option("--busy", default=0.05, show_default=True, help="share of calls that the suite turns away")
 @click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
 @click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
 @click.option("--tasks", default=300, show_default=True, help="before training")
@@ -56,10 +65,10 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 )
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting of the run")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for all results")
-def main(url: str, key: str, services: str, out: Path | None, **options: Any) -> None:
+def main(url: str, key: str, port: int, out: Path | None, **options: Any) -> None:
     """Show that a served agent learns from what it was asked to do."""
     try:
-        with Server(url, key) as server:
+        with Server(url, key) as server, office_suite(port, options["busy"]) as services:
             figures = Town(server, services, **options).live()
     except AppError as error:
         raise click.ClickException(str(error)) from error
@@ -68,13 +77,37 @@ def main(url: str, key: str, services: str, out: Path | None, **options: Any) ->
         out.write_text(json.dumps(figures, indent=1) + "\n")
 
 
+@contextmanager
+def office_suite(port: int, busy: float) -> Iterator[str]:
+    """Its URL, until the users are done with it. As `sage demo-apis`, only less reliable."""
+    free_port("127.0.0.1", port, "another --port")
+    url = f"http://127.0.0.1:{port}"
+    with TemporaryDirectory() as data:
+        argv = [sys.executable, "-m", "app.cli", "demo-apis", "--port", str(port), "--busy", str(busy)]
+        with subprocess.Popen(argv, env={**os.environ, "SAGE_DATA_DIR": data}) as process:
+            try:
+                while process.poll() is None and not _answers(url):
+                    time.sleep(_PAUSE_SECONDS / 10)
+                yield url
+            finally:
+                process.terminate()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/sites/0/mail/openapi.json", trust_env=False).is_success
+    except httpx.HTTPError:
+        return False
+
+
 class Town:
     """A project, and the users who send it tasks."""
 
     def __init__(self, server: Server, services: str, **options: Any) -> None:
         self._server = server
-        self._services = services.rstrip("/")
+        self._services = services
         self._site: int = options["site"]
+        self._busy: float = options["busy"]
         self._labels: bool = options["labels"]
         self._counts: tuple[int, int] = (options["tasks"], options["after"])
         self._kinds = kinds_of("test", options["kinds"])
@@ -101,7 +134,7 @@ class Town:
             document = f"{self._services}/sites/{self._site}/{app}/openapi.json"
             self._server.ask("POST", "/v1/apis", {"project": self._project, "name": app, "url": document})
         named = dict(each.split("=", 1) for each in self._given)
-        whole = {"kind": "logged", "environment": f"office?site={self._site}", **named}
+        whole = {"kind": "logged", "environment": f"office?site={self._site}&busy={self._busy}", **named}
         settings = msgspec.to_builtins(read_settings(whole))
         self._schedule = {
             "every_scored_tasks": max(1, self._counts[0] * 5 // 6),  # a few may end without a score

@@ -11,9 +11,18 @@ from trainer.environments.office.tasks import Place
 from trainer.environments.office.templates import Template
 
 _LISTED = """\
-token = apis.{app}.{login}(password=apis.supervisor.show_passwords()["{app}"])["access_token"]
+def ask(operation, **given):  # again, where the service is busy
+    for _ in range(20):
+        try:
+            return operation(**given)
+        except Exception as error:
+            last = error
+    raise last
+
+password = ask(apis.supervisor.show_passwords)["{app}"]
+token = ask(apis.{app}.{login}, password=password)["access_token"]
 left, page = set(), {first_page}
-while rows := apis.{app}.{list}(access_token=token, page=page):
+while rows := ask(apis.{app}.{list}, access_token=token, page=page):
     left |= {{row["id"] for row in rows}}
     page += 1
 score = float(left == set({left}) and answer in (None, ""))

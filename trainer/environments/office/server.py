@@ -3,8 +3,13 @@
 import uvicorn
 
 from trainer.environments.office.services import create_services
+from trainer.environments.office.worlds import Worlds
 
 
-def serve(host: str, port: int, admin_token: str) -> None:
-    """Serves until it is told to stop. An occupied port ends the process with a line that says so."""
-    uvicorn.run(create_services(admin_token), host=host, port=port, log_level="warning", access_log=False)
+def serve(host: str, port: int, admin_token: str, *, busy: float = 0.0) -> None:
+    """Serves until it is told to stop; `busy` is the share of calls that are turned away.
+
+    An occupied port ends the process with a line that says so.
+    """
+    services = create_services(admin_token, Worlds(busy=busy))
+    uvicorn.run(services, host=host, port=port, log_level="warning", access_log=False)
