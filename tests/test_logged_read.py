@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases, skills
 from app.db.models import TaskState
+from app.db.session import Sessions
 from app.errors import InvalidError
 from app.records import Stop, Use
 from app.run_settings import RunSettings
@@ -19,6 +20,7 @@ from tests.scripted import byte_tokenizer
 from tests.served_rows import Served
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import Best, Logged, read_best, read_logged
+from trainer.logged.snapshot import read_once
 
 
 @pytest.fixture
@@ -263,3 +265,24 @@ async def test_without_a_success_there_is_nothing_to_imitate(shop: Served) -> No
     await shop.task(1.0, stop=Stop.NO_CODE)
     with pytest.raises(InvalidError, match=r"2 weak.*wait for tasks that succeed"):
         await best(shop)
+
+
+async def test_a_second_attempt_reads_what_the_first_one_read(
+    shop: Served, sessions: Sessions, tmp_path: Path
+) -> None:
+    async def once() -> Logged:
+        base = BaseModel("seed", shop.tokenizer)
+        return await read_once(sessions, shop.project.id, RunSettings(), base, tmp_path / "run")
+
+    await pair(shop)
+    await shop.session.commit()
+    first = await once()
+    await pair(shop)
+    await shop.session.commit()
+    assert await once() == first
+    [file] = (tmp_path / "run").iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(InvalidError, match="delete it"):
+        await once()
+    file.unlink()
+    assert len((await once()).rewarded) == 4

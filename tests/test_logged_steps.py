@@ -1,16 +1,8 @@
-"""Logged groups dealt out to steps, and the memory of a run."""
+"""Logged groups dealt out to steps."""
 
-from pathlib import Path
-
-import pytest
-
-from app.errors import InvalidError
 from app.records import Trajectory
 from tests.served import served
 from trainer.advantages import Rewarded
-from trainer.logged.read import Best, Logged
-from trainer.logged.served import tally
-from trainer.logged.snapshot import recall, remember
 from trainer.logged.steps import in_steps
 
 
@@ -36,22 +28,3 @@ def test_the_seed_alone_decides_the_order() -> None:
     orders = {seed: [step[0].group for step in in_steps(ITEMS, 1, 9, seed)] for seed in range(4)}
     assert len({tuple(order) for order in orders.values()}) > 1
     assert [step[0].group for step in in_steps(ITEMS[::-1], 1, 9, seed=2)] == orders[2]
-
-
-def test_what_a_run_read_is_remembered(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "data"
-    kept = tally(2, [(served(1), "a")], [])
-    logged, best = Logged(ITEMS, kept), Best([served(1).trajectory], kept)
-    assert recall(path, Logged) is None
-    remember(logged, path)
-    assert recall(path, Logged) == logged
-    remember(best, path)
-    assert recall(path, Best) == best
-
-
-def test_a_memory_that_is_cut_short_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "data"
-    remember(Logged(ITEMS, tally(1, [(served(1), "a")], [])), path)
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InvalidError, match="delete it"):
-        recall(path, Logged)

@@ -58,7 +58,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
 def _why_not(row: LoggedTask) -> Drop | None:
     if row.state is TaskState.CANCELLED:
         return Drop.CANCELLED
-    if row.state is TaskState.FAILED or row.started_at is None or row.release_id is None:
+    if row.state is TaskState.FAILED:
         return Drop.FAILED
     return Drop.UNSCORED if row.score is None else None
 
@@ -74,14 +74,14 @@ async def _served(
     served = []
     async for trajectory in logged.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]
-        assert row.release_id is not None  # see _why_not
+        assert row.release_id is not None  # a task that was carried out has both
         fault = fault_of(trajectory, row.base, base)
         served.append(_one(row, trajectory, numbers[row.release_id], age[row.release_id], fault))
     return sorted(served, key=_beginning)
 
 
 def _one(row: LoggedTask, trajectory: Trajectory, release: int, staleness: int, fault: Drop | None) -> Served:
-    assert row.started_at is not None  # see _why_not
+    assert row.started_at is not None  # a task that was carried out has both
     assert row.score is not None
     return Served(
         trajectory=trajectory,

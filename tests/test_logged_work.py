@@ -1,0 +1,61 @@
+"""What a runner leaves is what runs of kind `logged` and `sft` read: real sandbox, API, library and tables."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.db.session import Sessions
+from app.run_settings import RunSettings
+from app.sandbox.host import ForkedSandbox
+from tests.desk import Office, open_office
+from tests.ledger import Ledger
+from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from trainer.logged.faults import BaseModel
+from trainer.logged.read import read_best, read_logged
+
+SKILL = """
+def write_entry(text: str) -> int:
+    apis.ledger.list_entries()
+    return apis.ledger.add_entry(text=text)["id"]
+print(write_entry("{word}"))"""
+
+
+@pytest.fixture
+async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
+    ledger = Ledger()
+    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
+        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
+
+
+def writing(prompt: str, turn: int) -> Answer:
+    """Writes a skill, or uses the one that is offered."""
+    if turn > 0:
+        return block("apis.supervisor.complete_task()")
+    word = prompt.partition("write ")[2].split()[0]
+    return block(f"print(write_entry('{word}'))" if "skills:" in prompt else SKILL.format(word=word))
+
+
+async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_work_that_was_really_served(
+    office: Office,
+) -> None:
+    async with office.runner(ScriptedEngine(office.tokenizer, script=writing)):
+        alone = [await work(office, score, use_skills=False) for score in (1, 0)]
+        helped = [await work(office, score) for score in (1, 0)]
+    base = BaseModel("seed", office.tokenizer)
+    async with office.sessions() as session:
+        logged = await read_logged(session, office.project.id, RunSettings(), base)
+        best = await read_best(session, office.project.id, RunSettings(), base)
+    found = {each.trajectory.task.id: (each.reward, each.position) for each in logged.rewarded}
+    assert found == {alone[0]: (2.0, 0), alone[1]: (0.0, 0), helped[0]: (2.0, 1), helped[1]: (0.0, 1)}
+    assert logged.kept.dropped == {}
+    assert [each.task.id for each in best.trajectories] == [alone[0], helped[0]]
+
+
+async def work(office: Office, score: int, *, use_skills: bool = True) -> object:
+    """One task to its end, with a check that has made up its mind."""
+    task_id = await office.submit(
+        "write hello into the ledger", check_code=f"score = {score}", use_skills=use_skills
+    )
+    await office.ended(task_id)
+    return task_id
