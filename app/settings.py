@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str = ""
     broker_url: str = ""
     engine_urls: str = ""  # comma-separated vLLM base URLs
+    rollout_engine_urls: str = ""  # comma-separated; where runs roll out. Default: an engine of the trainer's own
     embeddings_url: str = ""  # serves /v1/embeddings; default: the first engine
     engine_port: Port = 8001  # of the embedded model server
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # of the embedded model server

@@ -1,31 +1,20 @@
 """An exam without a server: the model in a child process; services, gateway and libraries in this one."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
-from app.agent.prompt import choose_profile
-from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.run_settings import Retrieval
-from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
-from app.skills.memory import MemoryLibrary
-from app.skills.retrieval import wants_vectors
 from trainer.environment import Split
-from trainer.environments.named import open_environment
 from trainer.evaluate import TaskResult
-from trainer.examine import NewLibrary
 from trainer.examiner import BASE, Examiner
-from trainer.local_embedder import local_embedder
-from trainer.local_engine import local_engine
+from trainer.ground import open_ground
 from trainer.lora import check_adapter
-from trainer.model import pick_device
 
 
 class HomeExam(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,34 +48,17 @@ class Seat:
 @asynccontextmanager
 async def take_seat(exam: HomeExam, settings: Settings) -> AsyncIterator[Seat]:
     """Raises InvalidError for an adapter or an environment that there is not, ModelError for such a model."""
-    environment = open_environment(exam.environment)
     adapter = _find(exam.adapter, settings.data_dir) if exam.adapter else None
-    tokenizer = ChatTokenizer.load(settings.model_dir)
-    profile = choose_profile(settings.prompt_profile, tokenizer.card)
-    async with AsyncExitStack() as stack:
-        sandbox = await stack.enter_async_context(ForkedSandbox())
-        new_library = await stack.enter_async_context(_libraries(exam.retrieval, settings.skills_offered))
-        device = pick_device(settings.engine_device)
-        engine = await stack.enter_async_context(local_engine(settings.model_dir, device))
-        agent = Agent(engine, tokenizer, profile, sandbox, RolloutLimits.of(settings))
+    async with open_ground(exam.environment, exam.retrieval, settings) as ground:
         examiner = Examiner(
-            agent,
-            engine,
-            environment,
+            ground.agent,
+            ground.engine,
+            ground.environment,
             adapters=adapter.parent if adapter else Path(),
-            new_library=new_library,
+            new_library=ground.new_library,
             at_once=exam.at_once,
         )
         yield Seat(exam, adapter.name if adapter else BASE, examiner)
-
-
-@asynccontextmanager
-async def _libraries(mode: Retrieval, limit: int) -> AsyncIterator[NewLibrary]:
-    if not wants_vectors(mode):
-        yield lambda: MemoryLibrary(mode=mode, limit=limit)
-        return
-    async with local_embedder() as embedder:
-        yield lambda: MemoryLibrary(embedder, mode=mode, limit=limit)
 
 
 def _find(adapter: str, data_dir: Path) -> Path:

@@ -13,6 +13,7 @@ from app.records import Json, Policy
 from app.run_settings import RunSettings
 from app.skills.memory import MemoryLibrary
 from trainer.advantages import advise
+from trainer.checkpoints import Checkpoints
 from trainer.collect import Practice
 from trainer.environment import Environment
 from trainer.examiner import AdapterEngine
@@ -20,8 +21,6 @@ from trainer.groups import Collected, Collector, draw_chains
 from trainer.lora import Published, publish
 from trainer.step_metrics import of_experience, of_results, of_update
 from trainer.update import Learner
-
-_CHECKPOINT = "practise-{:05}.checkpoint"  # after this many steps
 
 
 class RolloutEngine(AdapterEngine, Protocol):
@@ -57,26 +56,15 @@ class Practiser:
 
     async def practise(self, report: Report) -> Published:
         """All steps that are still to be done. Goes on from its checkpoint after an interruption."""
-        done = self._restore()
+        checkpoints = Checkpoints(self.directory)
+        done = checkpoints.restore(self.learner)
         latest = await self._serve()
         for index in range(done + 1, self.settings.steps + 1):
             metrics = await self._step(index, latest)
             latest = await self._serve()
-            self._save(index)
+            checkpoints.save(self.learner, index)
             await report(Done(index, metrics, latest))
         return latest
-
-    def _restore(self) -> int:
-        """How many steps were done by earlier attempts."""
-        found = max(self.directory.glob(_CHECKPOINT.replace("{:05}", "*")), default=None)
-        if found is None:
-            return 0
-        self.learner.restore(found)
-        return int(found.stem.partition("-")[2])
-
-    def _save(self, index: int) -> None:
-        self.learner.save(self.directory / _CHECKPOINT.format(index))
-        (self.directory / _CHECKPOINT.format(index - 1)).unlink(missing_ok=True)
 
     async def _step(self, index: int, policy: Published) -> dict[str, Json]:
         started = time.perf_counter()
@@ -88,7 +76,7 @@ class Practiser:
         return {
             **of_experience(advised),
             **of_results(collected.results),
-            **of_update(figures),
+            **of_update(figures, time.perf_counter() - rolled),
             "rollout_seconds": rolled - started,
             "rollout_tokens_per_second": generated / (rolled - started),
         }

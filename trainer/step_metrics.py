@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import msgspec
+import structlog
 
 from app.records import Json
 from trainer.advantages import Advised
 from trainer.evaluate import TaskResult
 from trainer.update import StepFigures
+
+log = structlog.get_logger(__name__)
 
 
 def of_experience(advised: Sequence[Advised]) -> dict[str, Json]:
@@ -42,17 +45,22 @@ def of_results(results: Sequence[TaskResult]) -> dict[str, Json]:
     return {"success": fmean(result.success for result in results), **written}
 
 
-def of_update(figures: StepFigures | None) -> dict[str, Json]:
-    """None where the step taught nothing."""
+def of_update(figures: StepFigures | None, seconds: float) -> dict[str, Json]:
+    """`figures` is None where the step taught nothing."""
     if figures is None:
         return {"no_signal": True}
-    told = msgspec.to_builtins(figures)
-    seconds = told.pop("seconds")
-    return {**told, "update_seconds": seconds, "update_tokens_per_second": figures.read / seconds}
+    speed = {"update_seconds": seconds, "update_tokens_per_second": figures.read_tokens / seconds}
+    return {**msgspec.to_builtins(figures), **speed}
+
+
+def tell(index: int, metrics: dict[str, Json]) -> None:
+    """Into the log, loudly where something is wrong."""
+    for warning in warnings_of(metrics):
+        log.warning(warning, step=index)
+    log.info("step", step=index, **metrics)
 
 
 def warnings_of(metrics: dict[str, Json]) -> list[str]:
-    """Sentences for the log."""
     said = []
     if metrics.get("no_signal"):
         said.append(

@@ -1,0 +1,50 @@
+"""A run of kind `logged`: policy-gradient steps on what was served, into an adapter."""
+
+import time
+
+import msgspec
+
+from app.db.session import Sessions
+from app.records import Json
+from trainer.advantages import Rewarded, advise
+from trainer.checkpoints import Checkpoints
+from trainer.job import Job, Progress
+from trainer.logged.faults import BaseModel
+from trainer.logged.snapshot import read_once
+from trainer.logged.steps import in_steps
+from trainer.lora import Published, publish
+from trainer.step_metrics import of_experience, of_update, tell
+from trainer.update import Learner
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What a run leaves before the gate."""
+
+    adapter: Published
+    kept: dict[str, Json]
+
+
+async def run_logged(
+    job: Job, progress: Progress, sessions: Sessions, base: BaseModel, learner: Learner
+) -> Learned:
+    """Carry the run out, but for the gate. Called again after an interruption, it ends with the same weights.
+
+    Raises InvalidError where there is nothing to learn from, and what `progress` raises.
+    """
+    logged = await read_once(sessions, job.project_id, job.settings, base, job.directory)
+    dealt = in_steps(logged.rewarded, job.settings.pairs, job.settings.steps, job.settings.seed)
+    checkpoints = Checkpoints(job.directory)
+    for index in range(checkpoints.restore(learner) + 1, len(dealt) + 1):
+        metrics = _step(learner, dealt[index - 1]) | {"kept_fraction": logged.kept.fraction}
+        checkpoints.save(learner, index)
+        tell(index, metrics)
+        await progress.step(index, len(dealt), metrics)
+    adapters = job.deployment.data_dir.absolute() / "adapters"
+    return Learned(publish(learner.model, adapters), msgspec.to_builtins(logged.kept))
+
+
+def _step(learner: Learner, rewarded: list[Rewarded]) -> dict[str, Json]:
+    advised = advise(rewarded, normalise=learner.settings.normalise)
+    started = time.perf_counter()
+    figures = learner.update(advised)
+    return of_experience(advised) | of_update(figures, time.perf_counter() - started)

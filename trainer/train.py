@@ -1,0 +1,134 @@
+"""One training run from top to bottom: experience, adapter, gate. The file to read first.
+
+rollout: practise   fresh rollouts in an environment ─► groups ─► reward ─► advantages ─► update, step by step
+logged:  logged_run what was served and scored ───────► groups ─► reward ─► advantages ─► update
+sft:     sft_run    the best of what was served, or imported chats ───────────────────► supervised steps
+                                                                      all: ─► adapter ─► gate ─► release
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from app.db import adapters, releases
+from app.db.session import Sessions, open_database
+from app.engine.client import HttpEngine
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
+from app.records import Json
+from app.run_settings import RunKind
+from trainer import gate
+from trainer.examiner import BASE, Examiner
+from trainer.ground import open_ground
+from trainer.job import Job, Progress, Result
+from trainer.logged.faults import BaseModel
+from trainer.logged_run import run_logged
+from trainer.lora import Published, publish, with_lora
+from trainer.model import load_model, pick_device
+from trainer.practise import Done, Practiser
+from trainer.sft_run import run_sft
+from trainer.step_metrics import tell
+from trainer.update import Learner
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What a run made, before the gate."""
+
+    adapter: Published
+    kept: dict[str, Json] = {}
+
+
+async def carry_out(job: Job, progress: Progress) -> Result:
+    """Learn, then let the gate decide. Raises AppError with what is wrong and what to do; nothing that serves has
+    changed then.
+    """
+    async with open_database(job.deployment.database_url, connections=2) as database:
+        learned = await _learn(job, progress, database.sessions)
+        held = await _hold_gate(job, progress, database.sessions, learned.adapter)
+    return Result(
+        adapter=learned.adapter.hash,
+        release_id=held.release_id,
+        decision=held.decision,
+        reason=held.reason,
+        kept=learned.kept,
+        figures=held.evidence,
+    )
+
+
+async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
+    device = pick_device(job.deployment.engine_device)
+    base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
+    start = await _start(job, sessions)
+    if job.settings.kind is RunKind.SFT:
+        taught = await run_sft(job, progress, sessions, base, start, device)
+        return Learned(taught.adapter, taught.kept)
+    learner = _learner(job, start, device)
+    if job.settings.kind is RunKind.LOGGED:
+        logged = await run_logged(job, progress, sessions, base, learner)
+        return Learned(logged.adapter, logged.kept)
+    return Learned(await _practise(job, progress, learner))
+
+
+async def _practise(job: Job, progress: Progress, learner: Learner) -> Published:
+    settings = job.settings
+    if not settings.environment:
+        raise InvalidError('a run of kind rollout needs somewhere to practise: set environment="office"')
+    async with open_ground(settings.environment, settings.retrieval, job.deployment) as ground:
+
+        async def report(done: Done) -> None:
+            tell(done.index, done.metrics)
+            await progress.step(done.index, settings.steps, done.metrics)
+
+        practiser = Practiser(
+            replace(ground.agent, temperature=1.0),
+            ground.engine,
+            ground.environment,
+            learner,
+            settings,
+            job.directory,
+            ground.new_library,
+        )
+        await practiser.practise(report)
+    return publish(learner.model, _adapters(job))
+
+
+def _learner(job: Job, start: Path | None, device: torch.device) -> Learner:
+    settings = job.settings
+    model = load_model(job.deployment.model_dir, device)
+    return Learner(with_lora(model, settings.lora_rank, settings.lora_alpha, start, seed=settings.seed), settings)
+
+
+async def _start(job: Job, sessions: Sessions) -> Path | None:
+    """The adapter to go on from; None for the base model."""
+    if job.settings.start == "base":
+        return None
+    async with sessions() as session:
+        model = (await releases.active(session, job.project_id)).model
+    return None if model == BASE else _adapters(job) / model
+
+
+async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: Published) -> gate.Held:
+    async with sessions.begin() as session:
+        await adapters.put(session, adapter.hash, base=job.deployment.model, rank=adapter.rank, run_id=job.id)
+    candidate = gate.Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
+    urls = [url.strip() for url in job.deployment.engine_urls.split(",") if url.strip()]
+    async with HttpEngine(urls) as servers:
+        if not job.settings.environment or not job.settings.gate_scenarios:
+            return await gate.hold(sessions, candidate, None, progress=progress, servers=servers)
+        async with open_ground(job.settings.environment, job.settings.retrieval, job.deployment) as ground:
+            examiner = Examiner(
+                ground.agent,
+                ground.engine,
+                ground.environment,
+                adapters=_adapters(job),
+                new_library=ground.new_library,
+            )
+            return await gate.hold(
+                sessions, candidate, examiner, progress=progress, servers=servers, directory=job.directory
+            )
+
+
+def _adapters(job: Job) -> Path:
+    return job.deployment.data_dir.absolute() / "adapters"
