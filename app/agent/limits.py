@@ -47,10 +47,10 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         if not turns:
             return None
         ends = (
+            (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),  # also where it cut the code short
             (code_of(turns[-1].text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
             (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),
-            (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),
         )
         return next((stop for is_met, stop in ends if is_met), None)
