@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
 
 import httpx
 
@@ -13,6 +12,7 @@ from app.apis.catalog import Catalog
 from app.apis.openapi import parse_document
 from app.records import Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
+from trainer.environments.office.direct import DirectClient
 from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.scenarios import draw, place_at, task_at
 from trainer.environments.office.services import create_services
@@ -52,8 +52,8 @@ class OfficeEnvironment:
     def __init__(self, site: int | None = None, *, busy: float = 0.0) -> None:
         self._site = site
         self._worlds = Worlds(busy=busy)
-        services: Any = create_services(admin_token=secrets.token_hex(16), worlds=self._worlds)
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(services), base_url=_BASE)
+        services = create_services(admin_token=secrets.token_hex(16), worlds=self._worlds)
+        self._client = DirectClient(self._worlds, services, _BASE)
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
         return draw(split, count, seed, site=self._site)

@@ -1,5 +1,6 @@
 """The office suite over HTTP: every site and every world behind one ASGI app."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +19,19 @@ from trainer.environments.office.worlds import Worlds
 AnyRequest = Request[Any, Any, Any]
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of one operation, whatever way it came."""
+
+    site: int
+    world: str
+    app: str
+    operation: str
+    method: str
+    query: Mapping[str, str]
+    token: str
+    body: bytes
+
+
 def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
     """The ASGI app. `worlds` is shared with whoever sets tasks up in the same process."""
     alive = worlds or Worlds()
@@ -34,16 +48,18 @@ def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
         app: FromPath[str],
         operation: FromPath[str],
     ) -> Response[Any]:
-        deployment = Site.of(site)
-        if request.method != method_of(deployment, app, operation):
-            raise RefusedError(405, f"{operation} is not a {request.method}")
-        given = request.query_params if request.method == "GET" else _fields(await request.body())
-        token = request.headers.get("access_token", "")
-        state = alive.at(site, world)
-        if state.is_busy():
-            raise RefusedError(503, "busy, call again")
-        result = perform(deployment, state, (app, operation), token, given)
-        return Response(result, status_code=204 if result is None else 200)
+        asked = Asked(
+            site=site,
+            world=world,
+            app=app,
+            operation=operation,
+            method=request.method,
+            query=request.query_params,
+            token=request.headers.get("access_token", ""),
+            body=await request.body(),
+        )
+        result = operate_on(alive, asked)
+        return Response(result, status_code=status_of(result))
 
     return Litestar(
         route_handlers=[operate, show_document, admin(alive, admin_token)],
@@ -51,6 +67,22 @@ def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
         logging_config=None,  # or it would set up the logging of the whole process
         exception_handlers={RefusedError: _refuse, AppError: _explain, HTTPException: _answer},
     )
+
+
+def operate_on(worlds: Worlds, asked: Asked) -> Json:
+    """What the operation gives. Raises RefusedError, NotFoundError."""
+    site = Site.of(asked.site)
+    if asked.method != method_of(site, asked.app, asked.operation):
+        raise RefusedError(405, f"{asked.operation} is not a {asked.method}")
+    given = asked.query if asked.method == "GET" else _fields(asked.body)
+    world = worlds.at(asked.site, asked.world)
+    if world.is_busy():
+        raise RefusedError(503, "busy, call again")
+    return perform(site, world, (asked.app, asked.operation), asked.token, given)
+
+
+def status_of(result: Json) -> int:
+    return 204 if result is None else 200
 
 
 @get("/sites/{site:int}/{app:str}/openapi.json", include_in_schema=False)

@@ -35,6 +35,8 @@ class WorldState:
 
     def is_busy(self) -> bool:
         """Is the next call turned away? The same calls of a task are, however often the task is set up anew."""
+        if not self._busy:
+            return False
         self._calls += 1
         task = self.place.world() if self.place else self.name
         return Random(f"busy {task} {self._calls}").random() < self._busy
