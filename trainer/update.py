@@ -1,7 +1,6 @@
 """The optimizer steps of SAGE: whole trajectories in, better LoRA weights out, on one device or on many."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,9 +38,8 @@ class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
     kl_to_engine: float  # estimated divergence of the engine that sampled: almost 0 where nothing is stale
     kl_to_start: float  # estimated divergence from where the run began
     tokens: int  # sampled ones that were learned from
-    read: int  # all tokens that were read for it
+    read_tokens: int  # these and what stood between them
     samples: int
-    seconds: float
 
 
 class Scorer(nn.Module):
@@ -79,7 +77,6 @@ class Learner:
         Every process is given the same rollouts. Raises InvalidError where a gradient is not finite; the weights
         are then as before that step.
         """
-        began = time.perf_counter()
         items = items_of(advised)
         if not items:
             self.rounds += 1
@@ -99,9 +96,8 @@ class Learner:
             kl_to_engine=from_engine / tokens,
             kl_to_start=from_start / watched,
             tokens=int(tokens),
-            read=sum(len(item.sample.ids) for item in items),
+            read_tokens=sum(len(item.sample.ids) for item in items),
             samples=len(items),
-            seconds=time.perf_counter() - began,
         )
 
     def _parts(self, items: Sequence[Item]) -> list[Part]:
