@@ -24,7 +24,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     location: str | None  # where a redirect leads
     media_type: str
-    charset: str | None
+    content_type: str
     body: bytes
 
 
@@ -76,11 +76,12 @@ class Exchange:
             request = await pinned(request)
         response = await self._client.send(request, stream=True, follow_redirects=False)
         try:
+            content_type = response.headers.get("content-type", "")
             return _Answer(
                 status=response.status_code,
                 location=response.headers["location"] if response.has_redirect_location else None,
-                media_type=response.headers.get("content-type", "").partition(";")[0].strip().lower(),
-                charset=response.charset_encoding,
+                media_type=content_type.partition(";")[0].strip().lower(),
+                content_type=content_type,
                 body=await _body(response),
             )
         finally:
@@ -127,8 +128,9 @@ def _short(answer: _Answer) -> str:
 
 
 def _charset(answer: _Answer) -> str:
+    told = httpx.Response(200, headers={"content-type": answer.content_type}).charset_encoding
     try:
-        return codecs.lookup(answer.charset or "utf-8").name
+        return codecs.lookup(told or "utf-8").name
     except LookupError:
         return "utf-8"
 

@@ -1,8 +1,9 @@
 """The words that belong to a project's APIs and not to one task: a skill may carry these. Pure."""
 
 from collections.abc import Iterator, Mapping
+from weakref import WeakKeyDictionary
 
-from app.apis.catalog import Catalog
+from app.apis.catalog import Catalog, Operation
 from app.records import Json
 
 _BOUNDS = (
@@ -15,22 +16,30 @@ _BOUNDS = (
     "maxItems",
     "maxLength",
 )
+_KNOWN: WeakKeyDictionary[Operation, frozenset[str]] = WeakKeyDictionary()
 
 
 def vocabulary(catalog: Catalog) -> frozenset[str]:
     """Lower-case names of apps, operations, arguments and fields, and the values that their schemas spell out."""
-    return frozenset(word.lower() for word in _words(catalog))
+    apps = catalog.apps.values()
+    operations = (operation for app in apps for operation in app.operations.values())
+    return frozenset(app.name.lower() for app in apps).union(*map(_of_operation, operations))
 
 
-def _words(catalog: Catalog) -> Iterator[str]:
-    for app in catalog.apps.values():
-        yield app.name
-        for operation in app.operations.values():
-            yield operation.name
-            yield from _of_schema(operation.returns)
-            for parameter in operation.parameters:
-                yield from (parameter.name, parameter.wire_name)
-                yield from _of_schema(parameter.schema)
+def _of_operation(operation: Operation) -> frozenset[str]:
+    """Computed once: a rollout's drafts are checked against the same hundred operations."""
+    words = _KNOWN.get(operation)
+    if words is None:
+        words = _KNOWN[operation] = frozenset(word.lower() for word in _words(operation))
+    return words
+
+
+def _words(operation: Operation) -> Iterator[str]:
+    yield operation.name
+    yield from _of_schema(operation.returns)
+    for parameter in operation.parameters:
+        yield from (parameter.name, parameter.wire_name)
+        yield from _of_schema(parameter.schema)
 
 
 def _of_schema(schema: Json) -> Iterator[str]:
