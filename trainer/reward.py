@@ -74,6 +74,8 @@ def rewards(chain: Sequence[Link], rule: RewardRule = "skill", *, name_only: boo
 
 
 def _named(trajectory: Trajectory) -> frozenset[UUID]:
+    if not trajectory.offered:
+        return frozenset()
     called: set[str] = set()
     defined: set[str] = set()
     for turn in trajectory.turns:
