@@ -55,7 +55,8 @@ class HotSwap:
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Raises AdapterError where the adapter cannot be served, and what the engine raises."""
         for _ in range(_TRIES):
-            await self.load(model)
+            if model not in self._loaded:
+                await self.load(model)
             try:
                 return await self._engine.complete(prompt_ids, model=model, sampling=sampling)
             except EngineRefusalError as error:
@@ -71,17 +72,14 @@ class HotSwap:
 
         Raises AdapterError for weights that are missing or refused, EngineError where a server is down or full.
         """
-        if model == BASE or model in self._loaded:
+        if model == BASE:
             return
         async with self._loading:
-            if model in self._loaded:
-                return
             path = self._directory / model
             if not (path / "adapter_config.json").is_file():
                 raise AdapterError(f"there is no adapter in {path}: put it back, or activate another release")
             await self._load(model, path)
             self._loaded.add(model)
-            log.info("an adapter is loaded", model=model)
 
     async def _load(self, model: str, path: Path) -> None:
         """Adapters nobody needs make room, one after the other, and only where a server has none."""

@@ -105,6 +105,9 @@ async def test_what_another_process_unloaded_is_loaded_again(swap: HotSwap, engi
     before = await ask(swap, "a")
     await engine.unload_adapter("a")
     assert await ask(swap, "a") == before
+    await engine.unload_adapter("a")
+    await swap.load("a")
+    assert await engine.loaded() == ["base", "a"]
 
 
 async def test_a_server_that_was_restarted_gets_its_adapter_back(

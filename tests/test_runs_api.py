@@ -218,3 +218,14 @@ async def test_a_live_stream_tells_states_and_steps_as_they_come_also_those_take
         await finish(edge, run_id)
         await listener.until("done done")
         await asyncio.wait_for(listening, 5)
+
+
+async def test_the_stream_of_a_run_whose_project_was_deleted_ends(edge: Edge) -> None:
+    run_id = await train(edge)
+    listener = Listener()
+    async with served(edge) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
+        listening = asyncio.create_task(listener.listen(answer.aiter_lines()))
+        await listener.until("state queued")
+        assert (await client.delete("/v1/projects/demo")).status_code == 204
+        await asyncio.wait_for(listening, 5)
+    assert listener.heard == []
