@@ -1,0 +1,149 @@
+"""`sage export` against the real server: scored tasks become chats."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from app.agent.compact import Compact
+from app.agent.full import Full
+from app.db import models, tasks, trajectories
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.records import Offer, Stop, Task, Turn
+from tests.edge import Edge, open_edge
+from tests.rows import trajectory_of, turn_of
+from tests.sockets import served
+from trainer.chat_records import ChatRecord, read_records
+from trainer.export import Wanted, export
+from trainer.rest import Server
+
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "info": {"title": "Mail", "version": "1", "description": "letters of the house"},
+    "servers": [{"url": "http://127.0.0.1:9"}],
+    "paths": {"/mails": {"get": {"operationId": "list_mails", "responses": {"200": {"description": "all"}}}}},
+}
+
+
+class Shop:
+    """A server with tasks that have ended."""
+
+    def __init__(self, edge: Edge, url: str) -> None:
+        self.edge = edge
+        self.url = url
+        self.key = edge.client.headers["Authorization"].removeprefix("Bearer ")
+
+    async def task(
+        self,
+        *turns: Turn,
+        score: float | None = 1.0,
+        profile: str = "compact",
+        offered: tuple[Offer, ...] = (),
+        state: TaskState = TaskState.DONE,
+        project: models.Project | None = None,
+        **fields: Any,
+    ) -> None:
+        """One that was served."""
+        async with self.edge.sessions.begin() as session:
+            new = tasks.NewTask(**({"instruction": "tidy up"} | fields))
+            row = await tasks.submit(session, (project or self.edge.demo).id, new)
+            row.state, row.score, row.stop = state, score, Stop.COMPLETED
+            record = msgspec.structs.replace(trajectory_of(row, *turns, offered=offered), profile=profile)
+            await trajectories.save(session, row.project_id, record)
+
+    async def export(self, out: Path, *options: str, key: str | None = None) -> tuple[int | None, str, str]:
+        """Exit code, standard output, the last line of standard error."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "app.cli", "export", "--url", self.url, "--out", str(out), *options),
+            env={**os.environ, "KEY": key or self.key},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        said, error = await asyncio.wait_for(process.communicate(), 60)
+        return process.returncode, said.decode(), error.decode().strip().rpartition("\n")[2]
+
+
+@pytest.fixture
+async def shop(committed: Sessions, database_url: str) -> AsyncIterator[Shop]:
+    async with open_edge(committed, database_url) as edge, served(edge) as client:
+        yield Shop(edge, str(client.base_url))
+
+
+def answers(record: ChatRecord) -> list[str]:
+    return [message.content for message in record.messages if message.role == "assistant"]
+
+
+async def test_scored_tasks_become_chats_oldest_first(shop: Shop, tmp_path: Path) -> None:
+    skill = Offer(
+        skill_id=uuid4(), name="greet", version=1, signature="greet() -> int", source="", instruction="older"
+    )
+    look = msgspec.structs.replace(turn_of("look"), observation="three")
+    await shop.task(look, turn_of("end"), score=0.5, instruction="count", scenario="counting", offered=(skill,))
+    await shop.task(turn_of("won"))
+    await shop.task(turn_of("nobody knows"), score=None)
+    await shop.task(turn_of("cancelled"), state=TaskState.CANCELLED)
+    await shop.task()
+    code, said, error = await shop.export(tmp_path / "deep" / "out.jsonl")
+    assert code == 0, error
+    assert said == f"{tmp_path}/deep/out.jsonl: 2 tasks\nleft out 1: it ended before its first turn\n"
+    first, second = read_records(tmp_path / "deep" / "out.jsonl")
+    task = Task(uuid4(), "count")
+    assert first.opening == tuple(Compact().opening(task, [skill], {}))
+    assert [message.content for message in first.messages[1:]] == ["look", "three", "end"]
+    assert (first.about["score"], first.about["scenario"], first.about["project"]) == (0.5, "counting", "demo")
+    assert first.about["offered"] == ["greet"]
+    assert answers(second) == ["won"]
+
+
+async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, tmp_path: Path) -> None:
+    added = await shop.edge.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
+    assert added.is_success, added.text
+    await shop.task(turn_of("won"), profile="full", instruction="count")
+    await shop.task(turn_of("odd"), profile="gone")
+    _, said, _ = await shop.export(tmp_path / "out.jsonl")
+    assert said.endswith("left out 1: its prompt profile is not known here\n")
+    (record,) = read_records(tmp_path / "out.jsonl")
+    assert "- mail: letters of the house" in record.messages[0].content
+    assert "- supervisor: " in record.messages[0].content
+    assert record.messages[0].content.startswith(Full().opening(Task(uuid4(), ""), (), {})[0].content[:200])
+
+
+async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_path: Path) -> None:
+    other = await shop.edge.project("other")
+    for score in (0.2, 0.8, 0.9):
+        await shop.task(turn_of(f"scored {score}"), score=score, project=other)
+    await shop.task(turn_of("elsewhere"))
+
+    async def written(*options: str) -> list[str]:
+        await shop.export(tmp_path / "out.jsonl", *options)
+        return [answer for record in read_records(tmp_path / "out.jsonl") for answer in answers(record)]
+
+    assert await written("--project", "other", "--min-score", "0.5") == ["scored 0.8", "scored 0.9"]
+    assert await written("--project", "other", "--limit", "1") == ["scored 0.9"]
+    assert await written("--project", "demo", "--since", "2020-01-01") == ["elsewhere"]
+    _, said, _ = await shop.export(tmp_path / "none.jsonl", "--until", "2020-01-01")
+    assert said == f"{tmp_path}/none.jsonl: 0 tasks\n"
+
+
+async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
+    for number in range(5):
+        await shop.task(turn_of(f"{number}"))
+    heard: list[None] = []
+    with Server(shop.url, shop.key) as server:
+        found = await asyncio.to_thread(export, server, Wanted(), lambda: heard.append(None), page=2)
+    assert [answers(record) for record in found.records] == [["0"], ["1"], ["2"], ["3"], ["4"]]
+    assert len(heard) == 5
+
+
+async def test_a_refused_key_is_told_and_writes_nothing(shop: Shop, tmp_path: Path) -> None:
+    code, _, error = await shop.export(tmp_path / "out.jsonl", key="sage_bad")
+    assert code == 1
+    assert error.startswith("Error: UnauthorizedError")
+    assert os.listdir(tmp_path) == []
