@@ -12,7 +12,7 @@ import pytest
 
 from app.db import models, releases, runs, schedules
 from app.db.models import RunState
-from app.db.session import Sessions
+from app.db.session import Sessions, open_database
 from app.queue import open_broker, ring
 from app.run_settings import RunSettings
 from app.settings import Settings
@@ -40,6 +40,18 @@ class Hall:
         self._workers: list[asyncio.subprocess.Process] = []
 
     async def worker(self) -> asyncio.subprocess.Process:
+        [worker] = await self.workers(1)
+        return worker
+
+    async def workers(self, count: int) -> list[asyncio.subprocess.Process]:
+        """As many as that run, and no more."""
+        alive = [worker for worker in self._workers if worker.returncode is None]
+        for worker in alive[count:]:
+            await self._end(worker)
+        self._workers = alive[:count] + [await self._start() for _ in range(count - len(alive))]
+        return self._workers
+
+    async def _start(self) -> asyncio.subprocess.Process:
         arguments = (
             *WORKER,
             "--queues",
@@ -50,11 +62,15 @@ class Hall:
             "--without-gossip",
         )
         with (self.directory / "worker.log").open("ab") as output:
-            worker = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 sys.executable, *arguments, env=self._env, stdout=output, stderr=output
             )
-        self._workers.append(worker)
-        return worker
+
+    async def _end(self, worker: asyncio.subprocess.Process) -> None:
+        born = descendants(worker.pid)
+        worker.kill()
+        await worker.wait()
+        await gone(born)
 
     async def queue(
         self, data: str = "", *, steps: int = 4, project: UUID | None = None, tell: bool = True
@@ -90,20 +106,23 @@ class Hall:
         ]
 
     async def close(self) -> None:
-        born = set[int]()
         for worker in self._workers:
             if worker.returncode is None:
-                born |= descendants(worker.pid)
-                worker.kill()
-                await worker.wait()
-        await gone(born)
+                await self._end(worker)
+
+
+@pytest.fixture(scope="module")
+async def opened(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
+    async with open_database(database_url) as database:
+        hall = Hall(database.sessions, database_url, tmp_path_factory.mktemp("hall"))
+        yield hall
+        await hall.close()
 
 
 @pytest.fixture
-async def hall(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[Hall]:
-    opened = Hall(committed, database_url, tmp_path)
-    yield opened
-    await opened.close()
+async def hall(opened: Hall, committed: Sessions) -> Hall:  # noqa: ARG001  it empties the tables afterwards
+    """Workers outlive a test, unless it kills them: each takes a second to start."""
+    return opened
 
 
 async def test_a_run_is_carried_out_by_a_process_of_its_own_and_leaves_its_steps(hall: Hall) -> None:
@@ -140,6 +159,16 @@ async def test_a_run_that_fails_says_why_and_what_serves_stays(hall: Hall) -> No
     async with hall.sessions() as session:
         run = await runs.get(session, ids["invalid"])
         assert (await releases.active(session, run.project_id)).number == 1
+
+
+async def test_a_failed_run_that_is_retried_runs_again(hall: Hall) -> None:
+    await hall.worker()
+    run_id = await hall.queue("invalid")
+    await hall.end_of(run_id)
+    async with hall.sessions.begin() as session:
+        run = await runs.retry(session, run_id)
+        run.settings = {**run.settings, "data": ""}
+    assert (await hall.end_of(run_id)).failure is None
 
 
 async def test_a_run_whose_process_is_killed_begins_again_and_ends_once(hall: Hall) -> None:
@@ -185,23 +214,26 @@ async def test_a_worker_that_is_told_to_stop_hands_its_run_to_the_next_without_c
     assert (run.attempt, run.owner) == (0, None)
 
 
-async def test_a_lost_message_costs_a_delay(hall: Hall) -> None:
-    run_id = await hall.queue()
+async def test_what_the_broker_loses_costs_a_delay(hall: Hall) -> None:
+    await hall.worker()
+    first = await hall.queue(steps=15)
+    await hall.under_way(first)
+    second = await hall.queue(steps=1)
+    for message in (hall.directory / "broker" / "messages").iterdir():
+        message.unlink()
+    assert [(await hall.end_of(run_id)).attempt for run_id in (first, second)] == [1, 1]
+
+
+async def test_a_worker_that_starts_finds_runs_nobody_rang_for(hall: Hall) -> None:
+    await hall.workers(0)
+    run_id = await hall.queue(tell=False, steps=1)
     shutil.rmtree(hall.directory / "broker")
     await hall.worker()
     assert (await hall.end_of(run_id)).state is RunState.DONE
 
 
-async def test_a_worker_survives_the_loss_of_its_brokers_folders(hall: Hall) -> None:
-    await hall.worker()
-    await hall.end_of(await hall.queue())
-    shutil.rmtree(hall.directory / "broker")
-    assert (await hall.end_of(await hall.queue(tell=False))).state is RunState.DONE
-
-
 async def test_a_cancelled_run_ends_within_seconds_even_where_it_does_not_listen(hall: Hall) -> None:
-    await hall.worker()
-    await hall.worker()
+    await hall.workers(2)
     kind, deaf = await hall.queue(steps=600), await hall.queue("deaf")
     await hall.under_way(kind)
     await hall.see(deaf, lambda run: run.step == 2)
@@ -218,8 +250,7 @@ async def test_two_workers_carry_every_run_out_once_and_one_project_at_a_time(ha
     async with hall.sessions.begin() as session:
         projects = [(await project_row(session)).id for _ in range(2)]
     ids = [await hall.queue(steps=2, project=project) for project in projects for _ in range(2)]
-    await hall.worker()
-    await hall.worker()
+    await hall.workers(2)
     ended = [await hall.end_of(run_id) for run_id in ids]
     assert [(run.state, run.attempt) for run in ended] == [(RunState.DONE, 1)] * 4
     assert all(len(hall.notes(run_id)) == 2 for run_id in ids)
@@ -227,16 +258,6 @@ async def test_two_workers_carry_every_run_out_once_and_one_project_at_a_time(ha
         assert first.finished_at is not None
         assert second.started_at is not None
         assert second.started_at >= first.finished_at
-
-
-async def test_a_failed_run_can_be_retried(hall: Hall) -> None:
-    await hall.worker()
-    run_id = await hall.queue("invalid")
-    await hall.end_of(run_id)
-    async with hall.sessions.begin() as session:
-        run = await runs.retry(session, run_id)
-        run.settings = {**run.settings, "data": ""}
-    assert (await hall.end_of(run_id)).state is RunState.DONE
 
 
 async def test_the_worker_fires_schedules(hall: Hall) -> None:

@@ -32,7 +32,7 @@ def attend(run_id: UUID, settings: Settings, command: Sequence[str], stopping: C
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     arguments = [*command, str(run_id), "--owner", owner, "--worker", str(os.getpid())]
     try:
-        if asyncio.run(_waits(run_id, settings)):
+        if not stopping() and asyncio.run(_waits(run_id, settings)):
             with _output(run_id, settings) as output:
                 code = _see_through(arguments, output, stopping)
             if code:

@@ -75,7 +75,10 @@ class Heartbeat:
             kept = time.monotonic()
             while not self._ended.is_set():
                 try:
-                    await self._beat(database.sessions)
+                    async with asyncio.timeout(
+                        self._held.lease_seconds / 2
+                    ):  # a database may also just not answer
+                        await self._beat(database.sessions)
                     kept = time.monotonic()
                 except (DBAPIError, OSError) as error:
                     log.warning("the lease cannot be kept", cause=str(error).partition("\n")[0])
@@ -84,19 +87,21 @@ class Heartbeat:
                 await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._held.lease_seconds / 4))
 
     async def _beat(self, sessions: Sessions) -> None:
-        held = self._held
+        held, stopping, cancelled = self._held, self._asked_to_stop, False
         if held.worker and os.getppid() != held.worker:
             self._exit(LOST, "the worker is gone")
         try:
             async with sessions.begin() as session:
-                if self._asked_to_stop:
+                if stopping:
                     await runs.hand_back(session, held.run_id, held.owner)
-                elif await runs.extend(session, held.run_id, held.owner, held.lease_seconds):
-                    await self._end_cancelled(sessions)
+                else:
+                    cancelled = await runs.extend(session, held.run_id, held.owner, held.lease_seconds)
         except ConflictError as lost:
             self._exit(LOST, str(lost))
-        if self._asked_to_stop:
+        if stopping:
             self._exit(HANDED_BACK, "asked to stop")
+        if cancelled:
+            await self._end_cancelled(sessions)
 
     async def _end_cancelled(self, sessions: Sessions) -> None:
         """First kindly; then, where the main thread does not come to it, by force."""
