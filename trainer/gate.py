@@ -8,6 +8,7 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from app.db import evaluations, models, releases
 from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
 from app.db.session import Sessions
+from app.errors import EngineRefusalError
 from app.records import Json
 from app.run_settings import RunSettings
 from trainer.decide import Decision, Rules, decide
@@ -97,8 +99,17 @@ async def hold(
     if not candidate.settings.promote:
         return await gate.wait(evidence | {"next": f"the run was asked not to promote it: {gate.by_hand}"})
     if servers is not None:
-        await servers.load_adapter(release.model, examiner.adapters / release.model)
+        await _load_ahead(servers, examiner.adapters / release.model)
     return await gate.activate(evidence)
+
+
+async def _load_ahead(servers: AdapterEngine, adapter: Path) -> None:
+    """A server that is full says so: the app makes room, and loads it, when the release becomes active."""
+    try:
+        await servers.load_adapter(adapter.name, adapter)
+    except EngineRefusalError as refusal:
+        if refusal.code != HTTPStatus.CONFLICT:
+            raise
 
 
 @dataclass(frozen=True)

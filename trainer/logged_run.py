@@ -13,7 +13,7 @@ from trainer.logged.faults import BaseModel
 from trainer.logged.snapshot import read_once
 from trainer.logged.steps import in_steps
 from trainer.lora import Published, publish
-from trainer.step_metrics import of_experience, of_update, tell
+from trainer.step_metrics import of_experience, of_update, told
 from trainer.update import Learner
 
 
@@ -37,8 +37,7 @@ async def run_logged(
     for index in range(checkpoints.restore(learner) + 1, len(dealt) + 1):
         metrics = _step(learner, dealt[index - 1]) | {"kept_fraction": logged.kept.fraction}
         checkpoints.save(learner, index)
-        tell(index, metrics)
-        await progress.step(index, len(dealt), metrics)
+        await progress.step(index, len(dealt), told(index, metrics))
     adapters = job.deployment.data_dir.absolute() / "adapters"
     return Learned(publish(learner.model, adapters), msgspec.to_builtins(logged.kept))
 

@@ -53,11 +53,13 @@ def of_update(figures: StepFigures | None, seconds: float) -> dict[str, Json]:
     return {**msgspec.to_builtins(figures), **speed}
 
 
-def tell(index: int, metrics: dict[str, Json]) -> None:
-    """Into the log, loudly where something is wrong."""
-    for warning in warnings_of(metrics):
+def told(index: int, metrics: dict[str, Json]) -> dict[str, Json]:
+    """The metrics with what they warn of, written to the log: loudly where something is wrong."""
+    warnings = warnings_of(metrics)
+    for warning in warnings:
         log.warning(warning, step=index)
     log.info("step", step=index, **metrics)
+    return {**metrics, "warnings": warnings} if warnings else metrics
 
 
 def warnings_of(metrics: dict[str, Json]) -> list[str]:

@@ -29,7 +29,7 @@ from trainer.lora import Published, publish, with_lora
 from trainer.model import load_model, pick_device
 from trainer.practise import Done, Practiser
 from trainer.sft_run import run_sft
-from trainer.step_metrics import tell
+from trainer.step_metrics import told
 from trainer.update import Learner
 
 
@@ -78,8 +78,7 @@ async def _practise(job: Job, progress: Progress, learner: Learner) -> Published
     async with open_ground(settings.environment, settings.retrieval, job.deployment) as ground:
 
         async def report(done: Done) -> None:
-            tell(done.index, done.metrics)
-            await progress.step(done.index, settings.steps, done.metrics)
+            await progress.step(done.index, settings.steps, told(done.index, done.metrics))
 
         practiser = Practiser(
             replace(ground.agent, temperature=1.0),
