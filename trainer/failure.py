@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.errors import AppError
+from app.errors import AppError, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")  # torch and safetensors tell it in text
@@ -17,12 +17,13 @@ def failure_of(error: BaseException, directory: Path) -> str:
     >>> failure_of(ValueError("odd"), Path("runs/7"))
     'ValueError: odd (a defect: the whole story is at the end of runs/7/log)'
     """
-    for cause in _chain(error):
-        if _is_full(cause):
-            return f"DiskFullError: no space is left for {_place(cause, directory)}: make some, then retry the run"
-    first = next(_chain(error))
-    said = f"{type(first).__name__}: {' '.join(str(first).split())}"[:_LONGEST]
-    if isinstance(first, AppError | OSError):
+    chain = list(_chain(error))
+    said = f"{type(chain[0]).__name__}: {' '.join(str(chain[0]).split())}"[:_LONGEST]
+    if isinstance(chain[0], AppError):
+        return said
+    for cause in filter(_is_full, chain):
+        return f"{StorageError.__name__}: no space is left for {_place(cause, directory)}: make some, then retry"
+    if isinstance(chain[0], OSError):
         return said
     return f"{said} (a defect: the whole story is at the end of {directory / 'log'})"
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -149,7 +148,8 @@ def _stop_if(cancelled: bool) -> None:
 
 async def _train(job: Job, progress: Progress) -> Result:
     """Imported only now: torch takes seconds, and where it is missing the run is to say so."""
-    carry_out: CarryOut = import_module("trainer.train").carry_out
+    from trainer.train import carry_out  # noqa: PLC0415
+
     return await carry_out(job, progress)
 
 

@@ -1,0 +1,143 @@
+"""Releases: proposed by training, activated or rejected, and which one serves. Adapters and exams beside them."""
+
+import asyncio
+
+import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import adapters, evaluations, models, releases, runs
+from app.db.evaluations import NewEvaluation
+from app.db.models import ReleaseState
+from app.db.session import Sessions
+from app.errors import ConflictError, NotFoundError
+from app.run_settings import RunSettings
+from tests.rows import project_row
+
+
+async def candidate(session: AsyncSession, model: str = "f00d") -> models.Release:
+    return await releases.propose(session, (await project_row(session)).id, model)
+
+
+async def test_a_candidate_has_the_next_number_and_does_not_serve(session: AsyncSession) -> None:
+    release = await candidate(session)
+    assert (release.number, release.state, release.model) == (2, ReleaseState.CANDIDATE, "f00d")
+    assert (await releases.propose(session, release.project_id, "cafe")).number == 3
+    assert (await releases.active(session, release.project_id)).number == 1
+
+
+async def test_a_run_that_proposes_again_gets_its_candidate_back(session: AsyncSession) -> None:
+    project = await project_row(session)
+    run = await runs.create(session, project.id, RunSettings())
+    first = await releases.propose(session, project.id, "f00d", run.id)
+    assert (await releases.propose(session, project.id, "f00d", run.id)).id == first.id
+    assert (await releases.propose(session, project.id, "cafe", run.id)).number == first.number + 1
+
+
+async def test_activating_retires_the_one_that_served_and_rolling_back_is_the_same(session: AsyncSession) -> None:
+    release = await candidate(session)
+    first = await releases.active(session, release.project_id)
+    assert first.activated_at is not None
+    now = await releases.activate(session, release.id)
+    assert (now.state, (await releases.get(session, first.id)).state) == (
+        ReleaseState.ACTIVE,
+        ReleaseState.RETIRED,
+    )
+    assert now.activated_at is not None
+    assert now.activated_at > first.activated_at
+    assert (await releases.activate(session, release.id)).activated_at == now.activated_at, "again changes nothing"
+    await releases.activate(session, first.id)
+    assert (await releases.active(session, release.project_id)).id == first.id
+    assert (await releases.get(session, release.id)).state is ReleaseState.RETIRED
+
+
+async def test_a_rejected_release_serves_only_if_someone_insists(session: AsyncSession) -> None:
+    release = await candidate(session)
+    rejected = await releases.reject(session, release.id, {"sgc": -3.0})
+    assert (rejected.state, rejected.evidence) == (ReleaseState.REJECTED, {"sgc": -3.0})
+    with pytest.raises(ConflictError, match="release 2 was rejected by the gate"):
+        await releases.activate(session, release.id)
+    assert (await releases.active(session, release.project_id)).number == 1
+    assert (await releases.activate(session, release.id, rejected_too=True)).state is ReleaseState.ACTIVE
+
+
+async def test_only_a_candidate_can_be_rejected(session: AsyncSession) -> None:
+    release = await candidate(session)
+    await releases.activate(session, release.id)
+    with pytest.raises(ConflictError, match="release 2 is active: it cannot be rejected"):
+        await releases.reject(session, release.id, {})
+
+
+async def test_evidence_stays_with_the_release(session: AsyncSession) -> None:
+    release = await candidate(session)
+    await releases.note(session, release.id, {"sgc": 9.0})
+    assert (await releases.activate(session, release.id)).evidence == {"sgc": 9.0}
+
+
+async def test_releases_proposed_and_activated_at_once_leave_one_active(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        project = await project_row(session)
+
+    async def propose_and_activate(model: str) -> int:
+        async with committed.begin() as session:
+            release = await releases.propose(session, project.id, model)
+        async with committed.begin() as session:
+            return (await releases.activate(session, release.id)).number
+
+    numbers = await asyncio.gather(*(propose_and_activate(f"model {each}") for each in range(6)))
+    assert sorted(numbers) == [2, 3, 4, 5, 6, 7]
+    async with committed() as session:
+        states = [each.state for each in await releases.of_project(session, project.id)]
+        assert states.count(ReleaseState.ACTIVE) == 1
+        assert states.count(ReleaseState.RETIRED) == 6
+
+
+async def test_who_serves_hears_of_a_release_when_it_is_committed(committed: Sessions, database_url: str) -> None:
+    plain = database_url.replace("+psycopg", "")
+    async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
+        await listener.execute(f"LISTEN {releases.CHANNEL}")
+        async with committed.begin() as session:
+            release = await candidate(session)
+            assert [notice async for notice in listener.notifies(timeout=0.1)] == []
+        async with committed.begin() as session:
+            await releases.activate(session, release.id)
+        heard = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=2)]
+    assert str(release.id) in heard
+
+
+async def test_an_unknown_release_or_project_is_named(session: AsyncSession) -> None:
+    release = await candidate(session)
+    for unknown in (
+        releases.activate(session, release.project_id),
+        releases.reject(session, release.project_id, {}),
+        releases.propose(session, release.id, "f00d"),
+    ):
+        with pytest.raises(NotFoundError, match="has the id"):
+            await unknown
+
+
+async def test_the_same_adapter_twice_is_one_row(session: AsyncSession) -> None:
+    await adapters.put(session, "f00d", base="seed", rank=16)
+    again = await adapters.put(session, "f00d", base="seed", rank=16)
+    assert (again.hash, again.base, again.rank) == ("f00d", "seed", 16)
+    with pytest.raises(NotFoundError, match="cafe"):
+        await adapters.get(session, "cafe")
+
+
+async def test_exams_are_found_by_run_and_by_release(session: AsyncSession) -> None:
+    release = await candidate(session)
+    run = await runs.create(session, release.project_id, RunSettings())
+    settings, figures = {"scenarios": 60}, {"sgc": 90.5}
+    for model in ("base", "f00d"):
+        new = NewEvaluation(
+            model=model,
+            environment="office",
+            settings=settings,
+            figures=figures,
+            run_id=run.id,
+            release_id=release.id,
+        )
+        await evaluations.add(session, release.project_id, new)
+    found = await evaluations.of_run(session, run.id)
+    assert [each.model for each in found] == ["base", "f00d"]
+    assert [each.figures for each in await evaluations.of_release(session, release.id)] == [figures] * 2

@@ -1,0 +1,278 @@
+"""Training runs in the database: who gets which, who may write, and what becomes of those that are lost."""
+
+import asyncio
+from collections import Counter
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, run_queue, runs
+from app.db.clock import from_now
+from app.db.models import RunState
+from app.db.session import Sessions
+from app.errors import ConflictError, NotFoundError
+from app.run_settings import RunKind, RunSettings, read_settings
+from tests.rows import LEASE, project_row
+
+EXPIRED = -1.0  # a lease that is over when it begins
+SFT = RunSettings(kind=RunKind.SFT, steps=7)
+
+
+async def queued(session: AsyncSession, project_id: UUID | None = None) -> models.TrainingRun:
+    return await runs.create(session, project_id or (await project_row(session)).id, SFT)
+
+
+async def held(session: AsyncSession, lease_seconds: float = LEASE) -> models.TrainingRun:
+    run = await queued(session)
+    claimed = await runs.claim(session, "me", lease_seconds, run.id)
+    assert claimed is not None
+    return claimed
+
+
+async def test_a_run_waits_with_the_settings_it_was_given(session: AsyncSession) -> None:
+    run = await queued(session)
+    assert (run.state, run.kind, run.attempt, run.step, run.steps) == (RunState.QUEUED, RunKind.SFT, 0, 0, 0)
+    assert read_settings(run.settings) == SFT
+    with pytest.raises(NotFoundError):
+        await runs.get(session, run.id, uuid4())
+
+
+async def test_the_oldest_run_is_claimed_first_and_one_per_project(session: AsyncSession) -> None:
+    first = await queued(session)
+    second = await queued(session, first.project_id)
+    third = await queued(session)
+    claimed = [await runs.claim(session, "me", LEASE) for _ in range(3)]
+    assert [run.id if run else None for run in claimed] == [first.id, third.id, None]
+    assert await runs.claim(session, "me", LEASE, second.id) is None
+    await runs.finish(session, first.id, "me", RunState.DONE)
+    next_one = await runs.claim(session, "me", LEASE)
+    assert next_one is not None
+    assert (next_one.id, next_one.state, next_one.attempt) == (second.id, RunState.RUNNING, 1)
+
+
+async def test_of_many_processes_one_gets_a_run_and_one_trains_a_project(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        projects = [(await project_row(session)).id for _ in range(3)]
+        for project_id in projects * 2:
+            await queued(session, project_id)
+
+    async def claim(number: int) -> UUID | None:
+        async with committed.begin() as session:
+            run = await runs.claim(session, f"process {number}", LEASE)
+            return run.project_id if run else None
+
+    claimed = await asyncio.gather(*map(claim, range(12)))
+    assert all(count == 1 for project, count in Counter(claimed).items() if project)
+    while (project := await claim(99)) is not None:
+        claimed.append(project)
+    assert {project for project in claimed if project} == set(projects)
+
+
+async def test_two_runs_of_a_project_claimed_by_name_at_once_do_not_both_begin(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        first = await queued(session)
+        second = await queued(session, first.project_id)
+    async with committed() as one, committed() as other:
+        assert await runs.claim(one, "one", LEASE, first.id) is not None
+        waiting = asyncio.create_task(runs.claim(other, "other", LEASE, second.id))
+        await asyncio.sleep(0.1)
+        await one.commit()
+        assert await waiting is None
+        await other.commit()
+    async with committed() as session:
+        assert (await runs.get(session, second.id)).state is RunState.QUEUED
+
+
+async def test_steps_are_kept_in_order_and_give_the_progress(session: AsyncSession) -> None:
+    run = await held(session)
+    for index in (1, 2, 3):
+        assert not await runs.append_step(session, run.id, "me", index, {"reward": index}, total=5)
+    assert [(step.index, step.metrics) for step in await runs.steps(session, run.id, after=1)] == [
+        (2, {"reward": 2}),
+        (3, {"reward": 3}),
+    ]
+    again = await runs.get(session, run.id)
+    assert (again.step, again.steps) == (3, 5)
+
+
+async def test_a_further_attempt_takes_back_the_steps_after_its_checkpoint(session: AsyncSession) -> None:
+    run = await held(session)
+    for index in (1, 2, 3):
+        await runs.append_step(session, run.id, "me", index, {"attempt": 1})
+    await runs.append_step(session, run.id, "me", 2, {"attempt": 2})
+    kept = [(step.index, step.metrics["attempt"]) for step in await runs.steps(session, run.id)]
+    assert kept == [(1, 1), (2, 2)]
+
+
+async def test_metrics_that_json_cannot_say_are_kept_as_nothing(session: AsyncSession) -> None:
+    run = await held(session)
+    await runs.append_step(session, run.id, "me", 1, {"grad_norm": float("nan"), "reward": 0.5})
+    [step] = await runs.steps(session, run.id)
+    assert step.metrics == {"grad_norm": None, "reward": 0.5}
+
+
+async def test_a_process_that_lost_its_run_can_write_nothing(session: AsyncSession) -> None:
+    run = await held(session, EXPIRED)
+    assert await run_queue.requeue_expired(session) == [run.id]
+    await runs.claim(session, "another", LEASE)
+    for attempt in (
+        runs.extend(session, run.id, "me", LEASE),
+        runs.hold(session, run.id, "me"),
+        runs.append_step(session, run.id, "me", 1, {}),
+    ):
+        with pytest.raises(ConflictError, match="no longer held by me"):
+            await attempt
+    assert not await runs.finish(session, run.id, "me", RunState.DONE)
+    assert not await runs.hand_back(session, run.id, "me")
+    assert await runs.steps(session, run.id) == []
+    assert await runs.extend(session, run.id, "another", LEASE) is False
+
+
+async def test_a_held_run_cannot_be_taken_up_before_the_transaction_ends(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        run = await held(session, EXPIRED)
+    async with committed() as mine:
+        await runs.hold(mine, run.id, "me")
+        async with committed.begin() as other:
+            taken = asyncio.create_task(run_queue.requeue_expired(other))
+            await asyncio.sleep(0.1)
+            assert not taken.done()
+            await mine.commit()
+            assert await taken == [run.id]
+
+
+async def test_a_run_ends_once_with_its_result(session: AsyncSession) -> None:
+    run = await held(session)
+    assert await runs.finish(session, run.id, "me", RunState.DONE, result={"adapter": "f00d"})
+    assert not await runs.finish(session, run.id, "me", RunState.FAILED, failure="late")
+    ended = await runs.get(session, run.id)
+    assert (ended.state, ended.result, ended.failure) == (RunState.DONE, {"adapter": "f00d"}, None)
+    assert (ended.owner, ended.lease_until) == (None, None)
+    assert ended.finished_at is not None
+
+
+@pytest.mark.parametrize("state", [RunState.QUEUED, RunState.RUNNING])
+async def test_a_run_cannot_end_in_a_state_that_is_no_end(session: AsyncSession, state: RunState) -> None:
+    run = await held(session)
+    with pytest.raises(ValueError, match="cannot end as"):
+        await runs.finish(session, run.id, "me", state)
+
+
+async def test_a_waiting_run_is_cancelled_at_once_and_a_running_one_is_flagged(session: AsyncSession) -> None:
+    running = await held(session)
+    waiting = await queued(session, running.project_id)
+    assert (await runs.request_cancel(session, waiting.id)).state is RunState.CANCELLED
+    assert (await runs.request_cancel(session, running.id)).state is RunState.RUNNING
+    assert await runs.extend(session, running.id, "me", LEASE) is True
+    assert await runs.append_step(session, running.id, "me", 1, {}) is True
+    await runs.finish(session, running.id, "me", RunState.CANCELLED)
+    assert (await runs.request_cancel(session, running.id)).state is RunState.CANCELLED
+    done = await held(session)
+    await runs.finish(session, done.id, "me", RunState.DONE)
+    with pytest.raises(ConflictError, match="is done already"):
+        await runs.request_cancel(session, done.id)
+
+
+async def test_only_what_failed_or_was_cancelled_can_be_retried(session: AsyncSession) -> None:
+    run = await held(session)
+    with pytest.raises(ConflictError, match="is running: only one that failed or was cancelled"):
+        await runs.retry(session, run.id)
+    await runs.finish(session, run.id, "me", RunState.FAILED, failure="InvalidError: no data")
+    again = await runs.retry(session, run.id)
+    assert (again.state, again.attempt, again.failure, again.finished_at) == (RunState.QUEUED, 0, None, None)
+    await runs.request_cancel(session, run.id)
+    again = await runs.retry(session, run.id)
+    assert (again.state, again.cancel_requested) == (RunState.QUEUED, False)
+
+
+async def test_handing_back_does_not_count_as_an_attempt(session: AsyncSession) -> None:
+    run = await held(session)
+    assert await runs.hand_back(session, run.id, "me")
+    waiting = await runs.get(session, run.id)
+    assert (waiting.state, waiting.attempt, waiting.owner) == (RunState.QUEUED, 0, None)
+    await runs.claim(session, "me", LEASE)
+    await runs.request_cancel(session, run.id)
+    assert await runs.hand_back(session, run.id, "me")
+    assert (await runs.get(session, run.id)).state is RunState.CANCELLED
+
+
+async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSession) -> None:
+    run = await held(session, EXPIRED)
+    for attempt in range(2, run_queue.MAX_ATTEMPTS + 1):
+        assert await run_queue.requeue_expired(session) == [run.id]
+        again = await runs.claim(session, "me", EXPIRED)
+        assert again is not None
+        assert again.attempt == attempt
+    assert await run_queue.requeue_expired(session) == []
+    lost = await runs.get(session, run.id)
+    assert lost.state is RunState.FAILED
+    assert lost.failure is not None
+    assert lost.failure.startswith("RunLostError: the process of this run was lost 3 times")
+
+
+async def test_a_lost_run_that_was_to_be_cancelled_is_cancelled(session: AsyncSession) -> None:
+    run = await held(session, EXPIRED)
+    await runs.request_cancel(session, run.id)
+    assert await run_queue.requeue_expired(session) == []
+    assert (await runs.get(session, run.id)).state is RunState.CANCELLED
+
+
+async def test_only_the_owner_that_is_known_dead_loses_its_lease(session: AsyncSession) -> None:
+    run = await held(session)
+    await run_queue.expire(session, run.id, "another")
+    assert await run_queue.requeue_expired(session) == []
+    await run_queue.expire(session, run.id, "me")
+    assert await run_queue.requeue_expired(session) == [run.id]
+
+
+async def test_the_bell_rings_for_what_can_begin_and_more_and_more_seldom(session: AsyncSession) -> None:
+    first = await queued(session)
+    await queued(session, first.project_id)
+    other = await queued(session)
+    assert set(await run_queue.to_ring(session)) == {first.id, other.id}
+    assert await run_queue.to_ring(session) == []
+    await runs.claim(session, "me", LEASE, other.id)
+    for rings, seconds, due in ((1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True), (30, 299, False)):
+        await _as_if_rung(session, first, rings, seconds)
+        assert (await run_queue.to_ring(session) == [first.id]) is due, (rings, seconds)
+    await runs.claim(session, "me", LEASE, first.id)
+    await runs.hand_back(session, first.id, "me")
+    assert first.id in await run_queue.to_ring(session), "one that waits anew is told of at once"
+
+
+async def test_listings_are_newest_first_by_pages_and_states(session: AsyncSession) -> None:
+    project_id = (await project_row(session)).id
+    ids = [(await queued(session, project_id)).id for _ in range(3)]
+    await queued(session)
+    page = await runs.page(session, project_id, limit=2)
+    rest = await runs.page(session, project_id, limit=2, cursor=page.cursor)
+    assert [run.id for run in (*page.items, *rest.items)] == ids[::-1]
+    assert rest.cursor is None
+    await runs.claim(session, "me", LEASE, ids[1])
+    assert [run.id for run in (await runs.page(session, project_id, state=RunState.RUNNING)).items] == [ids[1]]
+
+
+async def test_who_follows_a_run_hears_of_each_change(committed: Sessions, database_url: str) -> None:
+    plain = database_url.replace("+psycopg", "")
+    async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
+        await listener.execute(f"LISTEN {runs.CHANNEL}")
+        async with committed.begin() as session:
+            run = await queued(session)
+        for change in (
+            lambda session: runs.claim(session, "me", LEASE),
+            lambda session: runs.append_step(session, run.id, "me", 1, {}),
+            lambda session: runs.finish(session, run.id, "me", RunState.DONE),
+        ):
+            async with committed.begin() as session:
+                await change(session)
+        heard = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=4)]
+    assert heard == [str(run.id)] * 4
+
+
+async def _as_if_rung(session: AsyncSession, run: models.TrainingRun, rings: int, seconds: float) -> None:
+    """The last time so many seconds ago."""
+    rung = update(models.TrainingRun).where(models.TrainingRun.id == run.id)
+    await session.execute(rung.values(rings=rings, rung_at=from_now(-seconds)))

@@ -1,0 +1,197 @@
+"""Schedules: when they fire, that they fire once, and what they wait for."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import leases, models, runs, schedules
+from app.db.clock import from_now
+from app.db.models import RunState, TaskState
+from app.db.schedules import NewSchedule
+from app.db.session import Sessions
+from app.errors import InvalidError, NotFoundError
+from app.run_settings import RunKind, RunSettings, read_settings
+from tests.rows import LEASE, project_row, task_row
+
+SETTINGS = RunSettings(kind=RunKind.LOGGED, steps=3)
+DAILY = NewSchedule(every_hours=24, settings=SETTINGS)
+
+
+async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> None:
+    for _ in range(count):
+        await task_row(session, project_id)
+        task = await leases.claim(session, "me", LEASE)
+        assert task is not None
+        await leases.finish(session, task.id, "me", leases.Outcome(state=TaskState.DONE, score=1.0))
+
+
+async def overdue(session: AsyncSession, schedule: models.Schedule, hours: float = 1) -> None:
+    """As if its time had come so long ago."""
+    mine = update(models.Schedule).where(models.Schedule.id == schedule.id)
+    await session.execute(mine.values(next_at=from_now(-hours * 3600)))
+
+
+async def end_runs(session: AsyncSession) -> None:
+    await session.execute(update(models.TrainingRun).values(state=RunState.DONE))
+
+
+async def test_a_schedule_fires_when_its_time_has_come_and_not_again_before_the_next(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    schedule = await schedules.put(session, project.id, DAILY)
+    assert await schedules.tick(session) == []
+    await overdue(session, schedule, hours=1)
+    [run_id] = await schedules.tick(session)
+    run = await runs.get(session, run_id)
+    assert (run.project_id, run.schedule_id, run.state) == (project.id, schedule.id, RunState.QUEUED)
+    assert read_settings(run.settings) == SETTINGS
+    await end_runs(session)
+    assert await schedules.tick(session) == []
+    fired = await schedules.get(session, project.id)
+    assert fired.next_at is not None
+    assert timedelta(hours=22.9) < fired.next_at - datetime.now(UTC) < timedelta(hours=23.1)
+
+
+async def test_what_was_missed_is_made_up_for_by_one_run(session: AsyncSession) -> None:
+    schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
+    await overdue(session, schedule, hours=24 * 30)
+    assert len(await schedules.tick(session)) == 1
+    await end_runs(session)
+    assert await schedules.tick(session) == []
+
+
+async def test_a_schedule_fires_after_so_many_further_scored_tasks(session: AsyncSession) -> None:
+    project, other = await project_row(session), await project_row(session)
+    await schedules.put(session, project.id, NewSchedule(every_scored_tasks=3))
+    await scored_tasks(session, other.id, 3)
+    await scored_tasks(session, project.id, 2)
+    await task_row(session, project.id)
+    assert await schedules.tick(session) == [], "neither another project's tasks nor unscored ones count"
+    await scored_tasks(session, project.id, 1)
+    assert len(await schedules.tick(session)) == 1
+    await end_runs(session)
+    await scored_tasks(session, project.id, 2)
+    assert await schedules.tick(session) == []
+    await scored_tasks(session, project.id, 1)
+    assert len(await schedules.tick(session)) == 1
+
+
+async def test_of_hours_and_tasks_whichever_comes_first_fires_and_both_begin_anew(session: AsyncSession) -> None:
+    project = await project_row(session)
+    await schedules.put(session, project.id, NewSchedule(every_hours=2, every_scored_tasks=2))
+    await scored_tasks(session, project.id, 2)
+    assert len(await schedules.tick(session)) == 1
+    fired = await schedules.get(session, project.id)
+    assert (fired.scored_seen, fired.rev) == (2, 1)
+    assert fired.next_at is not None
+    assert fired.fired_at is not None
+    assert fired.next_at - fired.fired_at == timedelta(hours=2)
+
+
+async def test_a_schedule_waits_for_the_end_of_its_last_run(session: AsyncSession) -> None:
+    schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
+    await overdue(session, schedule)
+    [run_id] = await schedules.tick(session)
+    for _ in range(2):
+        await overdue(session, schedule)
+        assert await schedules.tick(session) == []
+        await runs.claim(session, "me", LEASE, run_id)
+    await runs.finish(session, run_id, "me", RunState.FAILED, failure="InvalidError: no data")
+    assert len(await schedules.tick(session)) == 1
+
+
+async def test_a_schedule_that_is_switched_off_does_not_fire(session: AsyncSession) -> None:
+    project = await project_row(session)
+    schedule = await schedules.put(session, project.id, NewSchedule(every_hours=1, enabled=False))
+    await overdue(session, schedule)
+    assert await schedules.tick(session) == []
+
+
+async def test_of_three_tickers_one_fires_each_time(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        made = [await schedules.put(session, (await project_row(session)).id, DAILY) for _ in range(4)]
+
+    async def tick() -> list[UUID]:
+        async with committed.begin() as session:
+            return await schedules.tick(session)
+
+    for fires in range(1, 6):
+        async with committed.begin() as session:
+            await end_runs(session)
+            for schedule in made:
+                await overdue(session, schedule)
+        fired = [run_id for each in await asyncio.gather(tick(), tick(), tick()) for run_id in each]
+        assert len(fired) == len(set(fired)) == 4
+        async with committed() as session:
+            assert await session.scalar(select(func.count()).select_from(models.TrainingRun)) == 4 * fires
+
+
+async def test_a_ticker_that_dies_before_its_commit_has_not_fired(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
+        await overdue(session, schedule)
+    async with committed() as dying:
+        assert len(await schedules.tick(dying)) == 1
+        await dying.rollback()
+    async with committed.begin() as session:
+        assert len(await schedules.tick(session)) == 1
+
+
+async def test_a_schedule_that_is_edited_keeps_its_time_unless_the_pace_changes(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await schedules.put(session, project.id, DAILY)
+    at = first.next_at
+    again = await schedules.put(session, project.id, NewSchedule(every_hours=24, every_scored_tasks=5))
+    assert (again.id, again.next_at, again.every_scored_tasks) == (first.id, at, 5)
+    quicker = await schedules.put(session, project.id, NewSchedule(every_hours=1))
+    assert quicker.next_at is not None
+    assert at is not None
+    assert quicker.next_at < at
+    assert (quicker.every_hours, quicker.every_scored_tasks) == (1, None)
+
+
+async def test_a_schedule_edited_while_another_process_ticks_is_not_fired_by_that(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
+        await overdue(session, schedule)
+    async with committed() as editing, committed.begin() as ticking:
+        await schedules.put(editing, schedule.project_id, NewSchedule(every_hours=24, enabled=False))
+        ticked = asyncio.create_task(schedules.tick(ticking))
+        await asyncio.sleep(0.1)
+        await editing.commit()
+        assert await ticked == []
+
+
+async def test_a_removed_schedule_leaves_its_runs(session: AsyncSession) -> None:
+    project = await project_row(session)
+    schedule = await schedules.put(session, project.id, DAILY)
+    await overdue(session, schedule)
+    [run_id] = await schedules.tick(session)
+    await schedules.remove(session, project.id)
+    assert (await runs.get(session, run_id)).schedule_id is None
+    for gone in (schedules.get(session, project.id), schedules.remove(session, project.id)):
+        with pytest.raises(NotFoundError, match="no schedule"):
+            await gone
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        NewSchedule(),
+        NewSchedule(every_hours=0),
+        NewSchedule(every_hours=-1),
+        NewSchedule(every_hours=float("nan")),
+        NewSchedule(every_hours=1e9),
+        NewSchedule(every_scored_tasks=0),
+        NewSchedule(every_hours=1, every_scored_tasks=-5),
+    ],
+)
+async def test_a_pace_that_is_none_is_refused(session: AsyncSession, odd: NewSchedule) -> None:
+    project = await project_row(session)
+    with pytest.raises(InvalidError, match=r"every_hours|every_scored_tasks"):
+        await schedules.put(session, project.id, odd)
