@@ -9,8 +9,10 @@ import pytest
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.host import ForkedSandbox
 from trainer.environment import Scenario
+from trainer.environments.office.demonstrations import Stage, demonstrate
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.expert import Faults
 from trainer.environments.office.scenarios import site_of
 from trainer.environments.office.split import templates_of
 from trainer.seed_policy.bootstrap import prepare
@@ -27,9 +29,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 
 
 @pytest.fixture(scope="module")
-async def classroom(tokenizer: ChatTokenizer) -> AsyncIterator[Classroom]:
+async def classroom_sandbox() -> AsyncIterator[ForkedSandbox]:
     async with ForkedSandbox() as sandbox:
-        yield Classroom(tokenizer, sandbox)
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def classroom(tokenizer: ChatTokenizer, classroom_sandbox: ForkedSandbox) -> Classroom:
+    return Classroom(tokenizer, classroom_sandbox)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +127,19 @@ def test_skills_that_do_not_fit_are_never_those_of_held_out_templates() -> None:
         seen |= {offer.name for offer in distractors(chosen.tasks[0].instruction, site_of(chosen), rng, count=3)}
     assert len(seen) > 40
     assert seen <= taught
+
+
+async def test_a_habit_that_was_asked_for_is_shown_in_every_task(
+    classroom_sandbox: ForkedSandbox, tokenizer: ChatTokenizer
+) -> None:
+    stage = Stage(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=classroom_sandbox)
+    ignoring = await demonstrate(stage, scenarios(3), Faults(ignore=1.0), seed=1)
+    inline = await demonstrate(stage, scenarios(3), Faults(inline=1.0), seed=1)
+    assert [len(each.trajectory.offered) for each in ignoring] == [0, 1, 1] * 3
+    assert not any(list(each.trajectory.used()) for each in ignoring)
+    assert all(each.verdict.success for each in [*ignoring, *inline])
+    assert not any("def " in turn.text for each in inline for turn in each.trajectory.turns)
+    assert not any(each.trajectory.offered for each in inline)
 
 
 def test_samples_survive_the_disk(kept: Kept, tmp_path: Path) -> None:

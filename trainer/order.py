@@ -47,7 +47,7 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""  # of the endpoint
     at_once: int = 8  # scenarios
     timeout: float = 120.0  # seconds per answer
-    patience: float = 120.0  # seconds for which an endpoint that is overloaded or away is asked again
+    patience: float = 360.0  # seconds for which an endpoint that is overloaded, slow or away is asked again
 
 
 async def deliver(

@@ -68,7 +68,7 @@ async def run_sft(
         base=job.deployment.model_dir,
         start=start,
         directory=job.directory,
-        adapters=job.deployment.data_dir / "adapters",
+        adapters=job.deployment.data_dir.absolute() / "adapters",
     )
     before = time.perf_counter()
 
@@ -129,9 +129,8 @@ async def learn(lesson: Lesson, device: torch.device, report: Report) -> Publish
     and whatever `report` raises to stop it.
     """
     settings = lesson.settings
-    torch.manual_seed(settings.seed)  # a new adapter begins at random weights
     base = load_model(lesson.base, device)
-    policy = with_lora(base, settings.lora_rank, settings.lora_alpha, lesson.start)
+    policy = with_lora(base, settings.lora_rank, settings.lora_alpha, lesson.start, seed=settings.seed)
     if settings.gradient_checkpointing:
         base.activation_checkpointing_enable()
     model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it

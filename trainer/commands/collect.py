@@ -11,6 +11,8 @@ from tqdm import tqdm
 from app.errors import SettingError
 from app.settings import Settings
 
+_TIMEOUTS = 3  # for so many times its time-out an endpoint that does not answer is asked again
+
 
 @click.command()
 @click.option("--expert", metavar="URL", default="", help="an OpenAI-compatible chat endpoint")
@@ -42,7 +44,13 @@ from app.settings import Settings
     show_default=True,
     help="successes of scenarios whose first two tasks succeeded, or all",
 )
-@click.option("--max-tokens", type=click.IntRange(0), default=1500, show_default=True, help="per turn; 0: any")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(0),
+    default=1500,
+    show_default=True,
+    help="per turn; 0 leaves it to the endpoint",
+)
 @click.option("--profile", default="", help="the prompt profile of the policy to teach  [SAGE_MODEL's]")
 @click.option("--at-once", type=click.IntRange(1), default=8, show_default=True, help="scenarios in flight")
 @click.option("--timeout", type=click.FloatRange(1), default=120.0, show_default=True, help="seconds per answer")
@@ -59,7 +67,10 @@ def collect(out: Path, api_key_env: str | None, scripted: bool, **given: Any) ->
 
     faults = Faults(**{name: given.pop(name) for name in Faults.__struct_fields__})
     _check(scripted, given, flawless=faults == Faults())
-    effort = Effort(key=_key(api_key_env), at_once=given.pop("at_once"), timeout=given.pop("timeout"))
+    timeout = given.pop("timeout")
+    effort = Effort(
+        key=_key(api_key_env), at_once=given.pop("at_once"), timeout=timeout, patience=_TIMEOUTS * timeout
+    )
     temperatures = (0.0,) if scripted else given.pop("temperatures")
     order = Order(**{**given, "temperatures": temperatures, "faults": faults})
     with tqdm(total=order.scenarios, desc="collect", unit="scenario") as bar:
