@@ -1,0 +1,114 @@
+"""What is compared, and how often each is tried. Pure.
+
+Every condition gets the same: as many steps, rollouts and trials of its learning rate, chosen on the validation
+templates with the first seed. The exams of one seed are the same for all conditions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from app.agent.limits import RolloutLimits
+from app.run_settings import Retrieval, RunKind, RunSettings
+from trainer.environments.office.expert import Faults
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table that is trained."""
+
+    name: str
+    seeds: int
+    settings: RunSettings = RunSettings(kind=RunKind.ROLLOUT)
+    sft: bool = True  # begin at the supervised start; False: at the base model
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One training run of a condition."""
+
+    condition: str
+    seed: int
+    lr: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.condition}-{self.seed}-{self.lr:g}"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole experiment. Two plans that differ share no results."""
+
+    environment: str = "office?busy=0.1"
+    limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=130)
+    demonstrated: int = 100  # scenarios that the expert shows for the supervised start
+    faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.45)
+    sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=60, lr=1e-3, micro_batch_tokens=4096)
+    steps: int = 16
+    pairs: int = 6
+    group: int = 8
+    lrs: tuple[float, ...] = (5e-4, 1e-3)
+    validate_every: int = 4  # steps; the best of these is kept
+    validation: int = 40  # scenarios
+    exam: int = 100  # scenarios of the test templates, for each seed
+    seeds: int = 5  # of the main rows
+    ablation_seeds: int = 3
+
+    @property
+    def conditions(self) -> dict[str, Condition]:
+        return {each.name: each for each in self._conditions()}
+
+    def _conditions(self) -> Iterator[Condition]:
+        main, few = self.seeds, self.ablation_seeds
+        yield Condition(name="sft_grpo", seeds=main, settings=self._settings(skills=False, reward="outcome"))
+        yield Condition(name="sage", seeds=main, settings=self._settings())
+        yield Condition(name="sage_outcome", seeds=main, settings=self._settings(reward="outcome"))
+        yield Condition(name="sage_chain", seeds=main, settings=self._settings(reward="chain"))
+        yield Condition(name="sage_no_sft", seeds=few, settings=self._settings(), sft=False)
+        for mode in RETRIEVALS:
+            yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(retrieval=mode))
+        yield Condition(name="chain_3", seeds=few, settings=self._settings(chain=3))
+
+    def _settings(self, **changes: object) -> RunSettings:
+        common: dict[str, object] = {
+            "kind": RunKind.ROLLOUT,
+            "steps": self.steps,
+            "pairs": self.pairs,
+            "group": self.group,
+            "micro_batch_tokens": 4096,
+        }
+        return msgspec.convert(common | changes, RunSettings)
+
+    def settings(self, trial: Trial) -> RunSettings:
+        own = self.conditions[trial.condition].settings
+        return msgspec.structs.replace(own, seed=trial.seed, lr=trial.lr)
+
+
+RETRIEVALS: tuple[Retrieval, ...] = ("query_ngram", "query_embedding", "skill_embedding")
+"""Beside retrieval by scenario, which is how `sage` finds skills."""
+
+
+def searches(plan: Plan) -> list[Trial]:
+    """The trials that choose each condition's learning rate."""
+    return [Trial(name, 0, lr) for name in plan.conditions for lr in plan.lrs]
+
+
+def repeats(plan: Plan, lrs: dict[str, float]) -> list[Trial]:
+    """The other seeds, seed by seed, with the learning rate chosen for each condition."""
+    return [
+        Trial(name, seed, lrs[name])
+        for seed in range(1, plan.seeds)
+        for name, condition in plan.conditions.items()
+        if seed < condition.seeds
+    ]
+
+
+def agree(work: Path, plan: Plan) -> str | None:
+    """None if `work` is new or was begun with this plan; otherwise what differs."""
+    path = work / "plan.json"
+    if not path.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
+        return None
+    begun, now = msgspec.json.decode(path.read_bytes()), msgspec.to_builtins(plan)
+    other = [f"{name}={begun.get(name)}" for name in now if begun.get(name) != now[name]]
+    return ", ".join(other) or None
