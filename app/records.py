@@ -116,6 +116,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""  # more about the stop, such as the call in doubt
     offered: tuple[Offer, ...] = ()
     seconds: float = 0.0
+    temperature: float = 0.0  # it was sampled at; 0: greedily
 
     @property
     def generated_tokens(self) -> int:

@@ -38,7 +38,8 @@ class Office:
     project: models.Project
 
     def desk(self, engine: Engine, limits: RolloutLimits | None = None) -> Desk:
-        agent = Agent(engine, self.tokenizer, Compact(), self.sandbox, limits or RolloutLimits())
+        limits = limits or RolloutLimits()
+        agent = Agent(engine, self.tokenizer, Compact(), self.sandbox, limits, temperature=1.0)
         library = Library(self.sessions, mode="query_ngram")
         return Desk(self.sessions, agent, library, self.client, Settings())
 

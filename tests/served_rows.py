@@ -53,7 +53,9 @@ class Served:
         await self.rollout(row, self.turn(uses=uses), used)
         return row
 
-    async def rollout(self, row: models.Task, turn: Turn, offered: tuple[models.Skill, ...] = ()) -> Trajectory:
+    async def rollout(
+        self, row: models.Task, turn: Turn, offered: tuple[models.Skill, ...] = (), temperature: float = 1.0
+    ) -> Trajectory:
         """Store it as the task's, in place of a former one."""
         plain = trajectory_of(row, turn, offered=tuple(map(offer_of, offered)))
         trajectory = msgspec.structs.replace(
@@ -61,6 +63,7 @@ class Served:
             task=msgspec.structs.replace(plain.task, scenario=row.scenario),
             policy=Policy(release=row.release_id),
             stop=row.stop or Stop.COMPLETED,
+            temperature=temperature,
         )
         await trajectories.save(self.session, self.project.id, trajectory)
         return trajectory

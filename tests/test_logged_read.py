@@ -260,6 +260,14 @@ async def test_the_best_of_what_was_served_is_chosen_however_stale_it_is(shop: S
     assert len((await best(shop)).trajectories) == 3
 
 
+async def test_what_was_sampled_at_another_temperature_than_1_is_only_imitated(shop: Served) -> None:
+    for score in (1.0, 0.0):
+        await shop.rollout(await shop.task(score), shop.turn(), temperature=0.0)
+    with pytest.raises(InvalidError, match=r"2 not_sampled\): .*SAGE_TEMPERATURE=1"):
+        await read(shop)
+    assert len((await best(shop)).trajectories) == 1
+
+
 async def test_without_a_success_there_is_nothing_to_imitate(shop: Served) -> None:
     await shop.task(0.9)
     await shop.task(1.0, stop=Stop.NO_CODE)

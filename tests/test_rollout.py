@@ -187,13 +187,13 @@ async def test_an_engine_that_fails_is_an_error_not_a_trajectory(bench: Bench) -
 
 async def test_sampling_follows_the_seed_and_the_turn(bench: Bench) -> None:
     answers = (block("x = 1"), block(DONE))
-    await bench.run(*answers, origin=Origin(seed=7))
+    trajectory = await bench.run(*answers, origin=Origin(seed=7))
     first = [sampling.seed for sampling in bench.engine.samplings]
     await bench.run(*answers, origin=Origin(seed=7))
     assert first == [sampling.seed for sampling in bench.engine.samplings]
     await bench.run(*answers, origin=Origin(seed=8))
     assert len({*first, *(sampling.seed for sampling in bench.engine.samplings)}) == 4
-    assert bench.engine.samplings[0].temperature == 0.7
+    assert bench.engine.samplings[0].temperature == trajectory.temperature == 0.7
     assert bench.engine.samplings[0].stop_token_ids == bench.tokenizer.stop_ids
 
 

@@ -78,6 +78,7 @@ async def run_rollout(
         detail=detail,
         offered=tuple(offers),
         seconds=time.monotonic() - started,
+        temperature=agent.temperature,
     )
 
 

@@ -38,6 +38,7 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: UUID
     policy: Policy
     profile: str
+    temperature: float  # of sampling; 0: greedy
     stop: Stop
     detail: str
     answer: Json
@@ -76,6 +77,7 @@ def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
         task_id=trajectory.task.id,
         policy=trajectory.policy,
         profile=trajectory.profile,
+        temperature=trajectory.temperature,
         stop=trajectory.stop,
         detail=trajectory.detail,
         answer=trajectory.answer,

@@ -18,6 +18,8 @@ from trainer.logged.groups import compare
 from trainer.logged.served import Drop, Kept, Served, tally
 from trainer.logged.window import read_window
 
+_SAMPLED = 1.0  # engines report logprobs as they are at this temperature, whatever they sample at
+
 
 class Logged(msgspec.Struct, frozen=True):
     """What a run of kind `logged` learns from."""
@@ -39,7 +41,7 @@ async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSett
     Raises InvalidError that says what is missing where nothing is left to learn from.
     """
     window = await read_window(session, project_id, settings, base)
-    tasks = _without_stale(window.served, settings.max_staleness)
+    tasks = [_judged(task, settings.max_staleness) for task in window.served]
     totals = earned(tasks, window.makers, settings.reward, name_only=settings.name_only_use)
     compared = compare(tasks, totals, window.families)
     grouped = [(served, rewarded.group) for served, rewarded in compared.kept]
@@ -50,7 +52,8 @@ async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSett
 async def read_best(
     session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel, *, count: int = 4
 ) -> Best:
-    """The `count` best successes of each family, with skills and without. Staleness is no fault in an example.
+    """The `count` best successes of each family, with skills and without. In an example neither staleness nor
+    sampling at another temperature is a fault.
 
     Raises InvalidError that says what is missing where nothing succeeded.
     """
@@ -60,6 +63,10 @@ async def read_best(
     return Best([served.trajectory for served, _ in chosen.kept], kept)
 
 
-def _without_stale(tasks: list[Served], limit: int) -> list[Served]:
-    """Too stale is a fault like others: what the task did still counts for those whose skills it used."""
-    return [msgspec.structs.replace(task, fault=Drop.STALE) if task.staleness > limit else task for task in tasks]
+def _judged(task: Served, limit: int) -> Served:
+    """What is no fault in an example. What the task did still counts for those whose skills it used."""
+    if task.staleness > limit:
+        return msgspec.structs.replace(task, fault=Drop.STALE)
+    if task.fault is None and task.trajectory.temperature != _SAMPLED:
+        return msgspec.structs.replace(task, fault=Drop.NOT_SAMPLED)
+    return task

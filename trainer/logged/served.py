@@ -25,6 +25,7 @@ class Drop(StrEnum):
     REWRITTEN = "rewritten"  # the chat template rewrote what went before: it is no single sequence
     EMPTY = "empty"  # the policy sampled nothing
     BAD_LOGPROBS = "bad_logprobs"  # not finite
+    NOT_SAMPLED = "not_sampled"  # not at temperature 1: the logprobs are not of how it was sampled
     ALONE = "alone"  # nothing to compare it with
     EVEN = "even"  # all of its group earned the same
     WEAK = "weak"  # it did not succeed, so there is nothing to imitate
@@ -41,6 +42,7 @@ _ADVICE = {
     Drop.REWRITTEN: "serve with a chat template that keeps earlier turns as they were",
     Drop.EMPTY: "look at the trajectories: the model answered nothing",
     Drop.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
+    Drop.NOT_SAMPLED: "at temperature 0 the policy tries nothing new: serve with SAGE_TEMPERATURE=1",
     Drop.ALONE: "serve several tasks of one kind, or give them the same `scenario`",
     Drop.EVEN: "wait for tasks that succeed as well as fail; at temperature 0 equal tasks go alike",
     Drop.CUT_OFF: "raise SAGE_MAX_TURN_TOKENS, so that answers come to their end",
