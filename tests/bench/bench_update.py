@@ -6,9 +6,9 @@
 The samples are one step of rollouts of the seed policy: whole multi-turn trajectories with the engine's logprobs.
 Of them both sides get those whose advantage is not zero. Both start from one LoRA adapter (rank 16, all linear
 layers, float32), take the same loss (token mean per trajectory, ratio to the engine's logprobs, clip 0.2, no
-penalty) and make one AdamW step of them. TRL pads the prompts of a batch on the left and the rest on the right, and
-masks observations with its tool mask, as it does with rollouts of its own; its micro-batch is `--rows` sequences,
-ours the same number of tokens, padding included. Gradient checkpointing is on for both or for none.
+penalty) and make one AdamW step of them. TRL pads the prompts of a batch on the left and the rest on the right,
+and masks observations with its tool mask, as it does with rollouts of its own; its micro-batch is `--rows`
+sequences, ours the same number of tokens, padding included. Gradient checkpointing is on for both or for none.
 Every run is a fresh process, ours and theirs in turns. tokens/s: tokens that are not padding, by the wall and by
 seconds of CPU. Peak: the process's high-water mark. The cosine is that of the two first gradients.
 """
@@ -133,9 +133,7 @@ def main() -> None:
         bench = Bench(Path(work), options, advised)
         print(f"{len(advised)} trajectories, {bench.tokens} tokens, {bench.width} wide where padded")
         print(f"cosine of the gradients: {bench.cosine():.6f}")
-        print(
-            "| threads | | tokens/s | tokens/s of CPU | peak MB | before the update, MB |\n|---|---|---|---|---|---|"
-        )
+        print("| threads | | tokens/s | of CPU | peak MB | MB before the update |\n|---|---|---|---|---|---|")
         for threads in options.threads:
             runs = [(bench.ours(threads), bench.trl(threads)) for _ in range(options.repeats)]
             report(bench.tokens, threads, [ours for ours, _ in runs], [trl for _, trl in runs])

@@ -1,0 +1,81 @@
+"""The fused LoRA layers: the numbers and gradients of PEFT's own, and none where PEFT does more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+
+from tests.tiny_model import make_model_dir
+from trainer.fused_lora import LoraLinear, fuse
+from trainer.model import load_model
+
+
+def policy(path: Path, **options: Any) -> PeftModel:
+    config = LoraConfig(r=4, lora_alpha=12, target_modules="all-linear", task_type="CAUSAL_LM", **options)
+    torch.manual_seed(5)
+    model = get_peft_model(load_model(path, torch.device("cpu")), config)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            nn.init.normal_(parameter, 0, 0.1)
+    return model.double()  # so that what is compared differs by rounding alone
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"))
+
+
+def gradients(model: PeftModel) -> tuple[Tensor, dict[str, Tensor]]:
+    ids = torch.randint(0, 250, (2, 9), generator=torch.Generator().manual_seed(2))
+    logits = model(input_ids=ids).logits
+    logits.log_softmax(-1)[..., 3].sum().backward()
+    return logits.detach(), {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+
+def test_logits_and_gradients_are_those_of_peft(path: Path) -> None:
+    expected, by_peft = gradients(policy(path))
+    found, by_us = gradients(fuse(policy(path)))
+    torch.testing.assert_close(found, expected)
+    assert by_us.keys() == by_peft.keys()
+    assert sum("lora_A" in name for name in by_us) == 21  # 7 linear layers in each of 3
+    for name, gradient in by_peft.items():
+        torch.testing.assert_close(by_us[name], gradient, msg=name)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_gradient_is_that_of_finite_differences(bias: bool) -> None:
+    torch.manual_seed(1)
+    x, weight, a, b = (torch.randn(shape, dtype=torch.float64) for shape in ((5, 4), (3, 4), (2, 4), (3, 2)))
+    shift = torch.randn(3, dtype=torch.float64) if bias else None
+
+    def value(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        y: Tensor = LoraLinear.apply(x, weight, shift, a, b, 1.7)
+        return y
+
+    inputs = [each.requires_grad_() for each in (x, a, b)]
+    assert torch.autograd.gradcheck(value, inputs)
+    expected = x @ weight.t() + 1.7 * x @ a.t() @ b.t() + (shift if shift is not None else 0)
+    torch.testing.assert_close(value(x, a, b), expected)
+
+
+def test_switched_off_it_is_the_base_model(path: Path) -> None:
+    model = fuse(policy(path))
+    ids = torch.arange(6)[None]
+    base = load_model(path, torch.device("cpu")).double()
+    with torch.no_grad(), model.disable_adapter():
+        torch.testing.assert_close(model(input_ids=ids).logits, base(ids).logits)
+    with torch.no_grad():
+        assert (model(input_ids=ids).logits - base(ids).logits).abs().max() > 0.01
+
+
+def test_a_layer_that_does_more_is_left_to_peft(path: Path) -> None:
+    for options in ({"lora_dropout": 0.1}, {"use_dora": True}):
+        model = fuse(policy(path, **options))
+        layers = [module for module in model.modules() if isinstance(module, Linear)]
+        assert not any("forward" in vars(layer) for layer in layers), options
+    assert all("forward" in vars(each) for each in fuse(policy(path)).modules() if isinstance(each, Linear))
