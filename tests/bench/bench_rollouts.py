@@ -1,94 +1,125 @@
 """What the agent loop costs: generated tokens per second through whole rollouts, beside bare generation.
 
-    python tests/bench/bench_rollouts.py [--model DIR] [--scenarios 32] [--at-once 32]
+    python tests/bench/bench_rollouts.py [--model DIR] [--pairs 8] [--at-once 64] [--repeats 3]
 
-Rollouts: held-out scenarios with their libraries, worlds in this process, the engine a process of its own.
-Bare: the very prompts of those rollouts again, as many at once, each for as many tokens as it had, from an engine
-started anew. The ratio is what sandbox, APIs, skills and this process leave of the engine's speed.
+Rollouts: groups of chains as training collects them, worlds in this process. Bare: the very requests of those
+rollouts again, as many at once, from an engine started anew; the same seeds give the same tokens. The ratio is
+what sandbox, APIs, skills and this process leave of the engine's speed. Both engines that a trainer can have
+are measured, its own child process and a model server behind HTTP. They take turns, so that a machine that
+changes its pace spoils no ratio.
 """
 
 import argparse
 import asyncio
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import torch
 
 from app.agent.compact import Compact
+from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.engine.client import HttpEngine
-from app.engine.protocol import Completion, Sampling
+from app.engine.protocol import Completion, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
+from app.run_settings import RunSettings
 from app.sandbox.host import ForkedSandbox
+from app.skills.memory import MemoryLibrary
 from trainer.collect import Practice
 from trainer.engine_process import engine_process
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.examine import examine
-from trainer.seed_policy.demonstrations import LIMITS
+from trainer.groups import Collector, draw_chains
+from trainer.local_engine import local_engine
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
-Asked = tuple[Sequence[int], int]  # a prompt, and how many tokens answered it
+CPU = torch.device("cpu")
+Asked = tuple[Sequence[int], Sampling]
+Opening = Callable[[Path], AbstractAsyncContextManager[Engine]]
 
 
 class Recording:
     """An engine that remembers what it was asked. Fulfils `Engine`."""
 
-    def __init__(self, inner: HttpEngine) -> None:
+    def __init__(self, inner: Engine) -> None:
         self._inner = inner
         self.asked: list[Asked] = []
+        self.tokens = 0
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         completion = await self._inner.complete(prompt_ids, model=model, sampling=sampling)
-        self.asked.append((prompt_ids, len(completion.ids)))
+        self.asked.append((prompt_ids, sampling))
+        self.tokens += len(completion.ids)
         return completion
 
 
-async def rollouts(options: argparse.Namespace) -> tuple[float, float, list[Asked]]:
-    """Seconds, those of them that this process computed, and what the engine was asked."""
-    environment = OfficeEnvironment()
-    scenarios = environment.scenarios("test", options.scenarios, 7)
+@asynccontextmanager
+async def own(model: Path) -> AsyncIterator[Engine]:
+    async with local_engine(model, CPU) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def http(model: Path) -> AsyncIterator[Engine]:
+    async with engine_process(model, CPU) as url, HttpEngine([url]) as engine:
+        yield engine
+
+
+async def rollouts(opening: Opening, options: argparse.Namespace, seed: int) -> tuple[float, float, list[Asked]]:
+    """Tokens per second, milliseconds of CPU of this process per turn, and what the engine was asked."""
+    settings, environment = RunSettings(pairs=options.pairs), OfficeEnvironment()
     tokenizer = ChatTokenizer.load(options.model)
-    async with (
-        engine_process(options.model, torch.device("cpu")) as url,
-        HttpEngine([url]) as inner,
-        ForkedSandbox() as sandbox,
-    ):
+    chains = draw_chains(environment, "train", settings, seed)
+    async with opening(options.model) as inner, ForkedSandbox() as sandbox:
         engine = Recording(inner)
-        practice = Practice(Agent(engine, tokenizer, Compact(), sandbox, LIMITS), environment)
+        agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
+        library = lambda: MemoryLibrary(mode="scenario")  # noqa: E731 - as training has it
+        collector = Collector(Practice(agent, environment), settings, library, options.at_once)
+        await inner.complete((5, 6, 7), model="base", sampling=Sampling(max_tokens=4))
         started, computed = time.perf_counter(), time.process_time()
-        await examine(practice, scenarios, library=True, at_once=options.at_once)
-        return time.perf_counter() - started, time.process_time() - computed, engine.asked
+        await collector.collect(chains, seed)
+        seconds, computed = time.perf_counter() - started, time.process_time() - computed
+        return engine.tokens / seconds, 1000 * computed / len(engine.asked), engine.asked
 
 
-async def bare(options: argparse.Namespace, asked: Sequence[Asked]) -> float:
+async def bare(opening: Opening, options: argparse.Namespace, asked: Sequence[Asked]) -> float:
+    """Tokens per second."""
     places = asyncio.Semaphore(options.at_once)
-    async with engine_process(options.model, torch.device("cpu")) as url, HttpEngine([url]) as engine:
+    async with opening(options.model) as engine:
 
-        async def one(prompt: Sequence[int], tokens: int) -> None:
+        async def one(prompt: Sequence[int], sampling: Sampling) -> int:
             async with places:
-                sampling = Sampling(max_tokens=tokens, temperature=0.0, seed=0)
-                await engine.complete(prompt, model="base", sampling=sampling)
+                return len((await engine.complete(prompt, model="base", sampling=sampling)).ids)
 
+        await engine.complete((5, 6, 7), model="base", sampling=Sampling(max_tokens=4))
         started = time.perf_counter()
-        await asyncio.gather(*(one(*each) for each in asked))
-        return time.perf_counter() - started
+        tokens = sum(await asyncio.gather(*(one(*each) for each in asked)))
+        return tokens / (time.perf_counter() - started)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, default=SEED_POLICY)
-    parser.add_argument("--scenarios", type=int, default=32)
-    parser.add_argument("--at-once", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    whole, computed, asked = asyncio.run(rollouts(options))
-    alone = asyncio.run(bare(options, asked))
-    tokens = sum(length for _, length in asked)
-    print(f"{3 * options.scenarios} tasks, {len(asked)} turns, {tokens} tokens, {options.at_once} at once")
-    print(f"rollouts: {tokens / whole:.0f} tokens/s, {3 * options.scenarios / whole:.1f} tasks/s")
-    print(f"of that, this process: {1000 * computed / len(asked):.1f} ms of CPU a turn")
-    print(f"bare generation: {tokens / alone:.0f} tokens/s")
-    print(f"ratio: {alone / whole:.2f}")
+    torch.set_num_threads(1)
+    ratios: dict[str, list[float]] = {"own": [], "http": []}
+    for seed in range(options.repeats):
+        for name, opening in (("own", own), ("http", http)):
+            whole, milliseconds, asked = asyncio.run(rollouts(opening, options, seed))
+            alone = asyncio.run(bare(opening, options, asked))
+            ratios[name].append(whole / alone)
+            print(
+                f"{name}: {len(asked)} turns, rollouts {whole:.0f} tokens/s ({milliseconds:.1f} ms of CPU a turn "
+                f"here), bare {alone:.0f} tokens/s, ratio {whole / alone:.2f}",
+                flush=True,
+            )
+    for name, found in ratios.items():
+        print(f"{name}: median {statistics.median(found):.2f}, from {min(found):.2f} to {max(found):.2f}")
 
 
 if __name__ == "__main__":
