@@ -11,17 +11,13 @@ import torch
 from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
 from app.engine.embedded.metrics import Metrics
-from app.engine.embedded.scheduler import Scheduler
+from app.engine.embedded.scheduler import SWITCH_SECONDS, Scheduler
 from app.engine.embedded.service import Service
 from app.engine.embedded.wire import CompletionRequest, LoadAdapter
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
 from trainer.engine_messages import Answer, Ask, Done, Forget, Load, Question, Refused, Sampled, Unload, write
 from trainer.engine_messages import read_question as read
-
-_SWITCH_SECONDS = 0.0005
-"""How long one thread may keep the other from running. A pass of a small model takes less than Python's 5 ms: a
-question that waits as long misses its place in the batch."""
 
 
 @click.command()
@@ -34,7 +30,7 @@ question that waits as long misses its place in the batch."""
 def main(fd: int, threads: int, **options: object) -> None:
     """Answer until the trainer closes its end."""
     torch.set_num_threads(threads)
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(_serve(socket.socket(fileno=fd), **options))  # type: ignore[arg-type]
 
 

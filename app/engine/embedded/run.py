@@ -1,6 +1,7 @@
 """All parts of the embedded engine put together, from a checked directory to a process that serves."""
 
 import socket
+import sys
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
 from app.engine.embedded.embeddings import Embeddings
 from app.engine.embedded.metrics import Metrics
-from app.engine.embedded.scheduler import Scheduler
+from app.engine.embedded.scheduler import SWITCH_SECONDS, Scheduler
 from app.engine.embedded.server import create_app
 from app.engine.embedded.service import Service
 from app.engine.tokenizer import ChatTokenizer
@@ -32,6 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 def serve(options: Options, tokenizer: ChatTokenizer, listener: socket.socket) -> bool:
     """Until a signal ends it. False where an error did. Raises ModelError where the model cannot be served."""
     torch.set_num_threads(options.threads)
+    sys.setswitchinterval(SWITCH_SECONDS)
     device = _device(options.device)
     model = load_model(options.model, device, getattr(torch, options.dtype))
     decoder = Decoder(model, options.max_batch)

@@ -20,6 +20,9 @@ from app.engine.embedded.sampling import draw
 _PREFILL = 2048  # prompt tokens between two steps of the others, about
 _TOGETHER = 512  # of them in one pass over several rows; a longer prompt has its own
 _PREFIX_ROOM = 256 * 2**20  # bytes
+SWITCH_SECONDS = 0.0005
+"""For `sys.setswitchinterval` in a process that holds a scheduler. Python's 5 ms are longer than a pass of a small
+model: whoever has a question for it would wait that long for every bit of it, and miss a place in the batch."""
 
 
 class Scheduler:
