@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from app.errors import StorageError
+from app.errors import ModelError, StorageError
 from trainer.batch import Batch
 from trainer.packing import PACKED, can_pack, register
 
@@ -23,8 +24,19 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def load_model(path: Path, device: torch.device) -> PreTrainedModel:
-    """A causal language model in float32, with attention over packed rows where its layers allow it."""
+    """A causal language model in float32, with attention over packed rows where its layers allow it.
+
+    Raises ModelError where the directory holds none.
+    """
     register()
+    try:
+        return _load(path, device)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise ModelError(f"the model in {path} cannot be loaded to train it: {said}") from error
+
+
+def _load(path: Path, device: torch.device) -> PreTrainedModel:
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(AutoConfig.from_pretrained(path)), None)
     attention = PACKED if can_pack(kind) else None  # None: what transformers thinks best
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

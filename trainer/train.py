@@ -6,19 +6,22 @@ sft:     sft_run    the best of what was served, or imported chats ────�
                                                                       all: ─► adapter ─► gate ─► release
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import torch
 
-from app.db import adapters, releases
+from app.db import adapters, models, releases
 from app.db.session import Sessions, open_database
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import Json
 from app.run_settings import RunKind
+from app.settings import Settings
 from trainer import gate
 from trainer.examiner import BASE, Examiner
 from trainer.ground import open_ground
@@ -100,11 +103,17 @@ def _learner(job: Job, start: Path | None, device: torch.device) -> Learner:
 
 
 async def _start(job: Job, sessions: Sessions) -> Path | None:
-    """The adapter to go on from; None for the base model."""
+    """The adapter to go on from; None for the base model. Raises InvalidError where it is for another base."""
     if job.settings.start == "base":
         return None
     async with sessions() as session:
         model = (await releases.active(session, job.project_id)).model
+        made = await session.get(models.Adapter, model)
+    if made is not None and made.base != job.deployment.model:
+        raise InvalidError(
+            f"the active release wears an adapter for the base model {made.base}, but {job.deployment.model} is "
+            f'served: set start="base" to begin anew, or SAGE_MODEL={made.base}'
+        )
     return None if model == BASE else _adapters(job) / model
 
 
@@ -112,8 +121,7 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
     async with sessions.begin() as session:
         await adapters.put(session, adapter.hash, base=job.deployment.model, rank=adapter.rank, run_id=job.id)
     candidate = gate.Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
-    urls = [url.strip() for url in job.deployment.engine_urls.split(",") if url.strip()]
-    async with HttpEngine(urls) as servers:
+    async with _servers(job.deployment) as servers:
         if not job.settings.environment or not job.settings.gate_scenarios:
             return await gate.hold(sessions, candidate, None, progress=progress, servers=servers)
         async with open_ground(job.settings.environment, job.settings.retrieval, job.deployment) as ground:
@@ -127,6 +135,17 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
             return await gate.hold(
                 sessions, candidate, examiner, progress=progress, servers=servers, directory=job.directory
             )
+
+
+@asynccontextmanager
+async def _servers(deployment: Settings) -> AsyncIterator[HttpEngine | None]:
+    """The model servers that this process knows of. None: they load the adapter when the release is activated."""
+    urls = [url.strip() for url in deployment.engine_urls.split(",") if url.strip()]
+    if not urls:
+        yield None
+        return
+    async with HttpEngine(urls) as servers:
+        yield servers
 
 
 def _adapters(job: Job) -> Path:

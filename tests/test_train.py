@@ -1,0 +1,80 @@
+"""Whole runs, from experience to gate: what do they leave, and what if they are interrupted?"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from app.db.models import ReleaseState
+from app.db.session import Sessions
+from app.settings import Settings
+from tests.tiny_model import make_model_dir
+from tests.whole_run import Hearer, Shop, interrupted
+from trainer.lora import check_adapter
+from trainer.train import carry_out
+
+LOGGED = {"kind": "logged", "steps": 3, "pairs": 1}
+SFT = {"kind": "sft", "steps": 3, "micro_batch_tokens": 128}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> Shop:
+    settings = Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
+    return await Shop.open(committed, settings)
+
+
+def chats(path: Path) -> str:
+    lines = [
+        {"messages": [{"role": "user", "content": f"do {n}"}, {"role": "assistant", "content": f"did {n}"}]}
+        for n in range(6)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_do(shop: Shop) -> None:
+    await shop.serve(1.0, 0.0, 0.5, scenarios=3)
+    await shop.serve(None, 1.0, scenarios=1)
+    job, hearer = await shop.job(**LOGGED), Hearer()
+    result = await carry_out(job, hearer)
+    assert (sorted(hearer.metrics), hearer.total) == ([1, 2, 3], 3)
+    assert {"outcome", "kept", "staleness", "grad_norm", "ratio_mean", "kl_to_start"} <= hearer.metrics[3].keys()
+    assert (result.kept["trajectories"], result.kept["dropped"]) == (10, {"unscored": 1})
+    [row] = await shop.adapters()
+    assert (row.hash, row.base, row.rank, row.run_id) == (result.adapter, shop.settings.model, 4, job.id)
+    assert check_adapter(shop.settings.data_dir / "adapters" / row.hash)
+    [release] = await shop.of_run(job)
+    assert (release.model, release.state, result.decision) == (row.hash, ReleaseState.CANDIDATE, "waiting")
+    assert release.evidence is not None
+    assert "name one" in release.evidence["next"]
+    assert (await shop.active()).number == 1
+
+
+async def test_a_supervised_run_learns_from_a_file(shop: Shop, tmp_path: Path) -> None:
+    job, hearer = await shop.job(**SFT, data=chats(tmp_path / "chats.jsonl")), Hearer()
+    result = await carry_out(job, hearer)
+    assert (sorted(hearer.metrics), result.kept["conversations"]) == ([1, 2, 3], 6)
+    assert [row.hash for row in await shop.adapters()] == [result.adapter]
+    [release] = await shop.of_run(job)
+    assert (release.id, release.model) == (result.release_id, result.adapter)
+
+
+@pytest.mark.parametrize(("settings", "left"), [(LOGGED, [3]), (SFT, [1, 2, 3])], ids=["logged", "sft"])
+async def test_a_run_that_was_interrupted_ends_with_the_adapter_of_one_that_was_not(
+    shop: Shop, settings: dict[str, Any], left: list[int]
+) -> None:
+    await shop.serve(1.0, 0.0, scenarios=3)
+    straight = await carry_out(await shop.job(**settings), Hearer())
+    job, again = await shop.job(**settings), Hearer()
+    await interrupted(job, at=2)
+    await shop.serve(1.0, 0.0)  # for the next run
+    assert (await carry_out(job, again)).adapter == straight.adapter
+    assert sorted(again.metrics) == left
