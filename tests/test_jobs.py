@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -83,7 +84,7 @@ class Hall:
         return run.id
 
     async def see(
-        self, run_id: UUID, fits: Callable[[models.TrainingRun], bool], seconds: float = 25
+        self, run_id: UUID, fits: Callable[[models.TrainingRun], bool], seconds: float = 60
     ) -> models.TrainingRun:
         """The run, once it fits."""
         async with asyncio.timeout(seconds):
@@ -197,6 +198,7 @@ async def test_a_killed_worker_takes_its_training_along_and_another_goes_on(hall
     await hall.under_way(run_id)
     process = next(pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid))
     worker.kill()
+    await worker.wait()
     await gone([process], seconds=2)
     await hall.worker()
     run = await hall.end_of(run_id)
@@ -212,6 +214,18 @@ async def test_a_worker_that_is_told_to_stop_hands_its_run_to_the_next_without_c
     assert await asyncio.wait_for(worker.wait(), 8) == 0
     run = await hall.see(run_id, lambda run: run.state == RunState.QUEUED, seconds=1)
     assert (run.attempt, run.owner) == (0, None)
+
+
+async def test_a_process_that_sleeps_through_its_lease_writes_nothing_when_it_wakes(hall: Hall) -> None:
+    await hall.workers(2)
+    run_id = await hall.queue(steps=30)
+    await hall.under_way(run_id)
+    [[_, _, sleeper]] = hall.notes(run_id)
+    os.kill(int(sleeper), signal.SIGSTOP)
+    await hall.see(run_id, lambda run: run.attempt == 2 and run.step > 1)
+    os.kill(int(sleeper), signal.SIGCONT)
+    await gone([int(sleeper)], seconds=3)
+    assert ((await hall.end_of(run_id)).state, len(hall.notes(run_id))) == (RunState.DONE, 3)
 
 
 async def test_what_the_broker_loses_costs_a_delay(hall: Hall) -> None:
@@ -276,3 +290,20 @@ async def test_the_worker_fires_schedules(hall: Hall) -> None:
             await asyncio.sleep(0.1)
     async with hall.sessions.begin() as session:
         await schedules.remove(session, project.id)
+
+
+@pytest.mark.slow
+async def test_no_run_is_lost_or_ends_twice_while_workers_are_killed_again_and_again(hall: Hall) -> None:
+    ids = [await hall.queue(steps=10) for _ in range(6)]
+    for run_id in ids[:2]:  # twice: what is lost three times is given up
+        workers = await hall.workers(2)
+        await hall.see(run_id, lambda run: run.step > 2 or run.state in ENDED)
+        for worker in workers:
+            worker.kill()
+            await worker.wait()
+    await hall.workers(2)
+    ended = [await hall.see(run_id, lambda run: run.state in ENDED, seconds=90) for run_id in ids]
+    assert [run.state for run in ended] == [RunState.DONE] * 6
+    assert sum(run.attempt for run in ended) > 6, "kills that hit nothing prove nothing"
+    async with hall.sessions() as session:
+        assert [len(await runs.steps(session, run_id)) for run_id in ids] == [10] * 6

@@ -4,6 +4,8 @@ What it does is safe to do at once in any number of workers: the tables decide.
 """
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Callable
 from uuid import UUID
@@ -37,7 +39,11 @@ class Reconciler:
         self._thread.join()
 
     def _run(self) -> None:
-        asyncio.run(self._look_for_ever())
+        try:
+            asyncio.run(self._look_for_ever())
+        finally:
+            if not self._ended.is_set():  # a defect: a worker that looks after nothing must not seem well
+                os.kill(os.getpid(), signal.SIGTERM)
 
     async def _look_for_ever(self) -> None:
         async with open_database(self._url, connections=1) as database:
