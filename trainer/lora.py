@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from app.errors import InvalidError, StorageError
 from trainer.fused_lora import fuse
+from trainer.processes import whole
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -80,6 +81,8 @@ def _shape(tensors: dict[str, Tensor], name: str) -> str:
 def publish(model: PeftModel, root: Path) -> Published:
     """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
 
+    Where processes share the model's weights, all of them must ask.
+
     Raises InvalidError if a weight is not finite, StorageError if the disk does not take it.
     """
     try:
@@ -92,20 +95,29 @@ def _publish(model: PeftModel, root: Path) -> Published:
     root.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=".partial-", dir=root))
     try:
-        model.save_pretrained(str(partial))
+        weights = {name: whole(each) for name, each in model.state_dict().items() if "lora_" in name}
+        model.save_pretrained(str(partial), state_dict=weights)
         config = _plain_config(partial)
         check_adapter(partial)
         name = _hash(partial)
         final = root / name
-        if not final.exists():
-            whole = partial / name
-            whole.mkdir()
-            for file in (CONFIG, WEIGHTS):
-                (partial / file).rename(whole / file)
-            os.replace(whole, final)
+        contents = partial / name
+        contents.mkdir()
+        for file in (CONFIG, WEIGHTS):
+            (partial / file).rename(contents / file)
+        _settle(contents, final)
         return Published(name, final, config["r"])
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _settle(contents: Path, final: Path) -> None:
+    """The same weights may have been published before, or a moment ago by another process."""
+    try:
+        os.replace(contents, final)
+    except OSError:
+        if not final.is_dir():
+            raise
 
 
 def check_adapter(path: Path) -> dict[str, Tensor]:

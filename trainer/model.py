@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from app.errors import ModelError, StorageError
@@ -54,8 +55,7 @@ def sampled_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     packs = model.config._attn_implementation == PACKED
     hidden = (_packed if packs else _padded)(model, batch)  # (N, D)
     logits = model.get_output_embeddings()(hidden).float()  # (N, V)
-    logprobs: Tensor = logits.log_softmax(-1)
-    return logprobs.gather(1, batch.ids[batch.sampled][:, None])[:, 0]
+    return -cross_entropy(logits, batch.ids[batch.sampled], reduction="none")
 
 
 def _packed(model: PreTrainedModel, batch: Batch) -> Tensor:

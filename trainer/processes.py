@@ -1,33 +1,36 @@
 """An update on one process, on many with a copy of the model each, or on many that share its weights (FSDP2)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from accelerate import Accelerator, DistributedType
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim import Optimizer
 
 
 class Processes:
     """What several processes do together. Every call must be made by all of them."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, shard: bool | None = None) -> None:
         self._accelerator = accelerator
-        self.sharded = accelerator.distributed_type is DistributedType.FSDP
+        wanted = accelerator.distributed_type is DistributedType.FSDP if shard is None else shard
+        self.sharded = wanted and accelerator.num_processes > 1
         self.count = accelerator.num_processes
         self.index = accelerator.process_index
         self.device = accelerator.device
 
-    def place(
-        self, module: nn.Module, optimizer: Callable[[list[nn.Parameter]], Optimizer]
-    ) -> tuple[nn.Module, Optimizer]:
-        """The module where it computes, and an optimizer of what learns in it."""
-        made = optimizer([each for each in module.parameters() if each.requires_grad])
-        if not self.sharded:
-            return module, made
-        placed: tuple[nn.Module, Optimizer] = self._accelerator.prepare(module, made)
-        return placed
+    def place(self, module: nn.Module, layers: Collection[str]) -> nn.Module:
+        """The module, its weights shared out if they are to be: layer by layer, by the names of their classes.
+
+        Only one layer is whole at a time. What is in no layer, embeddings say, is whole while the module computes.
+        """
+        if self.sharded:
+            for each in module.modules():
+                if type(each).__name__ in layers:
+                    fully_shard(each)
+            fully_shard(module, reshard_after_forward=True)
+        return module
 
     def backward(self, loss: Tensor) -> None:
         """Sharded gradients come out as means over processes, others stay here; `add_up` makes sums of both."""

@@ -58,18 +58,38 @@ class Scorer(nn.Module):
 class Learner:
     """A policy, its optimizer and the rules of its updates."""
 
-    def __init__(self, model: PeftModel, settings: RunSettings, accelerator: Accelerator | None = None) -> None:
+    def __init__(
+        self,
+        model: PeftModel,
+        settings: RunSettings,
+        accelerator: Accelerator | None = None,
+        *,
+        shard: bool | None = None,
+    ) -> None:
+        """`shard` decides whether processes share the weights; None leaves it to how `accelerate` was launched."""
         self.settings = settings
         self.model = model
-        self.rounds = 0  # of rollouts, those that taught nothing included
-        self.steps = 0  # of the optimizer
+        self.steps = 0
         scorer = Scorer(model).train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             _keep_less(model)
-        self._processes = Processes(accelerator or Accelerator(cpu=model.device.type == "cpu"))
-        self._scorer, self._optimizer = self._processes.place(scorer, self._new_optimizer)
+        self._processes = Processes(accelerator or Accelerator(cpu=model.device.type == "cpu"), shard)
+        layers = cast(PreTrainedModel, model.get_base_model())._no_split_modules or ()
+        self._scorer = self._processes.place(scorer, layers)
         self._trained = {name: each for name, each in self._scorer.named_parameters() if each.requires_grad}
         self._start = {name: each.detach().clone() for name, each in self._trained.items()}
+        self._optimizer = AdamW(
+            self._trained.values(),
+            lr=settings.lr,
+            betas=(0.9, 0.95),
+            weight_decay=0.0,
+            fused=not self._processes.sharded,
+        )
+
+    def scores(self, batch: Batch) -> Tensor:
+        """log p of each sampled token, (N,), in row-major order, under the policy as it is."""
+        logprobs: Tensor = self._scorer(batch)
+        return logprobs
 
     def update(self, advised: Sequence[Advised]) -> StepFigures | None:
         """`settings.epochs` optimizer steps on what one round of rollouts taught. None if it taught nothing.
@@ -79,13 +99,11 @@ class Learner:
         """
         items = items_of(advised)
         if not items:
-            self.rounds += 1
             return None
         parts = self._parts(items)
         self._refer(parts)
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(parts)
-        self.rounds += 1
         tokens, ratio, from_engine, watched, from_start, highest = self._figures(parts)
         return StepFigures(
             loss=loss,
@@ -115,7 +133,7 @@ class Learner:
         every = max(1, _WATCHED // max(1, len(parts)))
         with self._at_start():
             for part in parts:
-                part.reference = self._scorer(part.watch(len(part) if self.settings.kl else every))
+                part.reference = self.scores(part.watch(len(part) if self.settings.kl else every))
 
     def _step(self, parts: Sequence[Part]) -> tuple[float, float, float]:
         """One optimizer step: the loss, how many tokens were clipped, the norm of the gradient."""
@@ -138,7 +156,7 @@ class Learner:
         return sum(each[0] for each in everywhere), sum(each[1] for each in everywhere), norm
 
     def _loss(self, part: Part) -> tuple[Tensor, Tensor]:
-        logprobs: Tensor = self._scorer(part.batch)
+        logprobs = self.scores(part.batch)
         settings = self.settings
         if part.start is None:
             part.start = logprobs.detach()
@@ -183,7 +201,6 @@ class Learner:
     def state(self) -> dict[str, Any]:
         moments = {name: self._optimizer.state.get(each, {}) for name, each in self._trained.items()}
         return {
-            "rounds": self.rounds,
             "steps": self.steps,
             "weights": {name: whole(each) for name, each in self._trained.items()},
             "start": {name: whole(each) for name, each in self._start.items()},
@@ -196,7 +213,7 @@ class Learner:
         shapes = {name: each.shape for name, each in self._trained.items()}
         if {name: each.shape for name, each in state["weights"].items()} != shapes:
             raise InvalidError(f"the checkpoint {path.name} is of another model or rank: remove it to begin anew")
-        self.rounds, self.steps = state["rounds"], state["steps"]
+        self.steps = state["steps"]
         self._put({name: like(each, self._trained[name]) for name, each in state["weights"].items()})
         self._start = {name: like(each, self._trained[name]) for name, each in state["start"].items()}
         for name, own in state["moments"].items():
@@ -204,10 +221,6 @@ class Learner:
             self._optimizer.state[parameter] = {
                 key: like(each, parameter) if each.shape == parameter.shape else each for key, each in own.items()
             }
-
-    def _new_optimizer(self, trained: list[nn.Parameter]) -> AdamW:
-        fused = not self._processes.sharded
-        return AdamW(trained, lr=self.settings.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=fused)
 
 
 def _keep_less(model: PeftModel) -> None:

@@ -1,0 +1,58 @@
+"""A learner in one of several processes: `python -m tests.learner_process MODEL OUT [--shards]`.
+
+Which of them it is stands in the environment, as `accelerate launch` and `torchrun` put it there.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from app.run_settings import RunSettings
+from tests.rewarded import advised, rollout
+from trainer.advantages import Advised
+from trainer.lora import publish, with_lora
+from trainer.model import load_model
+from trainer.update import Learner
+
+SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, kl=0.05)
+
+
+def round_of(number: int) -> list[Advised]:
+    """Rollouts of an odd number, so that processes cannot share them evenly."""
+    return [
+        advised(rollout(10 * number + index, turns=1 + index % 3), (-1) ** index / (1 + index), size=4)
+        for index in range(7)
+    ]
+
+
+def new_learner(model: Path, settings: RunSettings = SETTINGS) -> Learner:
+    base = load_model(model, torch.device("cpu"))
+    return Learner(with_lora(base, settings.lora_rank, settings.lora_alpha), settings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--shards", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    base = load_model(options.model, torch.device("cpu"))
+    model = with_lora(base, SETTINGS.lora_rank, SETTINGS.lora_alpha)
+    learner = Learner(model, SETTINGS, accelerator, shard=options.shards)
+    for number in range(3):
+        figures = learner.update(round_of(number))
+    rank = accelerator.process_index
+    publish(learner.model, options.out / f"adapters-{rank}")
+    learner.save(options.out / "it.checkpoint")
+    assert figures is not None
+    told = (figures.loss, figures.grad_norm, figures.clip_fraction, figures.ratio_max, figures.tokens)
+    (options.out / f"figures-{rank}.txt").write_text(" ".join(map(str, told)))
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()

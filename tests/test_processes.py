@@ -1,0 +1,89 @@
+"""Several processes: do they end with the weights of one? Real processes, joined by gloo on the CPU."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.learner_process import SETTINGS, new_learner, round_of
+from tests.tiny_model import make_model_dir
+from trainer.lora import WEIGHTS, publish
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.1)
+
+
+def run_two(model: Path, out: Path, *options: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "tests.learner_process", str(model), str(out), *options]
+    processes = [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in processes:
+            _, said = process.communicate(timeout=200)
+            assert process.returncode == 0, said
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.parametrize("options", [(), ("--shards",)], ids=["copies", "shards"])
+def test_two_processes_learn_what_one_learns(model: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """A copy of the model each, or its weights shared between them (FSDP2)."""
+    alone = new_learner(model)
+    figures = [alone.update(round_of(number)) for number in range(3)]
+    run_two(model, tmp_path, *options)
+    expected = load_file(publish(alone.model, tmp_path / "alone").path / WEIGHTS)
+    for rank in range(2):
+        (adapter,) = (tmp_path / f"adapters-{rank}").iterdir()
+        found = load_file(adapter / WEIGHTS)
+        for name, each in expected.items():
+            torch.testing.assert_close(found[name], each, atol=2e-6, rtol=1e-4)
+        told = (tmp_path / f"figures-{rank}.txt").read_text().split()
+        last = figures[-1]
+        assert last is not None
+        assert [float(each) for each in told] == pytest.approx(
+            [last.loss, last.grad_norm, last.clip_fraction, last.ratio_max, last.tokens], rel=1e-3
+        )
+    assert (tmp_path / "adapters-0").exists()
+    assert {path.name for path in (tmp_path / "adapters-0").iterdir()} == {
+        path.name for path in (tmp_path / "adapters-1").iterdir()
+    }
+
+
+@pytest.mark.parametrize("options", [(), ("--shards",)], ids=["copies", "shards"])
+def test_a_checkpoint_of_two_processes_is_gone_on_from_by_one(
+    model: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    straight, resumed = new_learner(model), new_learner(model)
+    for number in range(4):
+        straight.update(round_of(number))
+    run_two(model, tmp_path, *options)
+    resumed.restore(tmp_path / "it.checkpoint")
+    assert resumed.steps == 3
+    resumed.update(round_of(3))
+    ended = resumed.state()["weights"]
+    for name, each in straight.state()["weights"].items():
+        torch.testing.assert_close(ended[name], each, atol=5e-6, rtol=1e-4)
+    assert SETTINGS.kl > 0

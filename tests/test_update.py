@@ -1,0 +1,237 @@
+"""The update: the right gradient however it is divided, exact after an interruption, loud when it goes wrong."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor
+
+from app.errors import InvalidError, StorageError
+from app.run_settings import RunSettings
+from tests.learner_process import SETTINGS, new_learner, round_of
+from tests.rewarded import advised, rollout
+from tests.small_disk import small_disk
+from tests.tiny_model import make_model_dir
+from trainer.advantages import Advised
+from trainer.batch import pad, sample_of
+from trainer.lora import with_lora
+from trainer.model import load_model
+from trainer.update import Learner
+
+PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.1)
+
+
+def weights(learner: Learner) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = learner.state()["weights"]
+    return found
+
+
+def same(one: Learner, other: Learner) -> bool:
+    theirs = weights(other)
+    return all(torch.equal(each, theirs[name]) for name, each in weights(one).items())
+
+
+def first_gradient(learner: Learner, items: list[Advised]) -> Tensor:
+    """Of all LoRA weights: Adam's first moment holds a tenth of it after one step."""
+    assert learner.update(items) is not None
+    moments = learner.state()["moments"]
+    return torch.cat([moments[name]["exp_avg"].flatten() * 10 for name in sorted(moments)])
+
+
+def settings(**changes: object) -> RunSettings:
+    return msgspec.structs.replace(PLAIN, **changes)
+
+
+def resampled(learner: Learner, items: list[Advised]) -> list[Advised]:
+    """The same, as if the learner's policy had sampled it just now."""
+    fresh = []
+    for each in items:
+        trajectory = each.rewarded.trajectory
+        with torch.no_grad():
+            now = iter(learner.scores(pad([sample_of(trajectory)])).tolist())
+        turns = tuple(
+            msgspec.structs.replace(turn, logprobs=tuple(next(now) for _ in turn.logprobs))
+            for turn in trajectory.turns
+        )
+        rewarded = msgspec.structs.replace(
+            each.rewarded, trajectory=msgspec.structs.replace(trajectory, turns=turns)
+        )
+        fresh.append(msgspec.structs.replace(each, rewarded=rewarded))
+    return fresh
+
+
+def test_on_fresh_samples_the_gradient_is_that_of_plain_reinforce(model: Path) -> None:
+    """By the model's own forward pass, one trajectory at a time: nothing packed, padded, fused or clipped."""
+    learner = new_learner(model, PLAIN)
+    items = resampled(learner, round_of(1))
+    policy = with_lora(load_model(model, torch.device("cpu")), 4, 8)
+    loss = torch.zeros(())
+    for each in items:
+        sample = sample_of(each.rewarded.trajectory)
+        logprobs = policy(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(-1)
+        places = [place for place, sampled in enumerate(sample.sampled) if sampled]
+        chosen = torch.stack([logprobs[place - 1, sample.ids[place]] for place in places])
+        loss = loss - each.advantage * chosen.mean() / each.group_size
+    loss.backward()
+    by_hand = {name: each.grad for name, each in policy.named_parameters() if each.grad is not None}
+    expected = torch.cat([by_hand[name].flatten() for name in sorted(by_hand)])
+    torch.testing.assert_close(first_gradient(learner, items), expected, atol=1e-6, rtol=1e-4)
+    assert expected.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("changes", [{"micro_batch_tokens": 32}, {"gradient_checkpointing": True}])
+def test_the_gradient_does_not_depend_on_how_it_is_computed(model: Path, changes: dict[str, object]) -> None:
+    """In many parts or one; with activations kept or computed again."""
+    items = round_of(2)
+    expected = first_gradient(new_learner(model, settings(micro_batch_tokens=100_000)), items)
+    found = first_gradient(new_learner(model, settings(**changes)), items)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_gradient_checkpointing_keeps_fewer_activations(model: Path) -> None:
+    kept: list[int] = []
+    for frugal in (False, True):
+        learner = new_learner(model, settings(gradient_checkpointing=frugal))
+        sizes: list[int] = []
+
+        def keep(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            learner.scores(pad([sample_of(rollout(1))]))
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2
+
+
+def test_what_is_good_becomes_likelier_and_what_is_bad_less(model: Path) -> None:
+    learner = new_learner(model, settings(lr=5e-3))
+    good, bad = rollout(1), rollout(2)
+    before, was_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
+    for _ in range(5):
+        learner.update(resampled(learner, [advised(good, 1.0), advised(bad, -1.0)]))
+    after, is_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
+    assert after > before + 1
+    assert is_bad < was_bad - 1
+
+
+def test_rollouts_that_teach_nothing_change_nothing(model: Path) -> None:
+    learner, untouched = new_learner(model), new_learner(model)
+    assert learner.update([advised(rollout(1), 0.0), advised(rollout(2), 0.005)]) is None
+    assert same(learner, untouched)
+    assert learner.steps == 0
+
+
+def test_figures_of_a_first_fresh_step(model: Path) -> None:
+    """Nothing has moved yet: ratio 1, no divergence from engine or start, nothing clipped."""
+    learner = new_learner(model, PLAIN)
+    items = resampled(learner, round_of(3))
+    figures = learner.update(items)
+    assert figures is not None
+    assert figures.ratio_mean == pytest.approx(1, abs=1e-4)
+    assert figures.ratio_max == pytest.approx(1, abs=1e-3)
+    assert figures.kl_to_engine == pytest.approx(0, abs=1e-6)
+    assert figures.kl_to_start == pytest.approx(0, abs=1e-6)
+    assert figures.clip_fraction == 0
+    assert figures.samples == 7
+    assert figures.tokens == sum(each.rewarded.trajectory.generated_tokens for each in items)
+    assert figures.read_tokens == sum(len(sample_of(each.rewarded.trajectory).ids) for each in items)
+    assert figures.loss == pytest.approx(-sum(each.advantage for each in items) / 4, abs=1e-5)
+    assert figures.grad_norm > 0
+
+
+def test_a_policy_that_moved_is_told_from_the_engines_and_from_the_start(model: Path) -> None:
+    learner = new_learner(model, settings(lr=1e-2))
+    items = resampled(learner, round_of(3))
+    learner.update(items)
+    figures = learner.update(items)
+    assert figures is not None
+    assert figures.kl_to_engine > 1e-3
+    assert figures.kl_to_start == pytest.approx(figures.kl_to_engine, rel=0.9)  # of fewer trajectories
+    assert figures.ratio_max > 1.05
+
+
+def test_more_epochs_are_held_back_by_the_clip(model: Path) -> None:
+    learner = new_learner(model, settings(lr=1e-2, epochs=6, clip_low=0.02, clip_high=0.02))
+    figures = learner.update(resampled(learner, round_of(4)))
+    assert learner.steps == 6
+    assert figures is not None
+    assert figures.clip_fraction > 0.3
+    assert figures.ratio_mean == pytest.approx(1, abs=1e-3)  # of before the first
+
+
+def test_a_penalty_keeps_the_policy_near_its_start(model: Path) -> None:
+    distances = []
+    for kl in (0.0, 10.0):
+        learner = new_learner(model, settings(lr=5e-3, kl=kl))
+        for _ in range(6):
+            figures = learner.update(resampled(learner, round_of(5)))
+        assert figures is not None
+        distances.append(figures.kl_to_start)
+    assert distances[1] < distances[0] / 2
+
+
+def test_a_stale_sample_counts_as_much_as_its_truncated_weight(model: Path) -> None:
+    """Sampled by a policy that found it 10 times as likely, or a tenth: weights 0.1 and, cut off, 2."""
+    learner = new_learner(model, PLAIN)
+    (fresh,) = resampled(learner, [advised(rollout(1, turns=1), 1.0)])
+    expected = first_gradient(learner, [fresh])
+    (turn,) = fresh.rewarded.trajectory.turns
+    for shift, weight in ((2.302585, 0.1), (-2.302585, 2.0)):
+        old = logged(fresh, [[each + shift for each in turn.logprobs]]).rewarded.trajectory
+        found = first_gradient(new_learner(model, PLAIN), [advised(old, 1.0, staleness=1)])
+        torch.testing.assert_close(found, weight * expected, atol=1e-6, rtol=1e-3)
+
+
+def test_a_killed_and_resumed_run_ends_with_the_same_weights(model: Path, tmp_path: Path) -> None:
+    straight, killed = new_learner(model), new_learner(model)
+    for number in range(4):
+        straight.update(round_of(number))
+    for number in range(2):
+        killed.update(round_of(number))
+    killed.save(tmp_path / "it.checkpoint")
+    killed.update(round_of(2))  # and now the power fails
+    resumed = new_learner(model, msgspec.structs.replace(SETTINGS, seed=9))
+    resumed.restore(tmp_path / "it.checkpoint")
+    assert resumed.steps == 2
+    for number in range(2, 4):
+        figures = resumed.update(round_of(number))
+    assert same(straight, resumed)
+    assert figures is not None
+    assert figures.kl_to_start > 0  # the start is that of the run, not of the attempt
+
+
+def test_a_checkpoint_of_another_adapter_is_refused(model: Path, tmp_path: Path) -> None:
+    new_learner(model).save(tmp_path / "it.checkpoint")
+    with pytest.raises(InvalidError, match="another model or rank"):
+        new_learner(model, settings(lora_rank=8)).restore(tmp_path / "it.checkpoint")
+
+
+def test_a_full_disk_leaves_the_former_checkpoint(model: Path, tmp_path: Path) -> None:
+    learner, path = new_learner(model), tmp_path / "it.checkpoint"
+    learner.save(path)
+    before = path.read_bytes()
+    learner.update(round_of(1))
+    with small_disk(10_000), pytest.raises(StorageError, match="could not be written"):
+        learner.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(model: Path) -> None:
+    learner = new_learner(model)
+    learner.update(round_of(1))
+    before = weights(learner)
+    broken = rollout(1, logprob=float("nan"))
+    with pytest.raises(InvalidError, match="gradient of step 2 is not finite"):
+        learner.update([advised(broken, 1.0)])
+    assert all(torch.equal(each, before[name]) for name, each in weights(learner).items())
+    assert learner.steps == 1
+    assert learner.update(round_of(2)) is not None  # nothing of it is left
