@@ -1,6 +1,5 @@
 """Whole runs, from experience to gate: what do they leave, and what if they are interrupted?"""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from app.db.models import ReleaseState
 from app.db.session import Sessions
 from app.settings import Settings
 from tests.tiny_model import make_model_dir
-from tests.whole_run import Hearer, Shop, interrupted
+from tests.whole_run import Hearer, Shop, chats, interrupted
 from trainer.lora import check_adapter
 from trainer.train import carry_out
 
@@ -29,15 +28,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> Shop:
     settings = Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
     return await Shop.open(committed, settings)
-
-
-def chats(path: Path) -> str:
-    lines = [
-        {"messages": [{"role": "user", "content": f"do {n}"}, {"role": "assistant", "content": f"did {n}"}]}
-        for n in range(6)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(path)
 
 
 async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_do(shop: Shop) -> None:

@@ -1,8 +1,6 @@
 """Whole training runs in this process: a project with work that was served, and jobs to carry out on it."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,18 +119,17 @@ def moved(job: Job, directory: Path) -> Job:
     return msgspec.structs.replace(job, directory=directory)
 
 
+def chats(path: Path) -> str:
+    lines = [
+        {"messages": [{"role": "user", "content": f"do {n}"}, {"role": "assistant", "content": f"did {n}"}]}
+        for n in range(6)
+    ]
+    """A file of six short ones."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
 async def interrupted(job: Job, at: int) -> None:
     """It was carried out up to step `at`."""
     with pytest.raises(RunCancelledError):
         await carry_out(job, Hearer(ends_at=at))
-
-
-@contextmanager
-def small_files(size: int) -> Iterator[None]:
-    """The disk takes no file beyond `size` bytes from this process."""
-    former = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, former[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, former)

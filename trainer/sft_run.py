@@ -17,6 +17,7 @@ from trainer.batch import Sample, sample_of
 from trainer.chat_records import read_records
 from trainer.chat_samples import taught
 from trainer.job import Job, Progress
+from trainer.keep import keep
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import read_best
 from trainer.lora import Published, publish, with_lora
@@ -94,7 +95,7 @@ async def gather(job: Job, sessions: Sessions, base: BaseModel) -> Material:
         async with sessions() as session:
             best = await read_best(session, job.project_id, job.settings, base)
         material = Material([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.kept))
-    _write_down(material, job.directory)
+    keep(msgspec.msgpack.encode(material), job.directory / _MATERIAL)
     return material
 
 
@@ -115,18 +116,11 @@ def _former(directory: Path) -> Material | None:
     return msgspec.msgpack.decode(path.read_bytes(), type=Material) if path.exists() else None
 
 
-def _write_down(material: Material, directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    partial = directory / f"{_MATERIAL}.partial"
-    partial.write_bytes(msgspec.msgpack.encode(material))
-    partial.rename(directory / _MATERIAL)
-
-
 async def learn(lesson: Lesson, device: torch.device, report: Report) -> Published:
     """The adapter. Called again after an interruption, it ends with the same weights, so the same hash.
 
-    Raises InvalidError where `start` does not fit the base or a weight is not finite, OSError if the disk is full,
-    and whatever `report` raises to stop it.
+    Raises InvalidError where `start` does not fit the base or a weight is not finite, StorageError if the disk is
+    full, and whatever `report` raises to stop it.
     """
     settings = lesson.settings
     base = load_model(lesson.base, device)

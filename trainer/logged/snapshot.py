@@ -1,6 +1,5 @@
 """What a run read, kept in its directory: a second attempt learns from the same, whatever was served meanwhile."""
 
-import os
 from pathlib import Path
 from uuid import UUID
 
@@ -9,6 +8,7 @@ import msgspec
 from app.db.session import Sessions
 from app.errors import InvalidError
 from app.run_settings import RunSettings
+from trainer.keep import keep
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import Logged, read_logged
 
@@ -20,23 +20,15 @@ async def read_once(
 ) -> Logged:
     """As `read_logged` at the first call for a directory; later the same again.
 
-    Raises also InvalidError for a file that is none of ours, and OSError if the disk does not take it.
+    Raises also InvalidError for a file that is none of ours, and StorageError if the disk does not take it.
     """
     path = directory / _NAME
     if path.exists():
         return _recall(path)
     async with sessions() as session:
         logged = await read_logged(session, project_id, settings, base)
-    _store(logged, path)
+    keep(msgspec.msgpack.encode(logged), path)
     return logged
-
-
-def _store(logged: Logged, path: Path) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(msgspec.msgpack.encode(logged))
-    os.replace(partial, path)
 
 
 def _recall(path: Path) -> Logged:

@@ -1,0 +1,195 @@
+"""Runs that cannot succeed: each says why by the name of an error, and what serves stays as it was."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from app.db.session import Sessions
+from app.settings import Settings
+from tests.small_disk import small_disk
+from tests.tiny_adapter import make_adapter
+from tests.tiny_model import make_model_dir
+from tests.whole_run import Hearer, Shop, chats, interrupted
+from trainer.lora import CONFIG, WEIGHTS
+from trainer.train import carry_out
+
+LOGGED = {"kind": "logged", "steps": 2}
+SFT = {"kind": "sft", "steps": 2}
+KINDS = pytest.mark.parametrize("asked", [LOGGED, SFT], ids=["logged", "sft"])
+ADAPTER = "c0ffee"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+def settings(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
+    return Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
+
+
+@pytest.fixture
+async def shop(committed: Sessions, settings: Settings) -> Shop:
+    return await Shop.open(committed, settings)
+
+
+@KINDS
+async def test_a_run_on_nothing_or_on_what_nobody_scored_says_how_to_get_data(
+    shop: Shop, asked: dict[str, Any]
+) -> None:
+    assert (await shop.failure(await shop.job(**asked))).startswith("InvalidError: nothing to learn from: no task")
+    await shop.serve(None)
+    failure = await shop.failure(await shop.job(**asked))
+    assert failure.startswith("InvalidError: no scored tasks in the window, of 2 that ended: submit tasks with a")
+
+
+async def test_a_group_of_one_teaches_nothing(shop: Shop) -> None:
+    await shop.serve(1.0)
+    failure = await shop.failure(await shop.job(**LOGGED))
+    assert failure.startswith("InvalidError: nothing to learn from in 2 tasks (2 alone): serve several tasks")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [(None, "chats.jsonl"), ("", "chats.jsonl"), ('{"messages": []}\n', "line 1"), ("{\n", "line 1")],
+)
+async def test_a_file_of_chats_that_is_missing_empty_or_broken_is_named(
+    shop: Shop, tmp_path: Path, text: str | None, named: str
+) -> None:
+    path = tmp_path / "chats.jsonl"
+    if text is not None:
+        path.write_text(text)
+    failure = await shop.failure(await shop.job(**SFT, data=str(path)))
+    assert failure.startswith("InvalidError: ")
+    assert named in failure
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [("", 'set environment="office"'), ("moon", "no environment is called 'moon'"), ("office?sight=1", "sight")],
+)
+async def test_practice_needs_an_environment_that_there_is(shop: Shop, environment: str, named: str) -> None:
+    failure = await shop.failure(await shop.job(kind="rollout", environment=environment))
+    assert failure.startswith("InvalidError: ")
+    assert named in failure
+
+
+def spoil(shop: Shop, tiny: Path, how: str) -> None:
+    path = shop.settings.data_dir / "adapters" / ADAPTER
+    if how == "missing":
+        return
+    if how == "of other shapes":
+        tiny = make_model_dir(shop.settings.data_dir / "other", "llama")
+    make_adapter(tiny, path, seed=1)
+    config = json.loads((path / CONFIG).read_text()) | {"base_model_name_or_path": None}  # as published ones
+    (path / CONFIG).write_text(json.dumps(config))
+    if how == "cut off":
+        (path / WEIGHTS).write_bytes((path / WEIGHTS).read_bytes()[:-100])
+    if how == "not finite":
+        tensors = load_file(path / WEIGHTS)
+        next(iter(tensors.values()))[0, 0] = torch.nan
+        save_file(tensors, path / WEIGHTS)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("missing", "no adapter at "),
+        ("cut off", "cannot be read"),
+        ("not finite", "has weights that are not finite"),
+        ("of other shapes", "is for another base model"),
+    ],
+)
+async def test_an_adapter_that_cannot_be_gone_on_from_is_refused(
+    shop: Shop, asked: dict[str, Any], tiny: Path, how: str, said: str
+) -> None:
+    spoil(shop, tiny, how)
+    await shop.activate(ADAPTER)
+    await shop.serve(1.0, 0.0)
+    failure = await shop.failure(await shop.job(**asked))
+    assert failure.startswith("InvalidError: ")
+    assert said in failure
+    assert ADAPTER in failure
+
+
+async def test_an_adapter_whose_row_names_another_base_is_not_gone_on_from(
+    shop: Shop, tiny: Path, tmp_path: Path
+) -> None:
+    spoil(shop, tiny, "not at all")
+    await shop.activate(ADAPTER, base="another")
+    await shop.serve(1.0, 0.0)
+    failure = await shop.failure(await shop.job(**LOGGED))
+    assert failure.startswith("InvalidError: the active release wears an adapter for the base model another")
+    anew = await shop.job(**SFT, start="base", data=chats(tmp_path / "chats.jsonl"))
+    assert (await carry_out(anew, Hearer())).adapter
+
+
+@pytest.mark.parametrize("kind", ["logged", "sft", "rollout"])
+async def test_a_model_that_cannot_be_trained_is_named(
+    committed: Sessions, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    model = make_model_dir(tmp_path / "model")
+    shop = await Shop.open(committed, Settings(model=str(model), **_where(settings)))
+    await shop.serve(1.0, 0.0)
+    (model / "model.safetensors").write_bytes(b"no weights")
+    failure = await shop.failure(await shop.job(kind=kind, environment="office"))
+    assert failure.startswith(f"ModelError: the model in {model} cannot be loaded")
+    (model / "chat_template.jinja").unlink()
+    failure = await shop.failure(await shop.job(kind=kind, environment="office"))
+    assert failure.startswith("ModelError: ")
+    assert "chat template" in failure
+
+
+def _where(settings: Settings) -> dict[str, Any]:
+    return {"data_dir": settings.data_dir, "database_url": settings.database_url, "engine_device": "cpu"}
+
+
+@KINDS
+@pytest.mark.parametrize("size", [200, 20_000])
+async def test_a_disk_that_is_full_is_told_and_costs_no_more_than_a_retry(
+    shop: Shop, asked: dict[str, Any], size: int
+) -> None:
+    """What was read does not fit, or the first checkpoint does not."""
+    await shop.serve(1.0, 0.0)
+    job = await shop.job(**asked)
+    with small_disk(size):
+        failure = await shop.failure(job)
+    assert failure.startswith(f"StorageError: the checkpoint {job.directory}" if size > 200 else "StorageError: ")
+    assert not list(shop.settings.data_dir.rglob("*.partial"))
+    assert (await carry_out(job, Hearer())).adapter
+
+
+async def test_an_adapter_that_does_not_fit_on_the_disk_leaves_nothing_behind(shop: Shop) -> None:
+    await shop.serve(1.0, 0.0)
+    job = await shop.job(**LOGGED)
+    await interrupted(job, at=1)
+    with small_disk(2_000):
+        failure = await shop.failure(job)
+    adapters = shop.settings.data_dir / "adapters"
+    assert failure.startswith(f"StorageError: the adapter could not be written to {adapters}")
+    assert list(adapters.iterdir()) == []
+
+
+@KINDS
+async def test_a_cancelled_run_leaves_no_release_and_no_adapter(shop: Shop, asked: dict[str, Any]) -> None:
+    await shop.serve(1.0, 0.0)
+    job = await shop.job(**asked)
+    await interrupted(job, at=1)
+    assert await shop.of_run(job) == []
+    assert await shop.adapters() == []
+    assert not (shop.settings.data_dir / "adapters").exists()
+    assert (await shop.active()).number == 1
+
+
+async def test_weights_that_go_astray_are_not_offered_to_anyone(shop: Shop) -> None:
+    await shop.serve(1.0, 0.0)
+    failure = await shop.failure(await shop.job(**SFT, lr=1e30, grad_clip=1e30))
+    assert failure.startswith("InvalidError: ")
+    assert "not finite" in failure
