@@ -11,6 +11,12 @@ from kombu.exceptions import ChannelError, KombuError
 from app.settings import Settings
 
 TRAIN = "sage.train"  # the one job: its argument is the id of a training run
+_ONE_TRY = {
+    "max_retries": 1,
+    "interval_start": 0,
+    "interval_step": 0.1,
+    "interval_max": 0.1,
+}  # to connect and ring
 _STALE_SECONDS = 600  # a message as old as this was followed by others
 
 log = structlog.get_logger(__name__)
@@ -23,7 +29,7 @@ def open_broker(settings: Settings) -> Celery:
     """
     broker = Celery("sage", broker=settings.broker_url or "filesystem://localhost//", set_as_current=False)
     broker.conf.update(
-        broker_transport_options={} if settings.broker_url else _folders(settings.data_dir / "broker"),
+        broker_transport_options=_ONE_TRY if settings.broker_url else _folders(settings.data_dir / "broker"),
         broker_connection_retry_on_startup=True,
         task_ignore_result=True,
         task_default_queue="training",

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects, runs
 from app.db.models import RunState
 from app.db.session import Sessions, open_database
+from app.errors import StorageError
+from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
 from trainer.failure import failure_of
@@ -81,9 +84,10 @@ async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:
     return 0
 
 
-async def _work(run: models.TrainingRun, settings: Settings, progress: Progress, carry_out: CarryOut) -> Result:
-    directory = run_directory(settings, run.id)
-    directory.mkdir(parents=True, exist_ok=True)
+async def _work(
+    run: models.TrainingRun, settings: Settings, progress: Progress, carry_out: CarryOut
+) -> dict[str, Json]:
+    directory = _make(run_directory(settings, run.id))
     async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
         project = await projects.by_id(session, run.project_id)
     job = Job(
@@ -95,20 +99,30 @@ async def _work(run: models.TrainingRun, settings: Settings, progress: Progress,
         deployment=settings,
         attempt=run.attempt,
     )
-    return await carry_out(job, progress)
+    result: dict[str, Json] = msgspec.to_builtins(await carry_out(job, progress))
+    return result
 
 
-def _end(work: "asyncio.Task[Result]", cancelled: bool, directory: Path) -> dict[str, Any] | None:
+def _make(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{directory} cannot be made ({error.strerror}): see to SAGE_DATA_DIR") from error
+    return directory
+
+
+def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path) -> dict[str, Any] | None:
     """What becomes of the row. None: the database was away, and the run is taken up again once it is back."""
     error = None if work.cancelled() else work.exception()
     if not work.cancelled() and error is None:
-        return {"state": RunState.DONE, "result": msgspec.to_builtins(work.result())}
+        return {"state": RunState.DONE, "result": work.result()}
     if cancelled or isinstance(error, RunCancelledError):
         return {"state": RunState.CANCELLED}
-    log.error("the run failed", exc_info=error)
+    error = error or asyncio.CancelledError("a task of the run was cancelled from within")
+    traceback.print_exception(error)  # into the run's log, without the values of variables, which may be secrets
     if isinstance(error, OperationalError):
         return None
-    return {"state": RunState.FAILED, "failure": failure_of(error or asyncio.CancelledError(), directory)}
+    return {"state": RunState.FAILED, "failure": failure_of(error, directory)}
 
 
 async def _write(sessions: Sessions, held: Held, end: dict[str, Any]) -> None:

@@ -1,0 +1,100 @@
+"""The process of one training run, without a worker: what it refuses, and how its row tells of it."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from app.db import models, releases, runs
+from app.db.models import RunState
+from app.db.session import Sessions
+from app.records import Json
+from app.run_settings import RunKind, RunSettings
+from tests.rows import LEASE, project_row
+
+PRETEND, REAL = "tests.training_process", "trainer.run_process"
+
+
+@pytest.fixture
+def env(database_url: str, tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "DATABASE_URL": database_url, "SAGE_DATA_DIR": str(tmp_path / "data")}
+
+
+async def process(module: str, run_id: UUID, env: dict[str, str], *more: str) -> int:
+    command = (sys.executable, "-m", module, str(run_id), *more)
+    started = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.DEVNULL)
+    return await started.wait()
+
+
+async def queued(sessions: Sessions, settings: dict[str, Json] | RunSettings) -> models.TrainingRun:
+    async with sessions.begin() as session:
+        project = await project_row(session)
+        if isinstance(settings, RunSettings):
+            return await runs.create(session, project.id, settings)
+        return await runs.put(session, project.id, settings)
+
+
+async def now(sessions: Sessions, run: models.TrainingRun) -> models.TrainingRun:
+    async with sessions() as session:
+        return await runs.get(session, run.id)
+
+
+@pytest.mark.slow
+async def test_training_on_nothing_fails_by_name_and_what_serves_stays(
+    committed: Sessions, env: dict[str, str]
+) -> None:
+    run = await queued(committed, RunSettings(kind=RunKind.LOGGED))
+    assert await process(REAL, run.id, env) == 0
+    failed = await now(committed, run)
+    assert failed.state is RunState.FAILED
+    assert failed.failure is not None
+    assert failed.failure.startswith("InvalidError: nothing to learn from: no task ended in the window")
+    async with committed() as session:
+        assert (await releases.active(session, run.project_id)).number == 1
+
+
+async def test_settings_that_fit_no_longer_are_named(committed: Sessions, env: dict[str, str]) -> None:
+    run = await queued(committed, {"kind": "sft", "batch": 7})
+    assert await process(PRETEND, run.id, env) == 0
+    failed = await now(committed, run)
+    assert failed.failure is not None
+    assert failed.failure.startswith("InvalidError: a run has no setting batch; it has kind, ")
+
+
+async def test_a_data_directory_that_cannot_be_written_is_named(
+    committed: Sessions, env: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("in the way")
+    run = await queued(committed, RunSettings())
+    assert await process(PRETEND, run.id, env) == 0
+    failed = await now(committed, run)
+    assert failed.failure is not None
+    assert failed.failure == (
+        f"StorageError: {tmp_path}/data/runs/{run.id} cannot be made (Not a directory): see to SAGE_DATA_DIR"
+    )
+
+
+async def test_a_run_that_another_holds_is_left_alone(committed: Sessions, env: dict[str, str]) -> None:
+    run = await queued(committed, RunSettings())
+    async with committed.begin() as session:
+        await runs.claim(session, "another", LEASE, run.id)
+    assert await process(PRETEND, run.id, env) == 0
+    assert await process(PRETEND, uuid4(), env) == 0
+    held = await now(committed, run)
+    assert (held.state, held.owner, held.attempt) == (RunState.RUNNING, "another", 1)
+
+
+async def test_a_process_whose_worker_is_gone_does_not_begin(committed: Sessions, env: dict[str, str]) -> None:
+    run = await queued(committed, RunSettings())
+    assert await process(PRETEND, run.id, env, "--worker", "1") == 1
+    assert (await now(committed, run)).state is RunState.QUEUED
+
+
+async def test_without_a_database_the_run_waits_on(committed: Sessions, env: dict[str, str]) -> None:
+    run = await queued(committed, RunSettings())
+    away = env | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
+    assert await process(PRETEND, run.id, away) == 1
+    assert (await now(committed, run)).state is RunState.QUEUED
