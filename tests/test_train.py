@@ -1,5 +1,6 @@
 """Whole runs, from experience to gate: what do they leave, and what if they are interrupted?"""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,37 @@ async def test_a_run_that_was_interrupted_ends_with_the_adapter_of_one_that_was_
     await shop.serve(1.0, 0.0)  # for the next run
     assert (await carry_out(job, again)).adapter == straight.adapter
     assert sorted(again.metrics) == left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_a_run_that_practises_goes_on_where_it_stopped_and_sits_the_exam(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    """The seed policy in the office; whether it gets better in two tiny steps is not the question."""
+    settings = Settings(data_dir=tmp_path, database_url=database_url, engine_device="cpu")
+    shop = await Shop.open(committed, settings)
+    practice = {
+        "kind": "rollout",
+        "environment": "office",
+        "steps": 2,
+        "pairs": 3,
+        "group": 4,
+        "gate_scenarios": 30,
+    }
+    job, hearer = await shop.job(**practice), Hearer()
+    await interrupted(job, at=1)
+    assert await shop.of_run(job) == []
+    result = await carry_out(job, hearer)
+    assert (sorted(hearer.metrics), hearer.total) == ([2], 2)
+    assert {"reward_1", "reward_2", "write_rate", "rollout_tokens_per_second"} <= hearer.metrics[2].keys()
+    [row] = await shop.adapters()
+    assert (row.hash, row.base, row.run_id) == (result.adapter, "seed", job.id)
+    assert check_adapter(tmp_path / "adapters" / row.hash)
+    [release] = await shop.of_run(job)
+    assert release.evidence is not None
+    promoted = release.evidence["verdict"] == "promote"
+    assert release.state is (ReleaseState.ACTIVE if promoted else ReleaseState.REJECTED)
+    assert (await shop.active()).number == (2 if promoted else 1)
+    assert release.evidence["candidate"]["scenarios"] == release.evidence["incumbent"]["scenarios"] == 30
+    assert len(json.loads((job.directory / "gate.json").read_text())["candidate"]) == 90
