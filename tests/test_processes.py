@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.learner_process import SETTINGS, new_learner, round_of
+from tests.learner_process import new_learner, round_of
 from tests.tiny_model import make_model_dir
 from trainer.lora import WEIGHTS, publish
 
@@ -48,42 +48,40 @@ def run_two(model: Path, out: Path, *options: str) -> None:
             process.kill()
 
 
-@pytest.mark.parametrize("options", [(), ("--shards",)], ids=["copies", "shards"])
-def test_two_processes_learn_what_one_learns(model: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """A copy of the model each, or its weights shared between them (FSDP2)."""
+@pytest.fixture(scope="module", params=[(), ("--shards",)], ids=["copies", "shards"])
+def ended(model: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """What two processes left after three updates. Each holds a copy of the model, or a share of it (FSDP2)."""
+    out = tmp_path_factory.mktemp("ended")
+    run_two(model, out, *request.param)
+    return out
+
+
+def test_two_processes_learn_what_one_learns(model: Path, ended: Path, tmp_path: Path) -> None:
     alone = new_learner(model)
-    figures = [alone.update(round_of(number)) for number in range(3)]
-    run_two(model, tmp_path, *options)
-    expected = load_file(publish(alone.model, tmp_path / "alone").path / WEIGHTS)
+    for number in range(3):
+        figures = alone.update(round_of(number))
+    assert figures is not None
+    told = [figures.loss, figures.grad_norm, figures.clip_fraction, figures.ratio_max, figures.tokens]
+    expected = load_file(publish(alone.model, tmp_path).path / WEIGHTS)
+    published = []
     for rank in range(2):
-        (adapter,) = (tmp_path / f"adapters-{rank}").iterdir()
+        (adapter,) = (ended / f"adapters-{rank}").iterdir()
+        published.append(adapter.name)
         found = load_file(adapter / WEIGHTS)
         for name, each in expected.items():
             torch.testing.assert_close(found[name], each, atol=2e-6, rtol=1e-4)
-        told = (tmp_path / f"figures-{rank}.txt").read_text().split()
-        last = figures[-1]
-        assert last is not None
-        assert [float(each) for each in told] == pytest.approx(
-            [last.loss, last.grad_norm, last.clip_fraction, last.ratio_max, last.tokens], rel=1e-3
-        )
-    assert (tmp_path / "adapters-0").exists()
-    assert {path.name for path in (tmp_path / "adapters-0").iterdir()} == {
-        path.name for path in (tmp_path / "adapters-1").iterdir()
-    }
+        said = [float(each) for each in (ended / f"figures-{rank}.txt").read_text().split()]
+        assert said == pytest.approx(told, rel=1e-3)
+    assert published[0] == published[1]
 
 
-@pytest.mark.parametrize("options", [(), ("--shards",)], ids=["copies", "shards"])
-def test_a_checkpoint_of_two_processes_is_gone_on_from_by_one(
-    model: Path, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_a_checkpoint_of_two_processes_is_gone_on_from_by_one(model: Path, ended: Path) -> None:
     straight, resumed = new_learner(model), new_learner(model)
     for number in range(4):
         straight.update(round_of(number))
-    run_two(model, tmp_path, *options)
-    resumed.restore(tmp_path / "it.checkpoint")
+    resumed.restore(ended / "it.checkpoint")
     assert resumed.steps == 3
     resumed.update(round_of(3))
-    ended = resumed.state()["weights"]
+    weights = resumed.state()["weights"]
     for name, each in straight.state()["weights"].items():
-        torch.testing.assert_close(ended[name], each, atol=5e-6, rtol=1e-4)
-    assert SETTINGS.kl > 0
+        torch.testing.assert_close(weights[name], each, atol=5e-6, rtol=1e-4)

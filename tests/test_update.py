@@ -56,15 +56,16 @@ def resampled(learner: Learner, items: list[Advised]) -> list[Advised]:
         trajectory = each.rewarded.trajectory
         with torch.no_grad():
             now = iter(learner.scores(pad([sample_of(trajectory)])).tolist())
-        turns = tuple(
-            msgspec.structs.replace(turn, logprobs=tuple(next(now) for _ in turn.logprobs))
-            for turn in trajectory.turns
-        )
-        rewarded = msgspec.structs.replace(
-            each.rewarded, trajectory=msgspec.structs.replace(trajectory, turns=turns)
-        )
-        fresh.append(msgspec.structs.replace(each, rewarded=rewarded))
+        fresh.append(logged(each, [[next(now) for _ in turn.logprobs] for turn in trajectory.turns]))
     return fresh
+
+
+def logged(each: Advised, logprobs: list[list[float]]) -> Advised:
+    """The same with other logprobs, turn by turn."""
+    pairs = zip(each.rewarded.trajectory.turns, logprobs, strict=True)
+    turns = tuple(msgspec.structs.replace(turn, logprobs=tuple(values)) for turn, values in pairs)
+    trajectory = msgspec.structs.replace(each.rewarded.trajectory, turns=turns)
+    return msgspec.structs.replace(each, rewarded=msgspec.structs.replace(each.rewarded, trajectory=trajectory))
 
 
 def test_on_fresh_samples_the_gradient_is_that_of_plain_reinforce(model: Path) -> None:
