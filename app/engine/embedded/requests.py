@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from app.engine.embedded.prefixes import Ids
+from app.engine.embedded.prefixes import Ids, start_of
 from app.engine.protocol import Sampling
 
 
@@ -32,6 +32,7 @@ class Generation:
         stream: bool = False,
     ) -> None:
         self.prompt, self.adapter = prompt, adapter
+        self.start = start_of(adapter, prompt)
         self.max_tokens, self.temperature, self.stops = sampling.max_tokens, sampling.temperature, stops
         self.random = random.Random(sampling.seed)
         self.ids: list[int] = []

@@ -207,11 +207,11 @@ class Scheduler:
 
 
 def _longest(rows: list[Generation], generation: Generation) -> tuple[int, int]:
-    """How many ids of the prompt a row has too, and which; the last must run, for its logits."""
+    """How many ids of the prompt a row has too, if worth copying, and which; the last must run, for its logits."""
     ids = generation.prompt[:-1]
     found = [
         (common_prefix(other.prompt, ids), row)
         for row, other in enumerate(rows)
-        if other.adapter == generation.adapter
+        if other.start == generation.start
     ]
     return max(found, default=(0, 0))
