@@ -46,7 +46,7 @@ class Collector:
     practice: Practice
     settings: RunSettings
     new_library: Callable[[], MemoryLibrary]
-    at_once: int = 64  # chains in flight
+    at_once: int = 128  # chains in flight: twice an engine's rows, so that none is empty while code runs
 
     async def collect(
         self, chains: Sequence[Chain], seed: int, report: Callable[[int], object] | None = None

@@ -51,7 +51,7 @@ class Practiser:
     settings: RunSettings
     directory: Path
     new_library: Callable[[], MemoryLibrary]
-    at_once: int = 64  # chains
+    at_once: int = 128  # chains, as in Collector
     _serving: Published | None = field(default=None, init=False)
 
     async def practise(self, report: Report) -> Published:
