@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, ClassVar, cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
+from trainer.engine_child import Desk
 from trainer.engine_messages import Ask, Forget, read_question
 from trainer.local_engine import LocalEngine, local_engine
 
@@ -31,8 +33,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_the_engine_gives_the_logprobs_of_base_and_adapter(model_dir: Path, tmp_path: Path) -> None:
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
     async with local_engine(model_dir, CPU, rows=4) as engine:
-        await engine.load_adapter("worn", adapter)
-        await engine.load_adapter("worn", adapter)  # loaded is loaded
+        await asyncio.gather(*(engine.load_adapter("worn", adapter) for _ in range(2)))  # loaded is loaded
         base, same, worn = await asyncio.gather(
             *(engine.complete(PROMPT, model=model, sampling=SAMPLING) for model in ("base", "base", "worn"))
         )
@@ -97,6 +98,26 @@ async def test_whoever_waits_hears_that_the_engine_is_gone() -> None:
             await asking
         with pytest.raises(EngineError, match="has ended"):
             await _ask(engine)
+
+
+class Broken:
+    """A service that fails as nobody foresaw."""
+
+    loaded: ClassVar[dict[str, object]] = {}
+
+    async def load(self, _: object) -> None:
+        raise ZeroDivisionError
+
+
+async def test_an_error_that_nobody_foresaw_leaves_nobody_waiting() -> None:
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    async with _other_end() as (engine, reader, writer):
+        desk = asyncio.create_task(Desk(cast(Any, Broken()), writer).answer(reader))
+        with pytest.raises(EngineError, match="has ended"):
+            await engine.load_adapter("any", Path("any"))
+        await desk
+    assert [type(context["exception"]) for context in logged] == [ZeroDivisionError]
 
 
 async def _ask(engine: LocalEngine) -> Completion:

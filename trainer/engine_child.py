@@ -45,7 +45,7 @@ async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, 
         return
     write(writer, Done(0))
     try:
-        await _Desk(service, writer).answer(reader)
+        await Desk(service, writer).answer(reader)
     finally:
         scheduler.stop()
 
@@ -54,7 +54,7 @@ def _start(
     model: Path, device: str, rows: int, adapters: int, writer: asyncio.StreamWriter
 ) -> tuple[Scheduler, Service]:
     """An engine whose death ends the process, so that whoever waits for an answer hears of it."""
-    loop = asyncio.get_running_loop()
+    loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
     loaded = load_model(model, device, torch.float32)
     worn = Adapters(loaded)
     decoder = Decoder(loaded, rows)
@@ -64,10 +64,10 @@ def _start(
 
     scheduler = Scheduler(decoder, worn, Metrics(), on_death=end)
     scheduler.start()
-    return scheduler, Service(ChatTokenizer.load(model), worn, scheduler, adapters)
+    return scheduler, Service(tokenizer, worn, scheduler, adapters)
 
 
-class _Desk:
+class Desk:
     """Every question gets one answer, save those that are forgotten."""
 
     def __init__(self, service: Service, writer: asyncio.StreamWriter) -> None:
@@ -91,7 +91,14 @@ class _Desk:
                 task.cancel()
             return
         task = self._working[question.number] = asyncio.create_task(self._reply(question))
-        task.add_done_callback(lambda _: self._working.pop(question.number))
+        task.add_done_callback(lambda task: self._end(question.number, task))
+
+    def _end(self, number: int, task: asyncio.Task[None]) -> None:
+        """An error that nobody foresaw ends the process: the trainer would wait for this answer for ever."""
+        del self._working[number]
+        if not task.cancelled() and task.exception() is not None:
+            self._writer.close()
+            task.result()  # raises: the loop logs it
 
     async def _reply(self, question: Ask | Load | Unload) -> None:
         try:

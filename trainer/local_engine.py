@@ -42,6 +42,7 @@ class LocalEngine:
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._alive = True
+        self._changing = asyncio.Lock()  # two who load the same adapter are no conflict
         self._listening = asyncio.create_task(self._listen(reader))
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
@@ -62,10 +63,12 @@ class LocalEngine:
 
     async def load_adapter(self, name: str, path: Path) -> None:
         """A name stands for one set of weights for ever, so one that is loaded is done."""
-        await self._asked(Load(next(self._numbers), name, str(path)))
+        async with self._changing:
+            await self._asked(Load(next(self._numbers), name, str(path)))
 
     async def unload_adapter(self, name: str) -> None:
-        await self._asked(Unload(next(self._numbers), name))
+        async with self._changing:
+            await self._asked(Unload(next(self._numbers), name))
 
     async def close(self) -> None:
         self._listening.cancel()
@@ -99,6 +102,8 @@ class LocalEngine:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
         except (EOFError, ConnectionError):
+            return
+        finally:
             self._end()
 
     def _end(self) -> None:
