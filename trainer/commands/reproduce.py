@@ -38,8 +38,18 @@ _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 @click.option("--seeds", type=click.IntRange(1), default=Plan().seeds, show_default=True, help="of the main rows")
 @click.option("--steps", type=click.IntRange(1), default=Plan().steps, show_default=True, help="of each trial")
 @click.option("--exam", type=click.IntRange(1), default=Plan().exam, show_default=True, help="scenarios per seed")
+@click.option("--only", multiple=True, metavar="CONDITION", help="may be given several times; default: all")
 @click.option("--table-only", is_flag=True, help="write what is finished so far, run nothing")
-def reproduce(work: Path, out: Path, at_once: int, seeds: int, steps: int, exam: int, table_only: bool) -> None:
+def reproduce(  # noqa: PLR0913 - the command's options
+    work: Path,
+    out: Path,
+    at_once: int,
+    seeds: int,
+    steps: int,
+    exam: int,
+    only: tuple[str, ...],
+    table_only: bool,
+) -> None:
     """Train SAGE and what it is compared with, from the same start, and write the table of the README.
 
     Takes hours on two cores. Interrupted, it goes on where it was when it is called again.
@@ -47,6 +57,12 @@ def reproduce(work: Path, out: Path, at_once: int, seeds: int, steps: int, exam:
     from trainer.reproduce.run import Experiment  # noqa: PLC0415  torch takes seconds, which `--help` need not wait
 
     plan = Plan(seeds=seeds, steps=steps, exam=exam, ablation_seeds=min(seeds, Plan().ablation_seeds))
+    unknown = sorted(set(only) - set(plan.conditions))
+    if unknown:
+        raise click.BadParameter(
+            f"{', '.join(unknown)}: there is {', '.join(plan.conditions)}", param_hint="--only"
+        )
+    plan = msgspec.structs.replace(plan, only=only)
     work = work.absolute()
     other = agree(work, plan)
     if other is not None:

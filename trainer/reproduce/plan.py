@@ -38,8 +38,8 @@ class Trial(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole experiment. Two plans that differ share no results."""
 
-    environment: str = "office?busy=0.1"
-    limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=130)
+    environment: str = "office?busy=0.06"
+    limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=120)
     demonstrated: int = 100  # scenarios that the expert shows for the supervised start
     faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.45)
     sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=60, lr=1e-3, micro_batch_tokens=4096)
@@ -52,10 +52,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     exam: int = 100  # scenarios of the test templates, for each seed
     seeds: int = 5  # of the main rows
     ablation_seeds: int = 3
+    only: tuple[str, ...] = ()  # conditions; empty: all
 
     @property
     def conditions(self) -> dict[str, Condition]:
-        return {each.name: each for each in self._conditions()}
+        return {each.name: each for each in self._conditions() if not self.only or each.name in self.only}
 
     def _conditions(self) -> Iterator[Condition]:
         main, few = self.seeds, self.ablation_seeds
@@ -103,12 +104,12 @@ def repeats(plan: Plan, lrs: dict[str, float]) -> list[Trial]:
 
 
 def agree(work: Path, plan: Plan) -> str | None:
-    """None if `work` is new or was begun with this plan; otherwise what differs."""
+    """None if `work` is new or was begun with this plan, for any conditions; otherwise what differs."""
     path = work / "plan.json"
     if not path.exists():
         work.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
         return None
-    begun, now = msgspec.json.decode(path.read_bytes()), msgspec.to_builtins(plan)
-    other = [f"{name}={begun.get(name)}" for name in now if begun.get(name) != now[name]]
+    begun, now = msgspec.json.decode(path.read_bytes()), msgspec.json.decode(msgspec.json.encode(plan))
+    other = [f"{name}={begun.get(name)}" for name in now if name != "only" and begun.get(name) != now[name]]
     return ", ".join(other) or None

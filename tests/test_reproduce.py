@@ -1,0 +1,148 @@
+"""The experiment: what is tried, what is made of the exams, and that it goes on where it was."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from app.settings import Settings
+from trainer.evaluate import TaskResult
+from trainer.reproduce.chart import draw
+from trainer.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
+from trainer.reproduce.plan import Plan, Trial, agree, repeats, searches
+from trainer.reproduce.run import Experiment
+from trainer.reproduce.start import make_start
+from trainer.reproduce.trial import Sat, Trained, exam_file, trained_file
+
+PLAN = Plan()
+
+
+def result(scenario: str, *, success: bool, tokens: int = 50) -> TaskResult:
+    return TaskResult(
+        scenario=scenario,
+        template="t",
+        success=success,
+        turns=3,
+        tokens=tokens,
+        stop="completed",
+        offered=1,
+        used=int(success),
+        wrote=1,
+        names=("f",) if success else (),
+        library=1,
+    )
+
+
+def sit(work: Path, row: str, seed: int, solved: int) -> None:
+    """Twenty scenarios of one task each, of which the first `solved` are solved."""
+    results = [result(f"s{number}", success=number < solved) for number in range(20)]
+    path = exam_file(work, row, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(Sat(row=row, seed=seed, results=results)))
+
+
+def train(work: Path, trial: Trial, score: float) -> None:
+    point = {"step": 4, "validation": {"sgc": {"mean": score}}}
+    path = trained_file(work, trial)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(Trained(trial=trial, best=4, score=score, adapter="a", curve=[point])))
+
+
+def test_every_condition_tries_as_many_learning_rates() -> None:
+    tried = [trial.condition for trial in searches(PLAN)]
+    assert {tried.count(name) for name in PLAN.conditions} == {len(PLAN.lrs)}
+    assert {trial.seed for trial in searches(PLAN)} == {0}
+
+
+def test_main_rows_get_five_seeds_and_ablations_three() -> None:
+    lrs = dict.fromkeys(PLAN.conditions, 1e-3)
+    count = [trial.condition for trial in [*(Trial(name, 0, 1e-3) for name in lrs), *repeats(PLAN, lrs)]].count
+    assert [count(name) for name in ("sage", "sft_grpo", "sage_outcome", "sage_chain")] == [5] * 4
+    assert [count(name) for name in ("sage_no_sft", "chain_3", "retrieval_query_ngram")] == [3] * 3
+
+
+def test_conditions_differ_in_nothing_but_what_their_name_says() -> None:
+    sage = PLAN.conditions["sage"].settings
+    changes: dict[str, dict[str, object]] = {
+        "sft_grpo": {"skills": False, "reward": "outcome"},
+        "sage_outcome": {"reward": "outcome"},
+        "sage_chain": {"reward": "chain"},
+        "chain_3": {"chain": 3},
+        "retrieval_query_ngram": {"retrieval": "query_ngram"},
+    }
+    for name, change in changes.items():
+        assert PLAN.conditions[name].settings == msgspec.structs.replace(sage, **change)
+
+
+def test_the_learning_rate_is_the_one_that_did_best_on_the_validation_templates(tmp_path: Path) -> None:
+    for trial in searches(PLAN):
+        train(tmp_path, trial, 40.0 if trial.lr == PLAN.lrs[0] else 30.0)
+    train(tmp_path, Trial("sage", 0, PLAN.lrs[1]), 50.0)
+    chosen = Experiment(PLAN, tmp_path, print).chosen()
+    assert chosen["sage"] == PLAN.lrs[1]
+    assert chosen["sft_grpo"] == PLAN.lrs[0]
+
+
+def test_another_plan_is_refused_in_a_directory_that_was_begun(tmp_path: Path) -> None:
+    assert agree(tmp_path, PLAN) is None
+    assert agree(tmp_path, PLAN) is None
+    assert agree(tmp_path, Plan(steps=PLAN.steps + 1)) == f"steps={PLAN.steps}"
+
+
+def test_rows_hold_only_what_was_sat_and_name_the_seeds(tmp_path: Path) -> None:
+    for seed in (0, 2):
+        sit(tmp_path, "sage", seed, solved=15)
+    [row] = read_rows(tmp_path, PLAN, {"sage": 1e-3})
+    assert (row.name, row.seeds, row.lr) == ("sage", [0, 2], 1e-3)
+    assert row.metrics.sgc.mean == pytest.approx(75.0)
+
+
+def test_differences_are_paired_by_the_seeds_that_both_sat(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        sit(tmp_path, "sage", seed, solved=15)
+    sit(tmp_path, "sft_grpo", 0, solved=10)
+    found = differences(tmp_path, PLAN)
+    assert set(found) == {"sft_grpo"}
+    assert found["sft_grpo"].sgc.mean == pytest.approx(25.0)
+
+
+def test_the_table_and_the_file_say_the_same(tmp_path: Path) -> None:
+    for row, solved in (("sage", 15), ("sft_grpo", 10)):
+        sit(tmp_path, row, 0, solved)
+    rows, compared = read_rows(tmp_path, PLAN, {}), differences(tmp_path, PLAN)
+    written = as_json(rows, compared, {"commit": "c"})
+    assert [row["name"] for row in written["rows"]] == ["sft_grpo", "sage"]
+    assert written["rows"][1]["sgc"]["mean"] == pytest.approx(75.0)
+    table = as_markdown(rows, compared)
+    assert f"| {LABELS['sage']} | 1 | 75.0 [" in table
+    assert "| +25.0 [" in table
+
+
+def test_the_figure_draws_every_condition_inside_its_frame() -> None:
+    curves = {"one": [[(4, 10.0), (8, 80.0)], [(4, 30.0), (8, 60.0)]], "two": [[(4, 0.0)]]}
+    figure = ElementTree.fromstring(draw(curves, ylabel="SGC"))
+    lines = [each for each in figure.iter() if each.tag.endswith("polyline")]
+    assert len(lines) == 2
+    first = [tuple(map(float, point.split(","))) for point in lines[0].attrib["points"].split()]
+    assert first[0][1] > first[1][1]  # higher is nearer to the top
+    assert all(0 <= x <= 640 and 0 <= y <= 360 for x, y in first)
+
+
+@pytest.mark.slow
+async def test_a_tiny_experiment_runs_whole_and_a_second_call_has_nothing_left_to_do(tmp_path: Path) -> None:
+    plan = Plan(steps=1, pairs=1, group=2, lrs=(1e-3,), validate_every=1, validation=2, exam=2, seeds=1)
+    sft = msgspec.structs.replace(plan.sft, steps=1)
+    plan = msgspec.structs.replace(plan, only=("sage",), demonstrated=2, sft=sft)
+    agree(tmp_path, plan)
+    await make_start(plan, tmp_path, Settings(data_dir=tmp_path), lambda _: None)
+    told: list[str] = []
+    experiment = Experiment(plan, tmp_path, told.append)
+    await experiment.carry_out(2)
+    assert len(told) == experiment.size()
+    assert {row.name for row in read_rows(tmp_path, plan, {})} == {
+        *("prompt_only", "sft", "sft_skills_off", "sage", "sage_skills_off")
+    }
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()}
+    await experiment.carry_out(2)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()} == stamps
