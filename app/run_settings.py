@@ -62,8 +62,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     lora_alpha: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     grad_clip: Above = 1.0
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # optimizer steps on each batch of rollouts
-    micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384  # padding included
+    micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384  # read at once, on each device
     gradient_checkpointing: bool = False
+    liger: bool = False  # liger's kernels: on an NVIDIA GPU, with the package liger-kernel
 
     # gate
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 60  # held out, three tasks each; 0: no gate

@@ -12,6 +12,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 
 from app.errors import ModelError, StorageError
 from trainer.batch import Batch
+from trainer.liger import use_liger
 from trainer.packing import PACKED, can_pack, register
 
 
@@ -24,17 +25,20 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def load_model(path: Path, device: torch.device) -> PreTrainedModel:
+def load_model(path: Path, device: torch.device, *, liger: bool = False) -> PreTrainedModel:
     """A causal language model in float32, with attention over packed rows where its layers allow it.
 
-    Raises ModelError where the directory holds none.
+    Raises ModelError where the directory holds none, and InvalidError where liger's kernels cannot run.
     """
     register()
     try:
-        return _load(path, device)
+        model = _load(path, device)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         said = str(error).strip().partition("\n")[0]
         raise ModelError(f"the model in {path} cannot be loaded to train it: {said}") from error
+    if liger:
+        use_liger(model, device)
+    return model
 
 
 def _load(path: Path, device: torch.device) -> PreTrainedModel:

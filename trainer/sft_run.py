@@ -123,7 +123,7 @@ async def learn(lesson: Lesson, device: torch.device, report: Report) -> Publish
     full, and whatever `report` raises to stop it.
     """
     settings = lesson.settings
-    base = load_model(lesson.base, device)
+    base = load_model(lesson.base, device, liger=settings.liger)
     policy = with_lora(base, settings.lora_rank, settings.lora_alpha, lesson.start, seed=settings.seed)
     if settings.gradient_checkpointing:
         base.activation_checkpointing_enable()
