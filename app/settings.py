@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_task_calls: Count = 200
     max_task_seconds: Seconds = 300
     lease_seconds: Seconds = 30  # a task whose runner is silent for so long is taken up by another
+    train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1  # that compute a run's updates together
     sandbox_cpu_seconds: Seconds = 5
     sandbox_wall_seconds: Seconds = 60
     sandbox_memory_mb: Count = 256

@@ -5,7 +5,6 @@ It claims the run, keeps its lease, and writes how it ended. Where it dies, anot
 
 import argparse
 import asyncio
-import ctypes
 import os
 import signal
 import socket
@@ -31,10 +30,10 @@ from app.settings import Settings
 from trainer.failure import failure_of
 from trainer.heartbeat import Heartbeat, Held
 from trainer.job import CarryOut, Job, Progress, Result, RunCancelledError, run_directory
+from trainer.lifeline import die_with
 
 log = structlog.get_logger(__name__)
 
-_PR_SET_PDEATHSIG = 1
 _WRITE_SECONDS = 1.0  # between two tries to write how a run ended
 
 
@@ -46,19 +45,11 @@ def main(arguments: Sequence[str], carry_out: CarryOut) -> int:
     parser.add_argument("--worker", type=int, default=0, help="number of the process whose end ends this one")
     given = parser.parse_args(arguments)
     if given.worker:
-        _die_with(given.worker)
+        die_with(given.worker)  # where it cannot be told so, the heartbeat sees to it
     settings = Settings.from_env()
     lease = settings.lease_seconds
     held = Held(run_id=given.run_id, owner=given.owner, lease_seconds=lease, worker=given.worker)
     return asyncio.run(_attempt(held, settings, carry_out))
-
-
-def _die_with(worker: int) -> None:
-    """On Linux at once, whatever this process is at; elsewhere the heartbeat sees to it."""
-    if hasattr(os, "pidfd_open"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != worker:
-        sys.exit("the worker is gone")  # before we asked
 
 
 async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:

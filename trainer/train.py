@@ -28,10 +28,11 @@ from trainer.ground import open_ground
 from trainer.job import Job, Progress, Result
 from trainer.logged.faults import BaseModel
 from trainer.logged_run import run_logged
-from trainer.lora import Published, publish, with_lora
-from trainer.model import load_model, pick_device
+from trainer.lora import Published, publish
+from trainer.model import pick_device
 from trainer.practise import Done, Practiser
 from trainer.sft_run import run_sft
+from trainer.shared_rounds import Beginning, open_learner
 from trainer.step_metrics import told
 from trainer.update import Learner
 
@@ -67,11 +68,11 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
     if job.settings.kind is RunKind.SFT:
         taught = await run_sft(job, progress, sessions, base, start, device)
         return Learned(taught.adapter, taught.kept)
-    learner = _learner(job, start, device)
-    if job.settings.kind is RunKind.LOGGED:
-        logged = await run_logged(job, progress, sessions, base, learner)
-        return Learned(logged.adapter, logged.kept)
-    return Learned(await _practise(job, progress, learner))
+    with open_learner(_beginning(job, start, device), job.deployment.train_processes) as learner:
+        if job.settings.kind is RunKind.LOGGED:
+            logged = await run_logged(job, progress, sessions, base, learner)
+            return Learned(logged.adapter, logged.kept)
+        return Learned(await _practise(job, progress, learner))
 
 
 async def _practise(job: Job, progress: Progress, learner: Learner) -> Published:
@@ -96,10 +97,8 @@ async def _practise(job: Job, progress: Progress, learner: Learner) -> Published
     return publish(learner.model, _adapters(job))
 
 
-def _learner(job: Job, start: Path | None, device: torch.device) -> Learner:
-    settings = job.settings
-    model = load_model(job.deployment.model_dir, device)
-    return Learner(with_lora(model, settings.lora_rank, settings.lora_alpha, start, seed=settings.seed), settings)
+def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:
+    return Beginning(model_dir=job.deployment.model_dir, settings=job.settings, start=start, device=device.type)
 
 
 async def _start(job: Job, sessions: Sessions) -> Path | None:

@@ -1,0 +1,120 @@
+"""Runs by the command that the worker gives, on one process and on two, and what if one of them is killed."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from app.db import models, run_queue, runs
+from app.db.models import RunState
+from app.db.session import Sessions
+from app.settings import Settings
+from tests.processes import command_of, descendants, gone
+from tests.tiny_model import make_model_dir
+from tests.whole_run import Hearer, Shop
+from trainer.attend import TRAINING, attend
+from trainer.job import Job
+from trainer.lora import WEIGHTS
+from trainer.train import carry_out
+
+STEPS = 12
+LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}
+
+
+class Team:
+    """A shop whose runs are carried out by processes of their own, `count` of them each."""
+
+    def __init__(self, shop: Shop, count: int) -> None:
+        self.shop = shop
+        self._count = count
+
+    async def attended(self, job: Job) -> models.TrainingRun:
+        """The run, after its processes have ended."""
+        with pytest.MonkeyPatch.context() as environment:
+            for name, value in self._environment().items():
+                environment.setenv(name, value)
+            await asyncio.to_thread(attend, job.id, self.shop.settings, TRAINING, lambda: False)
+        return await self.run(job)
+
+    async def killed(self, job: Job, which: Callable[[str], bool], after: int) -> models.TrainingRun:
+        """The run, after the process whose command fits was killed, once `after` steps were done."""
+        attending = asyncio.create_task(self.attended(job))
+        while (await self.run(job)).step < after:
+            assert not attending.done(), await self.run(job)
+            await asyncio.sleep(0.02)
+        born = descendants(os.getpid())
+        [victim] = [pid for pid in born if which(command_of(pid))]
+        family = descendants(victim)
+        os.kill(victim, signal.SIGKILL)
+        await gone(family, seconds=5)
+        await attending
+        async with self.shop.sessions.begin() as session:
+            await run_queue.requeue_expired(session)
+        return await self.run(job)
+
+    async def run(self, job: Job) -> models.TrainingRun:
+        async with self.shop.sessions() as session:
+            return await runs.get(session, job.id)
+
+    def weights(self, run: models.TrainingRun) -> dict[str, torch.Tensor]:
+        assert run.result is not None, run.failure
+        return load_file(self.shop.settings.data_dir / "adapters" / run.result["adapter"] / WEIGHTS)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "DATABASE_URL": self.shop.settings.database_url,
+            "SAGE_DATA_DIR": str(self.shop.settings.data_dir),
+            "SAGE_MODEL": self.shop.settings.model,
+            "SAGE_ENGINE_DEVICE": "cpu",
+            "SAGE_TRAIN_PROCESSES": str(self._count),
+            "OMP_NUM_THREADS": "1",
+        }
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> Shop:
+    settings = Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
+    shop = await Shop.open(committed, settings)
+    await shop.serve(1.0, 0.0, 0.5, scenarios=STEPS)
+    return shop
+
+
+def is_first(command: str) -> bool:
+    return "trainer.run_process" in command
+
+
+def only_computes(command: str) -> bool:
+    return "spawn_main" in command
+
+
+@pytest.mark.timeout(600)
+async def test_a_run_on_two_processes_that_was_killed_ends_with_the_weights_of_one_process(shop: Shop) -> None:
+    alone = await carry_out(await shop.job(**LOGGED), Hearer())
+    expected = load_file(shop.settings.data_dir / "adapters" / alone.adapter / WEIGHTS)
+    team, job = Team(shop, 2), await shop.job(**LOGGED)
+    broken = await team.killed(job, is_first, after=1)
+    assert (broken.state, broken.attempt) == (RunState.QUEUED, 1)
+    run = await team.attended(job)
+    assert (run.state, run.step, run.attempt) == (RunState.DONE, STEPS, 2), run.failure
+    for name, tensor in team.weights(run).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.timeout(600)
+async def test_a_run_that_loses_one_of_its_processes_says_so(shop: Shop) -> None:
+    run = await Team(shop, 2).killed(await shop.job(**LOGGED), only_computes, after=1)
+    assert run.state is RunState.FAILED
+    assert run.failure is not None
+    assert run.failure.startswith("LearnerLostError: a process of this update ended")
+    assert (await shop.active()).number == 1
