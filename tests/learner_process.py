@@ -29,7 +29,7 @@ def round_of(number: int) -> list[Advised]:
 
 def new_learner(model: Path, settings: RunSettings = SETTINGS) -> Learner:
     base = load_model(model, torch.device("cpu"))
-    return Learner(with_lora(base, settings.lora_rank, settings.lora_alpha), settings)
+    return Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, seed=settings.seed), settings)
 
 
 def main() -> None:

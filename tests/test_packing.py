@@ -1,6 +1,7 @@
 """Packed rows: is every sample computed as if it were alone?"""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MambaForCausalLM, PreTrainedModel
 
 from tests.tiny_model import make_model_dir
-from trainer.model import load_model
+from trainer.batch import Sample, pad
+from trainer.model import load_model, sampled_logprobs
 from trainer.packing import PACKED, attend, can_pack
 
 HEADS, SIZE = 4, 8
@@ -83,6 +85,20 @@ def test_a_model_whose_layers_carry_a_state_is_not_packed() -> None:
     assert can_pack(LlamaForCausalLM)
     assert not can_pack(MambaForCausalLM)
     assert not can_pack(None)
+
+
+def test_packed_and_padded_logprobs_are_the_same(model: PreTrainedModel, tmp_path: Path) -> None:
+    """Padded is how models are computed that cannot be packed."""
+    model.save_pretrained(tmp_path)
+    plain: PreTrainedModel = LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    rng = Random(3)
+    lengths = (7, 40, 2, 33)
+    marks = [(False, *(rng.random() < 0.5 for _ in range(length - 2)), True) for length in lengths]
+    batch = pad([Sample(tuple(rng.randrange(250) for _ in each), each) for each in marks])
+    with torch.no_grad():
+        packed, padded = sampled_logprobs(model, batch), sampled_logprobs(plain, batch)
+    torch.testing.assert_close(packed, padded, atol=1e-5, rtol=1e-5)
+    assert len(packed) == sum(map(sum, marks))
 
 
 def test_a_loaded_model_attends_packed_and_as_plain_as_before(model: PreTrainedModel, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Liger's kernels for norm, rotation and gate: less memory and time for large models on an NVIDIA GPU. Optional."""
+"""Liger's kernels for norm, rotation and gate: less memory and time for large models on an NVIDIA GPU."""
 
 import torch
 from transformers import PreTrainedModel
