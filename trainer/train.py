@@ -6,6 +6,7 @@ sft:     sft_run    the best of what was served, or imported chats ────�
                                                                       all: ─► adapter ─► gate ─► release
 """
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -36,6 +37,10 @@ from trainer.shared_rounds import Beginning, open_learner
 from trainer.step_metrics import told
 from trainer.update import Learner
 
+_SHARE = 2
+"""Of the processors one half learns and the other serves. Threads that wait for each other on processors that are
+taken lose more than they gain: an update with one thread too many took ten times as long."""
+
 
 class Learned(msgspec.Struct, frozen=True):
     """What a run made, before the gate."""
@@ -63,6 +68,7 @@ async def carry_out(job: Job, progress: Progress) -> Result:
 
 async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
     device = pick_device(job.deployment.engine_device)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await _start(job, sessions)
     if job.settings.kind is RunKind.SFT:
