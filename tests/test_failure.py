@@ -4,6 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import SafetensorError
 
 from app.errors import InvalidError, StorageError
@@ -58,3 +59,16 @@ def test_a_file_that_cannot_be_written_is_no_defect() -> None:
 def test_a_full_disk_that_is_foreseen_keeps_its_message() -> None:
     error = caused(StorageError("the checkpoint /data/x could not be written"), FULL)
     assert failure_of(error, RUN) == "StorageError: the checkpoint /data/x could not be written"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+    ],
+)
+def test_a_run_that_needs_too_much_memory_says_what_would_need_less(error: Exception) -> None:
+    assert "lower micro_batch_tokens" in failure_of(error, RUN)
+    assert "defect" not in failure_of(error, RUN)

@@ -23,6 +23,8 @@ def failure_of(error: BaseException, directory: Path) -> str:
         return said
     for cause in filter(_is_full, chain):
         return f"{StorageError.__name__}: no space is left for {_place(cause, directory)}: make some, then retry"
+    if any(map(_is_out_of_memory, chain)):
+        return f"{said} (train with a lower micro_batch_tokens, or with gradient_checkpointing=true)"
     if isinstance(chain[0], OSError):
         return said
     return f"{said} (a defect: the whole story is at the end of {directory / 'log'})"
@@ -42,6 +44,12 @@ def _is_full(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
     return any(text in str(error) for text in _FULL_TEXTS)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """torch's own error is known by its name, because where torch is missing a failure is told as well."""
+    named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    return named or "can't allocate memory" in str(error)  # as torch says it without a GPU
 
 
 def _place(error: BaseException, directory: Path) -> str:

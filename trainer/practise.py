@@ -1,5 +1,6 @@
 """SAGE on fresh rollouts: chains are rolled out, rewarded and learned from, step by step."""
 
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -94,4 +95,5 @@ class Practiser:
             await self.engine.load_adapter(published.hash, published.path)
             if former is not None:
                 await self.engine.unload_adapter(former.hash)
+                shutil.rmtree(former.path, ignore_errors=True)  # large policies would fill the disk
         return published

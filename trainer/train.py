@@ -27,6 +27,7 @@ from trainer import gate
 from trainer.examiner import BASE, Examiner
 from trainer.ground import open_ground
 from trainer.job import Job, Progress, Result
+from trainer.keep import keep
 from trainer.logged.faults import BaseModel
 from trainer.logged_run import run_logged
 from trainer.lora import Published, publish
@@ -37,6 +38,7 @@ from trainer.shared_rounds import Beginning, open_learner
 from trainer.step_metrics import told
 from trainer.update import Learner
 
+_START = "start"  # the file of a run that names what it goes on from
 _SHARE = 2
 """Of the processors one half learns and the other serves. Threads that wait for each other on processors that are
 taken lose more than they gain: an update with one thread too many took ten times as long."""
@@ -75,6 +77,7 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
         taught = await run_sft(job, progress, sessions, base, start, device)
         return Learned(taught.adapter, taught.kept)
     with open_learner(_beginning(job, start, device), job.deployment.train_processes) as learner:
+        keep((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
         if job.settings.kind is RunKind.LOGGED:
             logged = await run_logged(job, progress, sessions, base, learner)
             return Learned(logged.adapter, logged.kept)
@@ -108,7 +111,13 @@ def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:
 
 
 async def _start(job: Job, sessions: Sessions) -> Path | None:
-    """The adapter to go on from; None for the base model. Raises InvalidError where it is for another base."""
+    """The adapter to go on from; None for the base model. Raises InvalidError where it is for another base.
+
+    An earlier attempt at the run has written down where it began: another release may be active since.
+    """
+    noted = job.directory / _START
+    if noted.exists():
+        return _path(job, noted.read_text())
     if job.settings.start == "base":
         return None
     async with sessions() as session:
@@ -119,6 +128,10 @@ async def _start(job: Job, sessions: Sessions) -> Path | None:
             f"the active release wears an adapter for the base model {made.base}, but {job.deployment.model} is "
             f'served: set start="base" to begin anew, or SAGE_MODEL={made.base}'
         )
+    return _path(job, model)
+
+
+def _path(job: Job, model: str) -> Path | None:
     return None if model == BASE else _adapters(job) / model
 
 
