@@ -10,6 +10,7 @@ import pytest
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
+from app.api.doorbell import BrokerBell
 from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
@@ -22,6 +23,7 @@ from app.settings import Settings
 from app.skills.library import Library
 from tests.edge import asgi_client, running
 from tests.ledger import Ledger
+from tests.loading import Loads
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
 SKILL = """
@@ -57,7 +59,16 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
             desk = Desk(committed, agent, library, live, Settings())
             async with Runner(committed, desk.carry_out, Pace(at_once=2)) as runner:
-                yield Parts(sessions=committed, feed=feed, work=runner, library=library, client=live, probes={})
+                yield Parts(
+                    sessions=committed,
+                    feed=feed,
+                    work=runner,
+                    library=library,
+                    loader=Loads(),
+                    bell=BrokerBell(Settings(data_dir=tmp_path)),
+                    client=live,
+                    probes={},
+                )
 
     app = create_app(open_parts)
     async with running(app), asgi_client(app, {"Authorization": f"Bearer {secret}"}) as opened:
