@@ -80,6 +80,7 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
     """What the children read their settings from: ours, with the addresses of what runs here filled in."""
     engine = base_url("127.0.0.1", settings.engine_port)
     return {
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait by spinning take the cores from those they wait for
         **os.environ,
         "DATABASE_URL": url,
         "ENGINE_URLS": settings.engine_urls or engine,
