@@ -11,7 +11,7 @@ from trainer.demo_token import make_token
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8100, show_default=True)
 @click.option(
-    "--busy", type=click.FloatRange(0, 0.9), default=0.0, show_default=True, help="share of calls turned away"
+    "--busy", type=click.FloatRange(0, 0.9), default=0.0, show_default=True, help="share of log-ins turned away"
 )
 def demo_apis(host: str, port: int, busy: float) -> None:
     """Serve the practice world's office suite over HTTP."""

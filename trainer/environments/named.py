@@ -1,4 +1,4 @@
-"""Practice environments by name, as settings say it: "office", "office?site=0", "office?busy=0.05&site=0"."""
+"""Practice environments by name, as settings say it: "office", "office?site=0", "office?busy=0.4&site=0"."""
 
 from urllib.parse import parse_qsl, urlsplit
 

@@ -38,15 +38,15 @@ class Trial(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole experiment. Two plans that differ share no results."""
 
-    environment: str = "office?busy=0.06"
-    limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=120)
+    environment: str = "office?busy=0.45"
+    limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=110)
     demonstrated: int = 100  # scenarios that the expert shows for the supervised start
     faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.45)
     sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=60, lr=1e-3, micro_batch_tokens=4096)
-    steps: int = 16
+    steps: int = 12
     pairs: int = 6
     group: int = 8
-    lrs: tuple[float, ...] = (5e-4, 1e-3)
+    lrs: tuple[float, ...] = (2e-4, 6e-4)
     validate_every: int = 4  # steps; the best of these is kept
     validation: int = 40  # scenarios
     exam: int = 100  # scenarios of the test templates, for each seed

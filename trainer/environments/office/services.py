@@ -76,8 +76,6 @@ def operate_on(worlds: Worlds, asked: Asked) -> Json:
         raise RefusedError(405, f"{asked.operation} is not a {asked.method}")
     given = asked.query if asked.method == "GET" else _fields(asked.body)
     world = worlds.at(asked.site, asked.world)
-    if world.is_busy():
-        raise RefusedError(503, "busy, call again")
     return perform(site, world, (asked.app, asked.operation), asked.token, given)
 
 

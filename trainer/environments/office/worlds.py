@@ -16,7 +16,7 @@ class WorldState:
     def __init__(self, name: str, busy: float = 0.0) -> None:
         self.name = name
         self._busy = busy
-        self._calls = 0
+        self._log_ins = 0
         self.place: Place | None = None if name == DEMO else place_of(name)
         self.site = self.place.site if self.place else 0
         self.groups = groups_of(self.place)
@@ -34,12 +34,12 @@ class WorldState:
         return self._items[app]
 
     def is_busy(self) -> bool:
-        """Is the next call turned away? The same calls of a task are, however often the task is set up anew."""
+        """Is this log-in turned away? The same ones of a task are, however often the task is set up anew."""
         if not self._busy:
             return False
-        self._calls += 1
+        self._log_ins += 1
         task = self.place.world() if self.place else self.name
-        return Random(f"busy {task} {self._calls}").random() < self._busy
+        return Random(f"busy {task} {self._log_ins}").random() < self._busy
 
     def password(self, app: str) -> str:
         return _secret(f"password {self.name} {app}")
@@ -60,7 +60,7 @@ class WorldState:
 class Worlds:
     """Every world by its id. At most `capacity`: the one longest untouched goes first, the demo never.
 
-    Services are never sure to answer: `busy` is the share of calls that they turn away, by chance.
+    Services need not be there at once: `busy` is the share of log-ins that they turn away, by chance.
     """
 
     def __init__(self, capacity: int = 20_000, *, busy: float = 0.0) -> None:
