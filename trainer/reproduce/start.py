@@ -22,6 +22,7 @@ _SEED = 1  # of the demonstrations
 
 async def make_start(plan: Plan, work: Path, settings: Settings, report: Callable[[Step], object]) -> Path:
     """The adapter's directory. Made once; goes on where it was after an interruption."""
+    torch.set_num_threads(1)  # a model this small is slower on two
     pointer = work / "start.txt"
     if not pointer.exists():
         samples = await _demonstrations(plan, work, settings)
