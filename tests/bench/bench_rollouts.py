@@ -1,6 +1,6 @@
 """What the agent loop costs: generated tokens per second through whole rollouts, beside bare generation.
 
-    python tests/bench/bench_rollouts.py [--model DIR] [--pairs 8] [--at-once 64] [--repeats 3]
+    python tests/bench/bench_rollouts.py [--model DIR] [--pairs 8] [--at-once 128] [--repeats 3]
 
 Rollouts: groups of chains as training collects them, worlds in this process. Bare: the very requests of those
 rollouts again, as many at once, from an engine started anew; the same seeds give the same tokens. The ratio is
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, default=SEED_POLICY)
     parser.add_argument("--pairs", type=int, default=8)
-    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--at-once", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)

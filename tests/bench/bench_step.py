@@ -1,6 +1,6 @@
 """How long one step of SAGE takes: collect, reward, update, publish, load. By default as large as the paper's.
 
-    python tests/bench/bench_step.py [--model DIR] [--pairs 24] [--group 8] [--steps 2] [--at-once 96]
+    python tests/bench/bench_step.py [--model DIR] [--pairs 24] [--group 8] [--steps 2] [--at-once 128]
 
 From the second step on the rollouts wear the adapter that the first one made, as in training.
 """
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--at-once", type=int, default=96)
+    parser.add_argument("--at-once", type=int, default=128)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as adapters:
         asyncio.run(run(options, Path(adapters)))
