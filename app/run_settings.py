@@ -37,6 +37,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pairs: Whole = 6  # chains of tasks per step
     group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8  # rollouts of each chain: G
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # tasks per chain
+    chain_by: Literal["scenario", "nearest"] = "scenario"  # what makes a chain: a label, or instructions alike
     skills: bool = True  # False: every task alone, without a library
     retrieval: Retrieval = "scenario"
     since: Moment | None = None  # logged and sft: tasks that ended in this window
@@ -69,6 +70,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # gate
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 60  # held out, three tasks each; 0: no gate
     promote: bool = True  # False: a candidate that passes waits for a person
+
+    def __post_init__(self) -> None:
+        if self.chain_by == "nearest" and self.skills and self.retrieval == "scenario":
+            raise ValueError(
+                "chain_by=nearest has no labels to find skills by: set retrieval=query_ngram or another"
+            )
 
 
 def read_settings(given: dict[str, Any]) -> RunSettings:

@@ -10,6 +10,7 @@ import msgspec
 from app.records import Task
 from app.run_settings import RunSettings
 from app.skills.memory import MemoryLibrary
+from app.skills.ngrams import NgramIndex
 from trainer.advantages import Rewarded
 from trainer.collect import Outcome, Practice
 from trainer.environment import Environment, Scenario, Split
@@ -79,8 +80,9 @@ class Collector:
     async def _roll(self, chain: Chain, rng: Random) -> Rolled:
         library = self.new_library() if self.settings.skills else None
         outcomes: list[Outcome] = []
+        label = chain.scenario.id if self.settings.chain_by == "scenario" else None
         for task in chain.tasks:
-            offers = await library.find(task.instruction, chain.scenario.id) if library is not None else ()
+            offers = await library.find(task.instruction, label) if library is not None else ()
             seed = rng.getrandbits(31)
             outcomes.append(await self.practice.run_task(chain.scenario, task, library, offers, seed=seed))
         return Rolled(tuple(outcomes), tuple(map(_link, outcomes)))
@@ -102,10 +104,31 @@ class Collector:
 
 
 def draw_chains(environment: Environment, split: Split, settings: RunSettings, step: int) -> list[Chain]:
-    """The chains of one step: the same for the same seed and step. Their tasks are drawn from each scenario's."""
+    """The chains of one step: the same for the same seed and step.
+
+    By scenario, the tasks of a chain are drawn from one scenario's. By the nearest instructions, labels play no
+    part: a task is drawn, and those that ask for something alike follow it.
+    """
     rng = Random(f"chains {settings.seed} {step}")
     scenarios = environment.scenarios(split, settings.pairs, rng.randrange(2**31))
+    if settings.chain_by == "nearest":
+        return _by_instruction(scenarios, settings.chain, rng)
     return [Chain(each, tuple(rng.sample(each.tasks, min(settings.chain, len(each.tasks))))) for each in scenarios]
+
+
+def _by_instruction(scenarios: Sequence[Scenario], length: int, rng: Random) -> list[Chain]:
+    """As many chains as scenarios, each begun by a task of another one."""
+    tasks = [task for scenario in scenarios for task in scenario.tasks]
+    index: NgramIndex[int] = NgramIndex()
+    for number, task in enumerate(tasks):
+        index.add(number, task.instruction)
+    chains = []
+    for scenario in scenarios:
+        first = rng.choice(scenario.tasks)
+        near = [tasks[number] for number, _ in index.search(first.instruction, length)]
+        alike = [task for task in near if task.id != first.id]
+        chains.append(Chain(scenario, (first, *alike[: length - 1])))
+    return chains
 
 
 def _link(outcome: Outcome) -> Link:

@@ -1,0 +1,74 @@
+"""Groups of chains: what is drawn, that chains share nothing, and what each position is compared with."""
+
+from collections import Counter, defaultdict
+
+import pytest
+import torch
+
+from app.agent.compact import Compact
+from app.agent.loop import Agent
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
+from app.records import Policy
+from app.run_settings import RunKind, RunSettings, read_settings
+from app.sandbox.host import ForkedSandbox
+from app.settings import Settings
+from app.skills.memory import MemoryLibrary
+from trainer.advantages import advise
+from trainer.collect import Practice
+from trainer.environments.office.demonstrations import LIMITS
+from trainer.environments.office.environment import OfficeEnvironment
+from trainer.groups import Collector, draw_chains
+from trainer.local_engine import local_engine
+
+SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=3)
+
+
+def test_chains_are_the_same_for_a_seed_and_a_step_and_others_for_others() -> None:
+    environment = OfficeEnvironment()
+    drawn = [draw_chains(environment, "train", SETTINGS, step) for step in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_chain_by_scenario_has_different_tasks_of_one_scenario() -> None:
+    for chain in draw_chains(OfficeEnvironment(), "train", SETTINGS, 1):
+        assert {task.scenario for task in chain.tasks} == {chain.scenario.id}
+        assert len({task.id for task in chain.tasks}) == SETTINGS.chain
+
+
+def test_a_chain_by_instruction_goes_on_with_a_task_that_asks_for_the_like() -> None:
+    settings = RunSettings(pairs=6, chain_by="nearest", retrieval="query_ngram")
+    chains = draw_chains(OfficeEnvironment(site=0), "train", settings, 1)
+    templates = [{task.scenario for task in chain.tasks} for chain in chains]
+    assert all(len(chain.tasks) == settings.chain for chain in chains)
+    assert Counter(map(len, templates))[1] >= 5  # near-templates: it finds what the labels would have said
+
+
+def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
+    with pytest.raises(InvalidError, match="set retrieval=query_ngram"):
+        read_settings({"chain_by": "nearest"})
+
+
+async def test_a_group_is_compared_position_by_position_and_its_libraries_are_apart() -> None:
+    model = Settings().model_dir
+    async with local_engine(model, torch.device("cpu")) as engine, ForkedSandbox() as sandbox:
+        agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
+        practice = Practice(agent, OfficeEnvironment(), Policy())
+        libraries: list[MemoryLibrary] = []
+
+        def new_library() -> MemoryLibrary:
+            libraries.append(MemoryLibrary(mode="scenario"))
+            return libraries[-1]
+
+        collector = Collector(practice, SETTINGS, new_library)
+        chains = draw_chains(practice.environment, "train", SETTINGS, 1)
+        collected = await collector.collect(chains, seed=1)
+    assert len(libraries) == SETTINGS.pairs * SETTINGS.group
+    cells = Counter((item.group, item.position) for item in collected.rewarded)
+    assert set(cells.values()) == {SETTINGS.group}
+    assert len(cells) == SETTINGS.pairs * SETTINGS.chain
+    assert not any(item.trajectory.offered for item in collected.rewarded if item.position == 0)
+    sums: dict[tuple[str, int], float] = defaultdict(float)
+    for advised in advise(collected.rewarded):
+        sums[advised.rewarded.group, advised.rewarded.position] += advised.advantage
+    assert all(abs(total) < 1e-9 for total in sums.values())
