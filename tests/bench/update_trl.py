@@ -8,13 +8,10 @@ opening as prompt, everything after it as completion, observations masked out by
 
 import argparse
 import json
-import os
 import resource
 import time
 from pathlib import Path
 from typing import Any
-
-os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 import torch
 from datasets import Dataset  # type: ignore[import-not-found]
