@@ -55,7 +55,7 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.command()
 @server_options
 @click.option("--port", default=8190, show_default=True, help="where the users' office suite is served meanwhile")
-@click.option("--busy", default=0.05, show_default=True, help="share of log-ins that the suite turns away")
+@click.option("--busy", default=0.4, show_default=True, help="share of log-ins that the suite turns away")
 @click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
 @click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
 @click.option("--tasks", default=300, show_default=True, help="before training")
