@@ -38,8 +38,8 @@ class Played(msgspec.Struct, frozen=True):
 class Office:
     """The environment, and a sandbox to work in."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.environment = OfficeEnvironment()
+    def __init__(self, sandbox: Sandbox, environment: OfficeEnvironment | None = None) -> None:
+        self.environment = environment or OfficeEnvironment()
         self._sandbox = sandbox
 
     async def play(

@@ -175,3 +175,23 @@ def _strict_site() -> int:
         for seed in range(1, 100)
         if (mail := Site.of(seed).apps["mail"]).guarded == "act1" and mail.first_page == 1
     )
+
+
+async def test_a_trusting_expert_completes_in_the_turn_that_uses_a_skill(office: Office) -> None:
+    for chosen in office.environment.scenarios("test", 6, seed=13):
+        asked = parse(chosen.tasks[0].instruction)
+        assert asked is not None
+        known = [offer(asked[0], site_of(chosen), chosen.tasks[0].instruction)]
+        played = await solve(office, chosen, 1, Faults(trust=1.0), known)
+        assert played.verdict.success, (played.verdict, played.text)
+        assert len(played.messages) == 1
+
+
+async def test_where_a_service_was_busy_the_expert_says_the_same_again() -> None:
+    async with ForkedSandbox() as sandbox:
+        office = Office(sandbox, OfficeEnvironment(busy=0.5))
+        for chosen in office.environment.scenarios("train", 6, seed=17):
+            played = await solve(office, chosen, 0)
+            busy = [number for number, text in enumerate(played.observations) if "503" in text]
+            for number in busy:
+                assert "def " not in played.messages[number + 1]

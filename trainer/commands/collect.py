@@ -21,6 +21,7 @@ _TIMEOUTS = 3  # for so many times its time-out an endpoint that does not answer
 @click.option("--scripted", is_flag=True, help="the office's scripted expert instead, with these mistakes:")
 @click.option("--inline", type=click.FloatRange(0, 1), default=0.0, help="solves without a function")
 @click.option("--ignore", type=click.FloatRange(0, 1), default=0.0, help="writes again what a skill could do")
+@click.option("--trust", type=click.FloatRange(0, 1), default=0.0, help="completes in the turn that uses a skill")
 @click.option("--unprepared", type=click.FloatRange(0, 1), default=0.0, help="forgets a preparing call")
 @click.option("--page", type=click.FloatRange(0, 1), default=0.0, help="starts at a wrong page")
 @click.option("--synonym", type=click.FloatRange(0, 1), default=0.0, help="calls an operation by a wrong name")

@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     environment: str = "office?busy=0.45"
     limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=110)
     demonstrated: int = 100  # scenarios that the expert shows for the supervised start
-    faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.45)
+    faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.6, trust=1.0)
     sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=60, lr=1e-3, micro_batch_tokens=4096)
     steps: int = 12
     pairs: int = 6

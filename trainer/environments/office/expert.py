@@ -39,6 +39,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     synonym: float = 0.0  # calls an operation by a name that another site has for it
     inline: float = 0.0  # solves the task without a function
     ignore: float = 0.0  # writes afresh what an offered skill could do
+    trust: float = 0.0  # completes the task in the turn that uses a skill: no fault, but how it is done varies
 
 
 FLAWLESS = Faults()
@@ -63,6 +64,7 @@ class Expert:
         self._template, self._value = asked
         self._skill = None if rng.random() < faults.ignore else _fitting(offers, self._template)
         self._inline = rng.random() < faults.inline
+        self._trusting = faults.trust > 0 and rng.random() < faults.trust
         self._believed = _believed(site, self._template, rng, faults)
         self._again = ""  # what to say if all was right and a service was busy
         self._solved = False  # a solution was tried, so the next one is a repair
@@ -88,7 +90,10 @@ class Expert:
 
     def _use_skill(self) -> str:
         self._stage = "ran"
-        self._again = _message(_USE, solution.call(self._template, self._value))
+        code = solution.call(self._template, self._value)
+        if self._trusting:
+            code = f"{code.partition(chr(10))[0]}\n{self._completion()}"
+        self._again = _message(_USE, code)
         return self._again
 
     def _solve(self) -> str:
@@ -104,8 +109,11 @@ class Expert:
         return _message(sentence, f"{code}\n{solution.call(self._template, self._value)}")
 
     def _complete(self) -> str:
+        return _message(_DONE, self._completion())
+
+    def _completion(self) -> str:
         answer = "" if self._template.role else "answer=result"
-        return _message(_DONE, f"apis.supervisor.complete_task({answer})")
+        return f"apis.supervisor.complete_task({answer})"
 
 
 def _message(sentence: str, code: str) -> str:
