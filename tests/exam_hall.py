@@ -36,7 +36,7 @@ from trainer.environments.office.expert import Expert
 from trainer.environments.office.scenarios import draw, site_of
 from trainer.environments.office.services import create_services
 from trainer.environments.office.site import Site
-from trainer.exam import Exam
+from trainer.exams.exam import Exam
 
 TOKEN = "the token of the demo APIs"
 SCENARIOS, SITES = 2, 2

@@ -21,10 +21,10 @@ from app.sandbox.host import ForkedSandbox
 from tests.exam_hall import ExpertPolicy
 from tests.rows import project_row
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
-from trainer.decide import Rules
 from trainer.environment import Scenario, Split
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.examiner import Examiner
+from trainer.exams.decide import Rules
+from trainer.exams.examiner import Examiner
 from trainer.gate import Candidate, Held, hold
 
 SCENARIOS = 4

@@ -12,9 +12,9 @@ from accelerate import Accelerator
 from app.run_settings import RunSettings
 from tests.rewarded import advised, rollout
 from trainer.advantages import Advised
-from trainer.lora import publish, with_lora
-from trainer.model import load_model
-from trainer.update import Learner
+from trainer.learning.lora import publish, with_lora
+from trainer.learning.model import load_model
+from trainer.learning.update import Learner
 
 SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, kl=0.05)
 

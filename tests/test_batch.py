@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.tiny_model import make_model_dir
-from trainer.batch import Sample, pad, plan, sample_of
-from trainer.model import load_model, sampled_logprobs
+from trainer.learning.batch import Sample, pad, plan, sample_of
+from trainer.learning.model import load_model, sampled_logprobs
 
 
 @pytest.fixture(scope="module")

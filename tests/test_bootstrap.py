@@ -19,8 +19,8 @@ from app.agent.prompt import choose_profile
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
-from trainer.engine_process import engine_process
-from trainer.evaluate import Metrics
+from trainer.engines.engine_process import engine_process
+from trainer.exams.evaluate import Metrics
 from trainer.seed_policy.bootstrap import Plan, bootstrap, prepare, teach
 from trainer.seed_policy.chunks import make_chunks
 from trainer.seed_policy.recipe import Recipe

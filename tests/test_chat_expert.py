@@ -10,14 +10,14 @@ from app.errors import EngineError, EngineRefusalError
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
-from trainer.answers import UnsayableError
-from trainer.batch import sample_of
-from trainer.chat_endpoint import ChatEndpoint
-from trainer.chat_expert import ChatExpert
 from trainer.environment import Scenario
 from trainer.environments.office.demonstrations import Stage, demonstrate
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
+from trainer.imitation.answers import UnsayableError
+from trainer.imitation.chat_endpoint import ChatEndpoint
+from trainer.imitation.chat_expert import ChatExpert
+from trainer.learning.batch import sample_of
 
 HELLO = [Message("user", "hello")]
 

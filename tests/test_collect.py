@@ -16,8 +16,8 @@ from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.collect import Practice
 from trainer.environment import Scenario
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.evaluate import measure
-from trainer.examine import examine
+from trainer.exams.evaluate import measure
+from trainer.exams.examine import examine
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
 from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
-from trainer.chat_records import read_records
-from trainer.chat_samples import taught
 from trainer.environment import Scenario
 from trainer.environments.office.environment import OfficeEnvironment
+from trainer.imitation.chat_records import read_records
+from trainer.imitation.chat_samples import taught
 
 COUNT = 6
 ORDER = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]

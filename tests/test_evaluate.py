@@ -3,8 +3,8 @@
 import pytest
 
 from tests.results import result
-from trainer.evaluate import Estimate, Metrics, measure
-from trainer.report import plain, table
+from trainer.exams.evaluate import Estimate, Metrics, measure
+from trainer.exams.report import plain, table
 
 
 def some() -> Metrics:

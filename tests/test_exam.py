@@ -18,9 +18,9 @@ from app.cli import main
 from app.db import models
 from app.db.session import Sessions
 from tests.exam_hall import SCENARIOS, SITES, TOKEN, Hall, open_hall, serving
-from trainer.demo_token import make_token, read_token
-from trainer.evaluate import TaskResult, measure
-from trainer.exam import ExamError, sit
+from trainer.exams.demo_token import make_token, read_token
+from trainer.exams.evaluate import TaskResult, measure
+from trainer.exams.exam import ExamError, sit
 
 
 class StopError(Exception):

@@ -20,9 +20,9 @@ from app.records import Offer, Stop, Task, Turn
 from tests.edge import Edge, open_edge
 from tests.rows import trajectory_of, turn_of
 from tests.sockets import served
-from trainer.chat_records import ChatRecord, read_records
-from trainer.export import Wanted, export
-from trainer.rest import Server
+from trainer.imitation.chat_records import ChatRecord, read_records
+from trainer.imitation.export import Wanted, export
+from trainer.remote.rest import Server
 
 DOCUMENT = {
     "openapi": "3.1.0",

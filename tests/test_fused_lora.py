@@ -10,8 +10,8 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
 from tests.tiny_model import make_model_dir
-from trainer.fused_lora import LoraLinear, fuse
-from trainer.model import load_model
+from trainer.learning.fused_lora import LoraLinear, fuse
+from trainer.learning.model import load_model
 
 
 def policy(path: Path, **options: Any) -> PeftModel:

@@ -16,10 +16,10 @@ from app.settings import Settings
 from app.skills.memory import MemoryLibrary
 from trainer.advantages import advise
 from trainer.collect import Practice
+from trainer.engines.local_engine import local_engine
 from trainer.environments.office.demonstrations import LIMITS
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.groups import Collector, draw_chains
-from trainer.local_engine import local_engine
 
 SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=3)
 

@@ -16,16 +16,16 @@ from app.records import Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from tests.scripted import block
-from trainer.answers import UnsayableError
-from trainer.chat_records import read_records
 from trainer.collect import Outcome
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.demonstrations import Stage
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
-from trainer.harvest import UNSAYABLE, Harvest
-from trainer.harvest_journal import Entry, Journal
-from trainer.selection import Fault, select
+from trainer.imitation.answers import UnsayableError
+from trainer.imitation.chat_records import read_records
+from trainer.imitation.harvest import UNSAYABLE, Harvest
+from trainer.imitation.harvest_journal import Entry, Journal
+from trainer.imitation.selection import Fault, select
 
 GOOD = block("apis.supervisor.complete_task()")
 PLAN = {"seed": 1}

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from tests.rewarded import advised, rollout
-from trainer.batch import Sample
-from trainer.items import Item, divide, items_of
+from trainer.learning.batch import Sample
+from trainer.learning.items import Item, divide, items_of
 
 
 def item(length: int) -> Item:

@@ -7,7 +7,7 @@ import torch
 
 from app.errors import InvalidError
 from tests.tiny_model import make_model_dir
-from trainer.model import load_model
+from trainer.learning.model import load_model
 
 
 def test_liger_is_refused_without_a_gpu(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
-from trainer.engine_child import Desk
-from trainer.engine_messages import Ask, Forget, read_question
-from trainer.local_engine import LocalEngine, local_engine
+from trainer.engines.engine_child import Desk
+from trainer.engines.engine_messages import Ask, Forget, read_question
+from trainer.engines.local_engine import LocalEngine, local_engine
 
 PROMPT = (5, 17, 33, 80, 81)
 SAMPLING = Sampling(max_tokens=12, temperature=1.0, seed=3)
@@ -60,7 +60,7 @@ async def test_a_directory_without_a_model_is_named_at_the_start(tmp_path: Path)
 def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-m", "trainer.engine_child", "--socket", str(theirs.fileno())]
+        command = [sys.executable, "-m", "trainer.engines.engine_child", "--socket", str(theirs.fileno())]
         options = [
             "--model",
             str(model_dir),

@@ -12,10 +12,10 @@ from app.errors import InvalidError, StorageError
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
-from trainer.batch import Sample, pad
-from trainer.lora import CONFIG, WEIGHTS, check_adapter, publish, with_lora
-from trainer.model import load_model
-from trainer.update import Scorer
+from trainer.learning.batch import Sample, pad
+from trainer.learning.lora import CONFIG, WEIGHTS, check_adapter, publish, with_lora
+from trainer.learning.model import load_model
+from trainer.learning.update import Scorer
 
 CPU = torch.device("cpu")
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM, MambaForCausalLM, PreTrainedModel
 
 from tests.tiny_model import make_model_dir
-from trainer.batch import Sample, pad
-from trainer.model import load_model, sampled_logprobs
-from trainer.packing import PACKED, attend, can_pack
+from trainer.learning.batch import Sample, pad
+from trainer.learning.model import load_model, sampled_logprobs
+from trainer.learning.packing import PACKED, attend, can_pack
 
 HEADS, SIZE = 4, 8
 

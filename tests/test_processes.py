@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.learner_process import new_learner, round_of
 from tests.tiny_model import make_model_dir
-from trainer.lora import WEIGHTS, publish
+from trainer.learning.lora import WEIGHTS, publish
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.settings import Settings
-from trainer.evaluate import TaskResult
+from trainer.exams.evaluate import TaskResult
 from trainer.reproduce.chart import draw
 from trainer.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
 from trainer.reproduce.plan import Plan, Trial, agree, repeats, searches

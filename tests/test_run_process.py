@@ -15,7 +15,7 @@ from app.records import Json
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
 
-PRETEND, REAL = "tests.training_process", "trainer.run_process"
+PRETEND, REAL = "tests.training_process", "trainer.running.run_process"
 
 
 @pytest.fixture

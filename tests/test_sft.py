@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.tiny_model import make_model_dir
-from trainer.batch import Sample, pad
-from trainer.model import load_model, sampled_logprobs
-from trainer.sft import Report, SftSettings, Step, train_sft
+from trainer.learning.batch import Sample, pad
+from trainer.learning.model import load_model, sampled_logprobs
+from trainer.learning.sft import Report, SftSettings, Step, train_sft
 
 SETTINGS = SftSettings(steps=12, lr=2e-3, warmup=3, tokens=128, checkpoint_every=4, seed=5)
 

@@ -21,10 +21,10 @@ from app.settings import Settings
 from tests.rows import project_row
 from tests.served_rows import Served
 from tests.tiny_model import make_model_dir
-from trainer.batch import sample_of
-from trainer.chat_samples import TOO_LONG
-from trainer.job import Job, RunCancelledError
+from trainer.imitation.chat_samples import TOO_LONG
+from trainer.learning.batch import sample_of
 from trainer.logged.faults import BaseModel
+from trainer.running.job import Job, RunCancelledError
 from trainer.sft_run import gather, run_sft
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from app.run_settings import RunKind, RunSettings
 from tests.test_sft import StopError, samples
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
-from trainer.sft import Step
+from trainer.learning.sft import Step
 from trainer.sft_run import Lesson, learn
 
 CPU = torch.device("cpu")

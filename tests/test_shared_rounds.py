@@ -17,9 +17,9 @@ from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop
-from trainer.attend import TRAINING, attend
-from trainer.job import Job
-from trainer.lora import WEIGHTS
+from trainer.learning.lora import WEIGHTS
+from trainer.running.attend import TRAINING, attend
+from trainer.running.job import Job
 from trainer.train import carry_out
 
 STEPS = 12
@@ -91,7 +91,7 @@ async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Pat
 
 
 def is_first(command: str) -> bool:
-    return "trainer.run_process" in command
+    return "trainer.running.run_process" in command
 
 
 def only_computes(command: str) -> bool:

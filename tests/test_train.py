@@ -12,7 +12,7 @@ from app.db.session import Sessions
 from app.settings import Settings
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
-from trainer.lora import check_adapter
+from trainer.learning.lora import check_adapter
 from trainer.train import carry_out
 
 LOGGED = {"kind": "logged", "steps": 3, "pairs": 1}

@@ -16,7 +16,7 @@ from app.errors import AdapterError
 from tests.edge import Edge, open_edge
 from tests.exam_hall import serving
 from tests.sockets import served
-from trainer.rest import Server
+from trainer.remote.rest import Server
 
 
 class Ended(NamedTuple):

@@ -14,7 +14,7 @@ from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
-from trainer.lora import CONFIG, WEIGHTS
+from trainer.learning.lora import CONFIG, WEIGHTS
 from trainer.train import carry_out
 
 LOGGED = {"kind": "logged", "steps": 2}

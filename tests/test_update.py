@@ -14,10 +14,10 @@ from tests.rewarded import advised, rollout
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
 from trainer.advantages import Advised
-from trainer.batch import pad, sample_of
-from trainer.lora import with_lora
-from trainer.model import load_model
-from trainer.update import Learner
+from trainer.learning.batch import pad, sample_of
+from trainer.learning.lora import with_lora
+from trainer.learning.model import load_model
+from trainer.learning.update import Learner
 
 PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9)
 

@@ -20,8 +20,8 @@ from app.run_settings import read_settings
 from app.settings import Settings
 from tests.rows import project_row
 from tests.served_rows import Served
-from trainer.failure import failure_of
-from trainer.job import Job, RunCancelledError, run_directory
+from trainer.running.failure import failure_of
+from trainer.running.job import Job, RunCancelledError, run_directory
 from trainer.train import carry_out
 
 SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}

@@ -23,9 +23,9 @@ from app.db.session import Sessions
 from app.errors import EngineRefusalError
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.decide import Decision, Rules, decide
-from trainer.examiner import AdapterEngine, Examiner, Sat, examine_candidate
-from trainer.job import Progress
+from trainer.exams.decide import Decision, Rules, decide
+from trainer.exams.examiner import AdapterEngine, Examiner, Sat, examine_candidate
+from trainer.running.job import Progress
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,12 +14,12 @@ from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import wants_vectors
+from trainer.engines.local_embedder import local_embedder
+from trainer.engines.local_engine import local_engine
 from trainer.environment import Environment
 from trainer.environments.named import open_environment
-from trainer.examine import NewLibrary
-from trainer.local_embedder import local_embedder
-from trainer.local_engine import local_engine
-from trainer.model import pick_device
+from trainer.exams.examine import NewLibrary
+from trainer.learning.model import pick_device
 from trainer.practise import RolloutEngine
 
 

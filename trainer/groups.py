@@ -14,8 +14,8 @@ from app.skills.ngrams import NgramIndex
 from trainer.advantages import Rewarded
 from trainer.collect import Outcome, Practice
 from trainer.environment import Environment, Scenario, Split
-from trainer.evaluate import TaskResult
-from trainer.examine import result_of
+from trainer.exams.evaluate import TaskResult
+from trainer.exams.examine import result_of
 from trainer.reward import Link, link, rewards
 
 

@@ -7,14 +7,14 @@ import msgspec
 from app.db.session import Sessions
 from app.records import Json
 from trainer.advantages import Rewarded, advise
-from trainer.checkpoints import Checkpoints
-from trainer.job import Job, Progress
+from trainer.learning.checkpoints import Checkpoints
+from trainer.learning.lora import Published, publish
+from trainer.learning.step_metrics import of_experience, of_update, told
+from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
 from trainer.logged.snapshot import read_once
 from trainer.logged.steps import in_steps
-from trainer.lora import Published, publish
-from trainer.step_metrics import of_experience, of_update, told
-from trainer.update import Learner
+from trainer.running.job import Job, Progress
 
 
 class Learned(msgspec.Struct, frozen=True):

@@ -14,14 +14,14 @@ from app.records import Json, Policy
 from app.run_settings import RunSettings
 from app.skills.memory import MemoryLibrary
 from trainer.advantages import advise
-from trainer.checkpoints import Checkpoints
 from trainer.collect import Practice
 from trainer.environment import Environment
-from trainer.examiner import AdapterEngine
+from trainer.exams.examiner import AdapterEngine
 from trainer.groups import Collected, Collector, draw_chains
-from trainer.lora import Published, publish
-from trainer.step_metrics import of_experience, of_results, of_update
-from trainer.update import Learner
+from trainer.learning.checkpoints import Checkpoints
+from trainer.learning.lora import Published, publish
+from trainer.learning.step_metrics import of_experience, of_results, of_update
+from trainer.learning.update import Learner
 
 
 class RolloutEngine(AdapterEngine, Protocol):

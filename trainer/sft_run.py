@@ -13,16 +13,16 @@ from app.db.session import Sessions
 from app.errors import InvalidError
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.batch import Sample, sample_of
-from trainer.chat_records import read_records
-from trainer.chat_samples import taught
-from trainer.job import Job, Progress
-from trainer.keep import keep
+from trainer.imitation.chat_records import read_records
+from trainer.imitation.chat_samples import taught
+from trainer.learning.batch import Sample, sample_of
+from trainer.learning.keep import keep
+from trainer.learning.lora import Published, publish, with_lora
+from trainer.learning.model import load_model
+from trainer.learning.sft import SftSettings, Step, sft_steps
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import read_best
-from trainer.lora import Published, publish, with_lora
-from trainer.model import load_model
-from trainer.sft import SftSettings, Step, sft_steps
+from trainer.running.job import Job, Progress
 
 _WARMUP = 50  # steps at most, and no more than a tenth of all
 _CHECKPOINT = "sft.checkpoint"

@@ -24,19 +24,19 @@ from app.records import Json
 from app.run_settings import RunKind
 from app.settings import Settings
 from trainer import gate
-from trainer.examiner import BASE, Examiner
+from trainer.exams.examiner import BASE, Examiner
 from trainer.ground import open_ground
-from trainer.job import Job, Progress, Result
-from trainer.keep import keep
+from trainer.learning.keep import keep
+from trainer.learning.lora import Published, publish
+from trainer.learning.model import pick_device
+from trainer.learning.shared_rounds import Beginning, open_learner
+from trainer.learning.step_metrics import told
+from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
 from trainer.logged_run import run_logged
-from trainer.lora import Published, publish
-from trainer.model import pick_device
 from trainer.practise import Done, Practiser
+from trainer.running.job import Job, Progress, Result
 from trainer.sft_run import run_sft
-from trainer.shared_rounds import Beginning, open_learner
-from trainer.step_metrics import told
-from trainer.update import Learner
 
 _START = "start"  # the file of a run that names what it goes on from
 _SHARE = 2

@@ -29,10 +29,10 @@ from app.run_settings import RunSettings
 from app.sandbox.host import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from trainer.collect import Practice
-from trainer.engine_process import engine_process
+from trainer.engines.engine_process import engine_process
+from trainer.engines.local_engine import local_engine
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.groups import Collector, draw_chains
-from trainer.local_engine import local_engine
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")

@@ -23,12 +23,12 @@ from app.sandbox.host import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from trainer.advantages import advise
 from trainer.collect import Practice
+from trainer.engines.local_engine import local_engine
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.groups import Collected, Collector, draw_chains
-from trainer.local_engine import local_engine
-from trainer.lora import publish, with_lora
-from trainer.model import load_model
-from trainer.update import Learner
+from trainer.learning.lora import publish, with_lora
+from trainer.learning.model import load_model
+from trainer.learning.update import Learner
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")

@@ -34,14 +34,14 @@ from app.run_settings import RunSettings
 from app.sandbox.host import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from trainer.advantages import Advised, advise
-from trainer.batch import sample_of
 from trainer.collect import Practice
+from trainer.engines.local_engine import local_engine
 from trainer.environments.office.demonstrations import LIMITS
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.groups import Collector, draw_chains
-from trainer.local_engine import local_engine
-from trainer.lora import publish, with_lora
-from trainer.model import load_model
+from trainer.learning.batch import sample_of
+from trainer.learning.lora import publish, with_lora
+from trainer.learning.model import load_model
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 Row = dict[str, Any]

@@ -35,10 +35,10 @@ from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.commands.server import server_options
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.tasks import Place
-from trainer.evaluate import TaskResult, measure
-from trainer.follow import follow
-from trainer.report import plain, table
-from trainer.rest import Server
+from trainer.exams.evaluate import TaskResult, measure
+from trainer.exams.report import plain, table
+from trainer.remote.follow import follow
+from trainer.remote.rest import Server
 
 _SHOWN = {
     "tgc": "tasks done right, %",

@@ -17,9 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from app.run_settings import RunSettings
 from trainer.advantages import Advised
-from trainer.lora import with_lora
-from trainer.model import load_model
-from trainer.update import Learner
+from trainer.learning.lora import with_lora
+from trainer.learning.model import load_model
+from trainer.learning.update import Learner
 
 LR = 1e-5
 

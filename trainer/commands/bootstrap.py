@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainer.report import table
+from trainer.exams.report import table
 from trainer.seed_policy.recipe import Recipe
 
 
@@ -46,7 +46,7 @@ def bootstrap_command(  # noqa: PLR0913 - the command's options
     An interrupted run goes on where it was when it is called again with the same --work.
     """
     # Imported here because torch takes seconds, which `sage --help` need not wait.
-    from trainer.model import pick_device  # noqa: PLC0415
+    from trainer.learning.model import pick_device  # noqa: PLC0415
     from trainer.seed_policy.bootstrap import Plan, bootstrap  # noqa: PLC0415
 
     plan = Plan(

@@ -64,7 +64,7 @@ def collect(out: Path, api_key_env: str | None, scripted: bool, **given: Any) ->
     """
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
     from trainer.environments.office.expert import Faults  # noqa: PLC0415
-    from trainer.order import Effort, Order, deliver  # noqa: PLC0415
+    from trainer.imitation.order import Effort, Order, deliver  # noqa: PLC0415
 
     faults = Faults(**{name: given.pop(name) for name in Faults.__struct_fields__})
     _check(scripted, given, flawless=faults == Faults())

@@ -4,7 +4,7 @@ import click
 
 from app.ports import free_port
 from app.settings import Settings
-from trainer.demo_token import make_token
+from trainer.exams.demo_token import make_token
 
 
 @click.command()

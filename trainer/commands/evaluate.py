@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 from app.run_settings import Retrieval
 from app.settings import Settings
-from trainer.demo_token import read_token
 from trainer.environment import Split
-from trainer.evaluate import Metrics, TaskResult, measure
-from trainer.exam import Exam, sit
-from trainer.report import plain, table
+from trainer.exams.demo_token import read_token
+from trainer.exams.evaluate import Metrics, TaskResult, measure
+from trainer.exams.exam import Exam, sit
+from trainer.exams.report import plain, table
 
 Report: TypeAlias = Callable[[int], object]
 SitOnce: TypeAlias = Callable[[int, bool, Report], Awaitable[list[TaskResult]]]
@@ -163,7 +163,7 @@ async def _over_rest(asked: Asked) -> AsyncIterator[SitOnce]:
 @asynccontextmanager
 async def _at_home(asked: Asked) -> AsyncIterator[SitOnce]:
     # Imported here because torch takes seconds, which an exam over REST need not wait.
-    from trainer.home_exam import HomeExam, take_seat  # noqa: PLC0415
+    from trainer.exams.home_exam import HomeExam, take_seat  # noqa: PLC0415
 
     exam = HomeExam(
         adapter=asked.adapter,

@@ -29,9 +29,9 @@ def export(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Write the scored tasks of a running server as chats, as TRL and LLaMA-Factory read them."""
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
-    from trainer.chat_records import write_records  # noqa: PLC0415
-    from trainer.export import Wanted, export  # noqa: PLC0415
-    from trainer.rest import Server  # noqa: PLC0415
+    from trainer.imitation.chat_records import write_records  # noqa: PLC0415
+    from trainer.imitation.export import Wanted, export  # noqa: PLC0415
+    from trainer.remote.rest import Server  # noqa: PLC0415
 
     wanted = Wanted(
         project=project,

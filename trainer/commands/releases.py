@@ -6,7 +6,7 @@ import click
 
 from app.errors import NotFoundError
 from trainer.commands.server import project_option, server_options
-from trainer.run_lines import columns, release_row, show_release
+from trainer.remote.run_lines import columns, release_row, show_release
 
 _HEAD = ("release", "state", "model", "made", "serves since", "the gate said")
 
@@ -21,7 +21,7 @@ def releases(
     url: str, key: str, project: str | None, number: int | None, activate: bool, rejected_too: bool
 ) -> None:
     """List releases, newest first, or show release NUMBER."""
-    from trainer.rest import Server  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.remote.rest import Server  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
 
     if number is None and activate:
         raise click.UsageError("name the release: `sage releases` lists them")

@@ -5,7 +5,7 @@ from uuid import UUID
 import click
 
 from trainer.commands.server import project_option, server_options
-from trainer.run_lines import columns, run_row, show_result, show_run
+from trainer.remote.run_lines import columns, run_row, show_result, show_run
 
 _STATES = ("queued", "running", "done", "failed", "cancelled")
 _HEAD = ("run", "kind", "state", "steps", "asked for", "failure")
@@ -32,8 +32,8 @@ def runs(  # noqa: PLR0913 - the command's options
     limit: int,
 ) -> None:
     """List training runs, newest first, or show RUN."""
-    from trainer.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
-    from trainer.rest import Server  # noqa: PLC0415
+    from trainer.remote.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.remote.rest import Server  # noqa: PLC0415
 
     if run is None and (cancel or retry or follow):
         raise click.UsageError("name the run: `sage runs` lists them")

@@ -9,7 +9,7 @@ import msgspec
 
 from app.run_settings import RunKind, RunSettings, read_settings
 from trainer.commands.server import project_option, server_options
-from trainer.run_lines import show_result
+from trainer.remote.run_lines import show_result
 
 
 @click.command(
@@ -37,8 +37,8 @@ def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, 
 
     Ends with exit code 1 where the run fails. Interrupted, it only stops watching: the run goes on.
     """
-    from trainer.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
-    from trainer.rest import Server  # noqa: PLC0415
+    from trainer.remote.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.remote.rest import Server  # noqa: PLC0415
 
     body = {"project": project, "settings": _settings(kind, given)}
     with Server(url, key) as server:

@@ -8,7 +8,7 @@ import msgspec
 from app.db.session import Sessions
 from app.errors import InvalidError
 from app.run_settings import RunSettings
-from trainer.keep import keep
+from trainer.learning.keep import keep
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import Logged, read_logged
 

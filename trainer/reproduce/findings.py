@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trainer.evaluate import Comparison, Estimate, Metrics, TaskResult, compare_runs, measure_runs
+from trainer.exams.evaluate import Comparison, Estimate, Metrics, TaskResult, compare_runs, measure_runs
 from trainer.reproduce.plan import Plan, Trial
 from trainer.reproduce.trial import Sat, Trained, exam_file, trained_file
 

@@ -9,12 +9,12 @@ from app.agent.compact import Compact
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
-from trainer.batch import Sample, sample_of
 from trainer.environments.named import open_environment
 from trainer.environments.office.demonstrations import Stage, demonstrate
+from trainer.learning.batch import Sample, sample_of
+from trainer.learning.sft import Step
 from trainer.reproduce.plan import Plan
 from trainer.seed_policy.samples import load_samples, save_samples
-from trainer.sft import Step
 from trainer.sft_run import Lesson, learn
 
 _SEED = 1  # of the demonstrations

@@ -24,14 +24,14 @@ from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.collect import Practice
 from trainer.environment import Split
-from trainer.evaluate import TaskResult, measure
-from trainer.examine import examine
+from trainer.exams.evaluate import TaskResult, measure
+from trainer.exams.examine import examine
 from trainer.ground import Ground, open_ground
-from trainer.lora import with_lora
-from trainer.model import load_model
+from trainer.learning.lora import with_lora
+from trainer.learning.model import load_model
+from trainer.learning.update import Learner
 from trainer.practise import Done, Practiser
 from trainer.reproduce.plan import Plan, Trial
-from trainer.update import Learner
 
 _VALIDATION_SEED = 500
 _EXAM_SEED = 1000  # and the seed of the trial: all conditions sit the same

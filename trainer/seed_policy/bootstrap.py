@@ -19,12 +19,12 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.host import ForkedSandbox
 from trainer.collect import Practice
-from trainer.engine_process import engine_process
+from trainer.engines.engine_process import engine_process
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
-from trainer.evaluate import Metrics, measure
-from trainer.examine import examine
+from trainer.exams.evaluate import Metrics, measure
+from trainer.exams.examine import examine
 from trainer.seed_policy.card import Making, card
 from trainer.seed_policy.chunks import CHUNK, chunk_files, make_chunks
 from trainer.seed_policy.demonstrations import LIMITS

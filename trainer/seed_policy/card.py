@@ -4,8 +4,8 @@ import json
 
 import msgspec
 
-from trainer.evaluate import Metrics
-from trainer.report import table
+from trainer.exams.evaluate import Metrics
+from trainer.exams.report import table
 from trainer.seed_policy.recipe import Recipe
 from trainer.seed_policy.train import Record
 

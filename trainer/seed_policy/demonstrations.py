@@ -8,11 +8,11 @@ import msgspec
 
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.protocol import Sandbox
-from trainer.batch import Sample, sample_of
 from trainer.environment import Scenario
 from trainer.environments.office.demonstrations import LIMITS, Stage, demonstrate
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import Faults
+from trainer.learning.batch import Sample, sample_of
 
 __all__ = ["FAULTS", "LIMITS", "Classroom", "Kept"]
 

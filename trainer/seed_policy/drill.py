@@ -8,7 +8,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from trainer.batch import Sample
+from trainer.learning.batch import Sample
 from trainer.seed_policy.tokenizer import ASSISTANT, END, USER
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.batch import Sample
+from trainer.learning.batch import Sample
 
 
 def save_samples(samples: Sequence[Sample], path: Path) -> None:

@@ -17,14 +17,14 @@ from torch.nn import Module
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from trainer.batch import Sample
-from trainer.model import pick_device
+from trainer.learning.batch import Sample
+from trainer.learning.model import pick_device
+from trainer.learning.sft import SftSettings, Step, train_sft
 from trainer.seed_policy.drill import drills
 from trainer.seed_policy.llama import as_llama
 from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.seed_policy.samples import load_samples
 from trainer.seed_policy.tokenizer import END, PAD
-from trainer.sft import SftSettings, Step, train_sft
 
 _DRILL_WORDS = "drill_words.json"
 _RECORD = "training.json"

@@ -1,0 +1,1 @@
+"""What a policy can do: held-out scenarios, figures with intervals, decisions."""

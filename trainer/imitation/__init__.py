@@ -1,0 +1,1 @@
+"""Chats to imitate: from experts, from what was served, from files."""

@@ -1,0 +1,1 @@
+"""The torch side: tensors, losses, adapters, updates on one process or many."""

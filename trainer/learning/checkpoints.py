@@ -1,0 +1,26 @@
+"""How far a learner is: one checkpoint per round, of which the last is kept."""
+
+from pathlib import Path
+
+from trainer.learning.update import Learner
+
+_NAME = "learner-{:05}.checkpoint"
+
+
+class Checkpoints:
+    """In a directory of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def restore(self, learner: Learner) -> int:
+        """How many rounds earlier attempts have done; the learner is as it was after them."""
+        found = max(self._directory.glob(_NAME.replace("{:05}", "*")), default=None)
+        if found is None:
+            return 0
+        learner.restore(found)
+        return int(found.stem.partition("-")[2])
+
+    def save(self, learner: Learner, rounds: int) -> None:
+        learner.save(self._directory / _NAME.format(rounds))
+        (self._directory / _NAME.format(rounds - 1)).unlink(missing_ok=True)

@@ -1,0 +1,58 @@
+"""What an update learns from: trajectories with advantages, divided into parts that fit into memory. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from trainer.advantages import Advised
+from trainer.learning.batch import Sample, sample_of
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One trajectory as the loss needs it."""
+
+    sample: Sample
+    logprobs: tuple[float, ...]  # of its sampled tokens, as the engine reported them
+    advantage: float
+    weight: float  # of each of its sampled tokens
+    stale: bool
+
+
+def items_of(advised: Sequence[Advised]) -> list[Item]:
+    """What teaches something, with the weight of a token: token mean per task, mean over groups and their G.
+
+    A group that teaches nothing is not counted: the step would else be shorter the better the policy is.
+    """
+    taught = [each for each in advised if each.teaches]
+    groups = len({each.rewarded.group for each in taught})
+    items = []
+    for each in taught:
+        trajectory = each.rewarded.trajectory
+        logprobs = tuple(value for turn in trajectory.turns for value in turn.logprobs)
+        weight = 1 / (groups * each.group_size * len(logprobs))
+        items.append(Item(sample_of(trajectory), logprobs, each.advantage, weight, each.rewarded.staleness > 0))
+    return items
+
+
+def divide(items: Sequence[Item], budget: int, processes: int = 1) -> list[list[list[Item]]]:
+    """For each process its parts, each of at most `budget` tokens or of one item; together every item once.
+
+    Processes get about as many tokens each, and so do the parts of a process: what is held in memory is least.
+    """
+    ordered = sorted(items, key=lambda item: len(item.sample.ids))
+    return [_parts(ordered[process::processes], budget) for process in range(processes)]
+
+
+def _parts(items: Sequence[Item], budget: int) -> list[list[Item]]:
+    total = sum(len(item.sample.ids) for item in items)
+    even = -(-total // max(1, -(-total // budget)))
+    parts: list[list[Item]] = []
+    room = 0
+    for item in items:
+        size = len(item.sample.ids)
+        if not parts or size > room:
+            parts.append([])
+            room = even if size <= even else budget
+        parts[-1].append(item)
+        room -= size
+    return parts

@@ -1,0 +1,1 @@
+"""A running server over REST, for the commands."""
