@@ -33,7 +33,8 @@ def test_the_trainers_commands_are_offered_beside_the_apps_own() -> None:
     assert shown.exit_code == 0, shown.output
     offered = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
     own = {"up", "serve", "worker", "migrate", "keys"}
-    assert offered == own | {"demo-apis", "bootstrap", "collect", "export", "train", "runs", "releases", "eval"}
+    training = {"collect", "export", "train", "runs", "releases"}
+    assert offered == own | training | {"demo-apis", "bootstrap", "eval", "reproduce"}
 
 
 def test_a_wrong_setting_is_one_line_for_every_command_that_reads_them() -> None:
