@@ -149,6 +149,7 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
                 ground.environment,
                 adapters=_adapters(job),
                 new_library=ground.new_library,
+                temperature=job.deployment.temperature,
             )
             return await gate.hold(
                 sessions, candidate, examiner, progress=progress, servers=servers, directory=job.directory

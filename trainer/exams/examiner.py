@@ -29,7 +29,7 @@ class AdapterEngine(Engine, Protocol):
 
 @dataclass(frozen=True)
 class Examiner:
-    """What an exam is held with. All of the agent counts but its engine and its temperature, which is 0 here."""
+    """What an exam is held with. All of the agent counts but its engine and its temperature."""
 
     agent: Agent
     engine: AdapterEngine
@@ -38,6 +38,7 @@ class Examiner:
     new_library: NewLibrary = MemoryLibrary
     at_once: int = 32  # chains
     report: Callable[[int], object] | None = None  # hears of tasks done
+    temperature: float = 0.0  # of sampling: that of the deployment, where the exam is to tell what users will get
 
     async def sit(
         self,
@@ -47,10 +48,10 @@ class Examiner:
         library: bool = True,
         chain: int | None = None,
     ) -> list[TaskResult]:
-        """Greedily; as `examine` does."""
+        """As `examine` does."""
         if model != BASE:
             await self.engine.load_adapter(model, self.adapters / model)
-        agent = replace(self.agent, engine=self.engine, temperature=0.0)
+        agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
         return await examine(
             Practice(agent, self.environment, Policy(model)),
             scenarios,
@@ -82,5 +83,11 @@ async def examine_candidate(
     return Sat(
         candidate=await examiner.sit(candidate, drawn),
         incumbent=await examiner.sit(incumbent, drawn),
-        asked={"split": _SPLIT, "scenarios": scenarios, "seed": seed, "library": True, "temperature": 0},
+        asked={
+            "split": _SPLIT,
+            "scenarios": scenarios,
+            "seed": seed,
+            "library": True,
+            "temperature": examiner.temperature,
+        },
     )
