@@ -1,5 +1,6 @@
 """Practice environments by name, as settings say it: "office", "office?site=0", "office?busy=0.4&site=0"."""
 
+from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -11,7 +12,7 @@ from trainer.environments.office.environment import OfficeEnvironment
 
 class _Office(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     site: int | None = None
-    busy: float = 0.0
+    busy: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.0
 
 
 def open_environment(name: str) -> Environment:

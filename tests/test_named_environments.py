@@ -1,0 +1,27 @@
+"""Practice environments by name."""
+
+import pytest
+
+from app.errors import InvalidError
+from trainer.environments.named import open_environment
+
+
+def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:
+    scenarios = open_environment("office?site=7&busy=0.4").scenarios("test", 5, 1)
+    assert all(task.variables["world"].split("-")[2] == "d7" for each in scenarios for task in each.tasks)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "no environment is called"),
+        ("shop", "there is office"),
+        ("office?size=3", "size"),
+        ("office?busy=2", "busy"),
+        ("office?busy=often", "busy"),
+        ("office?busy", "does not fit"),
+    ],
+)
+def test_a_name_that_does_not_fit_is_refused_with_what_there_is(name: str, said: str) -> None:
+    with pytest.raises(InvalidError, match=said):
+        open_environment(name)
