@@ -1,12 +1,13 @@
 """The loop on live traffic, from end to end over REST, against a server that runs:
 
-    SAGE_TEMPERATURE=1 make serve
+    SAGE_TEMPERATURE=1 SAGE_MAX_TASK_TOKENS=110 make serve
     KEY=... python -m tests.bench.live_loop
 
-Users send tasks with checks; the schedule starts a run on what was served; the gate decides; the release is
-swapped; the next users are served by it. Then the former release gets the same tasks as they did: the library that
-has grown by then is there for both, so the difference is the training's. The server samples at a temperature above
-0, as it must where it is to find something better than what it does already.
+A lesson gives the policy something to choose from (`lesson`). Users send tasks with checks; the schedule starts a
+run on what was served; the gate decides; the release is swapped; the next users are served by it. Then the former
+release gets the same tasks as they did: the library that has grown by then is there for both, so the difference is
+the training's. The server samples at a temperature above 0, as it must where it is to find something better than
+what it does already.
 """
 
 import json
@@ -31,6 +32,7 @@ from tqdm import tqdm
 from app.errors import AppError
 from app.ports import free_port
 from app.run_settings import read_settings
+from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.commands.server import server_options
 from trainer.environments.office.documents import APP_NAMES
@@ -55,7 +57,7 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.command()
 @server_options
 @click.option("--port", default=8190, show_default=True, help="where the users' office suite is served meanwhile")
-@click.option("--busy", default=0.4, show_default=True, help="share of log-ins that the suite turns away")
+@click.option("--busy", default=0.45, show_default=True, help="share of log-ins that the suite turns away")
 @click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
 @click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
 @click.option("--tasks", default=300, show_default=True, help="before training")
@@ -63,6 +65,7 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.option(
     "--labels/--no-labels", default=True, show_default=True, help="name the kind as the task's scenario?"
 )
+@click.option("--taught/--untaught", default=True, show_default=True, help="give the policy a lesson before?")
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting of the run")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for all results")
 def main(url: str, key: str, port: int, out: Path | None, **options: Any) -> None:
@@ -109,6 +112,7 @@ class Town:
         self._site: int = options["site"]
         self._busy: float = options["busy"]
         self._labels: bool = options["labels"]
+        self._taught: bool = options["taught"]
         self._counts: tuple[int, int] = (options["tasks"], options["after"])
         self._kinds = kinds_of("test", options["kinds"])
         self._given: tuple[str, ...] = options["given"]
@@ -117,10 +121,14 @@ class Town:
     def live(self) -> dict[str, Any]:
         """Everything in its order; the figures of each stage."""
         self._settle()
+        if self._taught:
+            teach(self._server, self._project, self._busy)
+        self._schedule_runs()
+        old = self._active()
         before = self._serve(self._draw(self._counts[0], seed=1), "before")
         run = self._trained()
         print(f"run {run['id']}: {run['result']}")
-        new, old = self._releases()
+        new = self._active()
         afterwards = self._draw(self._counts[1], seed=2)
         columns = {"before": before, f"of them the last {len(afterwards)}": before[-len(afterwards) :]}
         columns[f"after, release {new['number']}"] = self._serve(afterwards, "after")
@@ -133,6 +141,9 @@ class Town:
         for app in APP_NAMES:
             document = f"{self._services}/sites/{self._site}/{app}/openapi.json"
             self._server.ask("POST", "/v1/apis", {"project": self._project, "name": app, "url": document})
+        print(f"project {self._project}: {len(self._kinds)} kinds of tasks at site {self._site}")
+
+    def _schedule_runs(self) -> None:
         named = dict(each.split("=", 1) for each in self._given)
         whole = {"kind": "logged", "environment": f"office?site={self._site}&busy={self._busy}", **named}
         settings = msgspec.to_builtins(read_settings(whole))
@@ -141,7 +152,6 @@ class Town:
             "settings": {name: settings[name] for name in whole},
         }
         self._server.ask("PUT", "/v1/schedule", self._schedule, project=self._project)
-        print(f"project {self._project}: {len(self._kinds)} kinds of tasks at site {self._site}")
 
     def _draw(self, count: int, seed: int) -> list[Place]:
         return draw_traffic(self._kinds, self._site, count, seed)
@@ -166,21 +176,22 @@ class Town:
         """The run that the schedule asked for, once it is done; it is to be the only one."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            runs = self._server.ask("GET", "/v1/training-runs", project=self._project)["runs"]
-            if runs:
+            found = self._server.ask("GET", "/v1/training-runs", project=self._project)["runs"]
+            if runs := [run for run in found if run["kind"] == "logged"]:
                 self._server.ask("PUT", "/v1/schedule", self._schedule | {"enabled": False}, project=self._project)
                 return follow(self._server, UUID(runs[0]["id"]))
             time.sleep(_PAUSE_SECONDS)
         raise click.ClickException("the schedule started no run: does the worker run?")
 
-    def _releases(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The one that is active, and the first."""
+    def _active(self) -> dict[str, Any]:
+        """The release that serves, after a word on all."""
         releases = self._server.ask("GET", "/v1/releases", project=self._project)
         for release in releases:
             print(
                 f"release {release['number']}: {release['state']}. {(release['evidence'] or {}).get('reason', '')}"
             )
-        return next(each for each in releases if each["state"] == "active"), releases[-1]
+        active: dict[str, Any] = next(each for each in releases if each["state"] == "active")
+        return active
 
     def _control(self, old: dict[str, Any], new: dict[str, Any], places: list[Place]) -> list[TaskResult]:
         self._activate(old)

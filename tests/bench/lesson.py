@@ -1,0 +1,41 @@
+"""A fair start for the live loop: a policy that knows how to use skills, and does so in about half of the cases.
+
+The seed policy leaves nothing to find: it hardly ever tries what it does not do already. A lesson from scripted
+demonstrations, in services as busy as those it will meet, makes one that samples good choices and bad ones. The
+reproduction's supervised start is made the same way.
+"""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import UUID
+
+from tqdm import tqdm
+
+from app.settings import Settings
+from trainer.environments.office.expert import Faults
+from trainer.imitation.order import Effort, Order, deliver
+from trainer.remote.follow import follow
+from trainer.remote.rest import Server
+
+_FAULTS = Faults(inline=0.1, ignore=0.6, trust=1.0, unprepared=0.08, page=0.08, synonym=0.04)
+_SCENARIOS = 100
+_SETTINGS = {"kind": "sft", "steps": 60, "lr": 0.001, "micro_batch_tokens": 4096, "gate_scenarios": 0}
+
+
+def teach(server: Server, project: str, busy: float) -> dict[str, Any]:
+    """The project's release from then on. The server's worker must be on this machine: it reads a file."""
+    order = Order(faults=_FAULTS, environment=f"office?busy={busy}", scenarios=_SCENARIOS)
+    with TemporaryDirectory() as folder:
+        chats = Path(folder) / "demonstrations.jsonl"
+        with tqdm(total=_SCENARIOS, desc="demonstrations", unit="scenario") as bar:
+            total = asyncio.run(deliver(order, Effort(), Settings(), chats, bar.update))
+        print(f"taught by {len(total.kept)} of {total.tried} demonstrations")
+        body = {"project": project, "settings": _SETTINGS | {"data": str(chats)}}
+        run = server.ask("POST", "/v1/training-runs", body)
+        follow(server, UUID(run["id"]))
+    releases = server.ask("GET", "/v1/releases", project=project)
+    release = next(each for each in releases if each["training_run_id"] == run["id"])
+    active: dict[str, Any] = server.ask("POST", f"/v1/releases/{release['id']}/activate")
+    return active
