@@ -1,7 +1,7 @@
 """Training runs and releases as lines of text."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -32,22 +32,41 @@ def show_run(run: dict[str, Any]) -> str:
         name: value for name, value in run.items() if name not in ("links", "last_step") and value is not None
     }
     if run["last_step"]:
-        shown |= {f"{name} of the last step": value for name, value in run["last_step"]["metrics"].items()}
-    return columns((name, _short(value)) for name, value in shown.items())
+        shown["last step"] = run["last_step"]["metrics"]
+    return _all(shown)
 
 
 def show_release(release: dict[str, Any]) -> str:
     """All that is known of it, the gate's figures included, one thing a line."""
-    return columns((name, _short(value)) for name, value in release.items() if value is not None)
+    return _all(release)
 
 
 def show_result(run: dict[str, Any]) -> None:
     """What a run left, for people and for pipes."""
-    click.echo(columns((name, _short(value)) for name, value in (run["result"] or {"result": "none"}).items()))
+    click.echo(_all(run["result"] or {"result": "none"}))
 
 
-def _short(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _all(values: dict[str, Any]) -> str:
+    return columns(line for name, value in values.items() for line in _lines(name, value))
+
+
+def _lines(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """What is known of one thing; of many things a line each, under names such as `figures candidate sgc`.
+
+    >>> list(_lines("figures", {"sgc": {"mean": 60.0, "low": 51.25, "high": 68.0}, "rules": None}))
+    [('figures sgc', '60 [51.25, 68]')]
+    """
+    if value is None:
+        return
+    if isinstance(value, dict) and value.keys() == {"mean", "low", "high"}:
+        yield name, f"{value['mean']:.4g} [{value['low']:.4g}, {value['high']:.4g}]"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _lines(f"{name} {key}", inner)
+    elif isinstance(value, float):
+        yield name, f"{value:.4g}"
+    else:
+        yield name, value if isinstance(value, str) else json.dumps(value)
 
 
 def _moment(text: str | None) -> str:
