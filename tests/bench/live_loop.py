@@ -49,6 +49,17 @@ _SHOWN = {
     "skill_usage": "tasks that used a skill, of those offered any, %",
     "success_skill_usage": "successes, of tasks that used a skill, %",
 }
+_LEARNING = {  # once over what was served, in several updates of each part, which the clip and the penalty bound
+    "kind": "logged",
+    "steps": "10",
+    "pairs": "2",
+    "epochs": "4",
+    "lr": "0.0006",
+    "clip_high": "0.5",
+    "kl": "0.05",
+    "micro_batch_tokens": "4096",
+    "gate_scenarios": "60",
+}
 _ENDED = ("done", "failed", "cancelled")
 _PAUSE_SECONDS = 2.0
 _PATIENCE_SECONDS = 120.0  # for the schedule to fire
@@ -60,11 +71,12 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.option("--busy", default=0.45, show_default=True, help="share of log-ins that the suite turns away")
 @click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
 @click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
-@click.option("--tasks", default=300, show_default=True, help="before training")
+@click.option("--tasks", default=400, show_default=True, help="before training")
 @click.option("--after", default=100, show_default=True, help="afterwards")
 @click.option(
     "--labels/--no-labels", default=True, show_default=True, help="name the kind as the task's scenario?"
 )
+@click.option("--seed", default=3, show_default=True, help="of the tasks before; those afterwards take the next")
 @click.option("--taught/--untaught", default=True, show_default=True, help="give the policy a lesson before?")
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting of the run")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for all results")
@@ -113,6 +125,7 @@ class Town:
         self._busy: float = options["busy"]
         self._labels: bool = options["labels"]
         self._taught: bool = options["taught"]
+        self._seed: int = options["seed"]
         self._counts: tuple[int, int] = (options["tasks"], options["after"])
         self._kinds = kinds_of("test", options["kinds"])
         self._given: tuple[str, ...] = options["given"]
@@ -125,11 +138,11 @@ class Town:
             teach(self._server, self._project, self._busy)
         self._schedule_runs()
         old = self._active()
-        before = self._serve(self._draw(self._counts[0], seed=1), "before")
+        before = self._serve(self._draw(self._counts[0], seed=self._seed), "before")
         run = self._trained()
         print(f"run {run['id']}: {run['result']}")
         new = self._active()
-        afterwards = self._draw(self._counts[1], seed=2)
+        afterwards = self._draw(self._counts[1], seed=self._seed + 1)
         columns = {"before": before, f"of them the last {len(afterwards)}": before[-len(afterwards) :]}
         columns[f"after, release {new['number']}"] = self._serve(afterwards, "after")
         if new["id"] != old["id"]:
@@ -145,7 +158,7 @@ class Town:
 
     def _schedule_runs(self) -> None:
         named = dict(each.split("=", 1) for each in self._given)
-        whole = {"kind": "logged", "environment": f"office?site={self._site}&busy={self._busy}", **named}
+        whole = {**_LEARNING, "environment": f"office?site={self._site}&busy={self._busy}", **named}
         settings = msgspec.to_builtins(read_settings(whole))
         self._schedule = {
             "every_scored_tasks": max(1, self._counts[0] * 5 // 6),  # a few may end without a score
