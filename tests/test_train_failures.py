@@ -168,7 +168,7 @@ async def test_a_disk_that_is_full_is_told_and_costs_no_more_than_a_retry(
 
 async def test_an_adapter_that_does_not_fit_on_the_disk_leaves_nothing_behind(shop: Shop) -> None:
     await shop.serve(1.0, 0.0)
-    job = await shop.job(**LOGGED)
+    job = await shop.job(**(LOGGED | {"steps": 1}))
     await interrupted(job, at=1)
     with small_disk(2_000):
         failure = await shop.failure(job)
