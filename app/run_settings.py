@@ -33,7 +33,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # experience
     environment: str = ""  # the practice environment, such as "office" or "office:0" (one site); "" for none
-    steps: Whole = 24  # rounds of learning; a logged run goes over its data again where it ends earlier
+    steps: Whole = 24  # optimizer steps; of a logged run at most, if its data ends earlier
     pairs: Whole = 6  # chains of tasks per step
     group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8  # rollouts of each chain: G
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # tasks per chain
