@@ -27,7 +27,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.sandbox.hosts import pinned
 from app.sandbox.protocol import HostError, Limits, Sandbox
-from app.settings import Settings
+from app.settings import Settings, urls_in
 from app.skills.library import Library
 
 __all__ = ["app", "create_app"]
@@ -56,11 +56,11 @@ def app() -> Litestar:
 @asynccontextmanager
 async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Profile) -> AsyncIterator[Parts]:
     """Closed in the reverse order: the runner first, which hands back what it has not finished."""
-    urls = [url.strip() for url in settings.engine_urls.split(",") if url.strip()]
+    urls = urls_in(settings.engine_urls)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
         engine = await stack.enter_async_context(HttpEngine(urls))
-        adapters = settings.data_dir / "adapters"
+        adapters = settings.adapters_dir
         swap = await stack.enter_async_context(HotSwap(engine, database.sessions, adapters))
         sandbox = await stack.enter_async_context(ForkedSandbox())
         log.info(sandbox.describe())

@@ -57,6 +57,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def model_dir(self) -> Path:
         return _SEED if self.model == "seed" else Path(self.model)
 
+    @property
+    def adapters_dir(self) -> Path:
+        """Every adapter of this deployment, under the hash of its content."""
+        return self.data_dir.absolute() / "adapters"
+
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
         """Raises SettingError with the variable's name where a value does not fit."""
@@ -70,6 +75,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 except msgspec.ValidationError as error:
                     raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
         return cls(**values)
+
+
+def urls_in(text: str) -> list[str]:
+    """
+    >>> urls_in("http://a, http://b,")
+    ['http://a', 'http://b']
+    """
+    return [url.strip() for url in text.split(",") if url.strip()]
 
 
 def _from_text(kind: type, text: str) -> object:

@@ -4,112 +4,17 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from uuid import UUID
+from collections.abc import AsyncIterator
 
 import pytest
 
-from app.db import models, releases, runs, schedules
+from app.db import releases, runs, schedules
 from app.db.models import RunState
 from app.db.session import Sessions, open_database
-from app.queue import open_broker, ring
 from app.run_settings import RunSettings
-from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.rows import project_row
-
-ENDED = {RunState.DONE, RunState.FAILED, RunState.CANCELLED}
-WORKER = ("-m", "celery", "--quiet", "-A", "tests.training_worker:celery", "worker", "--pool", "solo")
-
-
-class Hall:
-    """Workers on a data directory and a database, and the runs that they are given."""
-
-    def __init__(self, sessions: Sessions, database_url: str, directory: Path) -> None:
-        self.sessions = sessions
-        self.directory = directory
-        self.settings = Settings(data_dir=directory, database_url=database_url)
-        self._env = {
-            **os.environ,
-            "DATABASE_URL": database_url,
-            "BROKER_URL": "",
-            "SAGE_DATA_DIR": str(directory),
-            "SAGE_LEASE_SECONDS": "2",
-        }
-        self._workers: list[asyncio.subprocess.Process] = []
-
-    async def worker(self) -> asyncio.subprocess.Process:
-        [worker] = await self.workers(1)
-        return worker
-
-    async def workers(self, count: int) -> list[asyncio.subprocess.Process]:
-        """As many as that run, and no more."""
-        alive = [worker for worker in self._workers if worker.returncode is None]
-        for worker in alive[count:]:
-            await self._end(worker)
-        self._workers = alive[:count] + [await self._start() for _ in range(count - len(alive))]
-        return self._workers
-
-    async def _start(self) -> asyncio.subprocess.Process:
-        arguments = (
-            *WORKER,
-            "--queues",
-            "training",
-            "--loglevel",
-            "warning",
-            "--without-mingle",
-            "--without-gossip",
-        )
-        with (self.directory / "worker.log").open("ab") as output:
-            return await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, env=self._env, stdout=output, stderr=output
-            )
-
-    async def _end(self, worker: asyncio.subprocess.Process) -> None:
-        born = descendants(worker.pid)
-        worker.kill()
-        await worker.wait()
-        await gone(born)
-
-    async def queue(
-        self, data: str = "", *, steps: int = 4, project: UUID | None = None, tell: bool = True
-    ) -> UUID:
-        async with self.sessions.begin() as session:
-            owner = project or (await project_row(session)).id
-            run = await runs.create(session, owner, RunSettings(data=data, steps=steps))
-        if tell:
-            await asyncio.to_thread(ring, open_broker(self.settings), run.id)
-        return run.id
-
-    async def see(
-        self, run_id: UUID, fits: Callable[[models.TrainingRun], bool], seconds: float = 60
-    ) -> models.TrainingRun:
-        """The run, once it fits."""
-        async with asyncio.timeout(seconds):
-            while True:
-                async with self.sessions() as session:
-                    run = await runs.get(session, run_id)
-                if fits(run):
-                    return run
-                await asyncio.sleep(0.05)
-
-    async def end_of(self, run_id: UUID) -> models.TrainingRun:
-        return await self.see(run_id, lambda run: run.state in ENDED)
-
-    async def under_way(self, run_id: UUID) -> models.TrainingRun:
-        return await self.see(run_id, lambda run: run.state == RunState.RUNNING and run.step > 0)
-
-    def notes(self, run_id: UUID) -> list[list[str]]:
-        return [
-            line.split() for line in (self.directory / "runs" / str(run_id) / "notes").read_text().splitlines()
-        ]
-
-    async def close(self) -> None:
-        for worker in self._workers:
-            if worker.returncode is None:
-                await self._end(worker)
+from tests.training_hall import ENDED, Hall
 
 
 @pytest.fixture(scope="module")

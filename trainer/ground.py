@@ -11,7 +11,7 @@ from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import Retrieval
 from app.sandbox.host import ForkedSandbox
-from app.settings import Settings
+from app.settings import Settings, urls_in
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import wants_vectors
 from trainer.engines.local_embedder import local_embedder
@@ -54,7 +54,7 @@ async def open_ground(
 
 @asynccontextmanager
 async def _engine(settings: Settings) -> AsyncIterator[RolloutEngine]:
-    urls = [url.strip() for url in settings.rollout_engine_urls.split(",") if url.strip()]
+    urls = urls_in(settings.rollout_engine_urls)
     if urls:
         async with HttpEngine(urls) as servers:
             yield servers

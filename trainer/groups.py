@@ -49,18 +49,13 @@ class Collector:
     new_library: Callable[[], MemoryLibrary]
     at_once: int = 128  # chains in flight: twice an engine's rows, so that none is empty while code runs
 
-    async def collect(
-        self, chains: Sequence[Chain], seed: int, report: Callable[[int], object] | None = None
-    ) -> Collected:
-        """G passes over each chain. `report` hears of tasks done."""
+    async def collect(self, chains: Sequence[Chain], seed: int) -> Collected:
+        """G passes over each chain."""
         places = asyncio.Semaphore(self.at_once)
 
         async def roll(chain: Chain, number: int, member: int) -> Rolled:
             async with places:
-                rolled = await self._roll(chain, Random(f"{seed} {number} {member}"))
-                if report is not None:
-                    report(len(chain.tasks))
-                return rolled
+                return await self._roll(chain, Random(f"{seed} {number} {member}"))
 
         rolled = await asyncio.gather(
             *(

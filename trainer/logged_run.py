@@ -8,20 +8,13 @@ from app.db.session import Sessions
 from app.records import Json
 from trainer.advantages import Rewarded, advise
 from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.lora import Published, publish
+from trainer.learning.lora import Learned, publish
 from trainer.learning.step_metrics import of_experience, of_update, told
 from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
 from trainer.logged.snapshot import read_once
 from trainer.logged.steps import in_steps
 from trainer.running.job import Job, Progress
-
-
-class Learned(msgspec.Struct, frozen=True):
-    """What a run leaves before the gate."""
-
-    adapter: Published
-    kept: dict[str, Json]
 
 
 async def run_logged(
@@ -38,8 +31,7 @@ async def run_logged(
         metrics = _step(learner, dealt[index - 1]) | {"kept_fraction": logged.kept.fraction}
         checkpoints.save(learner, index)
         await progress.step(index, len(dealt), told(index, metrics))
-    adapters = job.deployment.data_dir.absolute() / "adapters"
-    return Learned(publish(learner.model, adapters), msgspec.to_builtins(logged.kept))
+    return Learned(publish(learner.model, job.deployment.adapters_dir), msgspec.to_builtins(logged.kept))
 
 
 def _step(learner: Learner, rewarded: list[Rewarded]) -> dict[str, Json]:

@@ -17,7 +17,7 @@ from trainer.imitation.chat_records import read_records
 from trainer.imitation.chat_samples import taught
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.keep import keep
-from trainer.learning.lora import Published, publish, with_lora
+from trainer.learning.lora import Learned, Published, publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.sft import SftSettings, Step, sft_steps
 from trainer.logged.faults import BaseModel
@@ -48,13 +48,6 @@ class Material(msgspec.Struct, frozen=True):
     kept: dict[str, Json]
 
 
-class Learned(msgspec.Struct, frozen=True):
-    """What a run of kind `sft` leaves."""
-
-    adapter: Published
-    kept: dict[str, Json]
-
-
 async def run_sft(
     job: Job, progress: Progress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
 ) -> Learned:
@@ -69,7 +62,7 @@ async def run_sft(
         base=job.deployment.model_dir,
         start=start,
         directory=job.directory,
-        adapters=job.deployment.data_dir.absolute() / "adapters",
+        adapters=job.deployment.adapters_dir,
     )
     before = time.perf_counter()
 

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import torch
 
 from app.db import adapters, models, releases
@@ -20,14 +19,13 @@ from app.db.session import Sessions, open_database
 from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
-from app.records import Json
 from app.run_settings import RunKind
-from app.settings import Settings
+from app.settings import Settings, urls_in
 from trainer import gate
 from trainer.exams.examiner import BASE, Examiner
 from trainer.ground import open_ground
 from trainer.learning.keep import keep
-from trainer.learning.lora import Published, publish
+from trainer.learning.lora import Learned, Published, publish
 from trainer.learning.model import pick_device
 from trainer.learning.shared_rounds import Beginning, open_learner
 from trainer.learning.step_metrics import told
@@ -42,13 +40,6 @@ _START = "start"  # the file of a run that names what it goes on from
 _SHARE = 2
 """Of the processors one half learns and the other serves. Threads that wait for each other on processors that are
 taken lose more than they gain: an update with one thread too many took ten times as long."""
-
-
-class Learned(msgspec.Struct, frozen=True):
-    """What a run made, before the gate."""
-
-    adapter: Published
-    kept: dict[str, Json] = {}
 
 
 async def carry_out(job: Job, progress: Progress) -> Result:
@@ -74,13 +65,11 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await _start(job, sessions)
     if job.settings.kind is RunKind.SFT:
-        taught = await run_sft(job, progress, sessions, base, start, device)
-        return Learned(taught.adapter, taught.kept)
+        return await run_sft(job, progress, sessions, base, start, device)
     with open_learner(_beginning(job, start, device), job.deployment.train_processes) as learner:
         keep((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
         if job.settings.kind is RunKind.LOGGED:
-            logged = await run_logged(job, progress, sessions, base, learner)
-            return Learned(logged.adapter, logged.kept)
+            return await run_logged(job, progress, sessions, base, learner)
         return Learned(await _practise(job, progress, learner))
 
 
@@ -103,7 +92,7 @@ async def _practise(job: Job, progress: Progress, learner: Learner) -> Published
             ground.new_library,
         )
         await practiser.practise(report)
-    return publish(learner.model, _adapters(job))
+    return publish(learner.model, job.deployment.adapters_dir)
 
 
 def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:
@@ -132,7 +121,7 @@ async def _start(job: Job, sessions: Sessions) -> Path | None:
 
 
 def _path(job: Job, model: str) -> Path | None:
-    return None if model == BASE else _adapters(job) / model
+    return None if model == BASE else job.deployment.adapters_dir / model
 
 
 async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: Published) -> gate.Held:
@@ -147,7 +136,7 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
                 ground.agent,
                 ground.engine,
                 ground.environment,
-                adapters=_adapters(job),
+                adapters=job.deployment.adapters_dir,
                 new_library=ground.new_library,
                 temperature=job.deployment.temperature,
             )
@@ -159,13 +148,9 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
 @asynccontextmanager
 async def _servers(deployment: Settings) -> AsyncIterator[HttpEngine | None]:
     """The model servers that this process knows of. None: they load the adapter when the release is activated."""
-    urls = [url.strip() for url in deployment.engine_urls.split(",") if url.strip()]
+    urls = urls_in(deployment.engine_urls)
     if not urls:
         yield None
         return
     async with HttpEngine(urls) as servers:
         yield servers
-
-
-def _adapters(job: Job) -> Path:
-    return job.deployment.data_dir.absolute() / "adapters"

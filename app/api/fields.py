@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
 
 import msgspec
-from litestar.params import QueryParameter
+from litestar.params import HeaderParameter, QueryParameter
 
 Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 Scenario: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
@@ -28,6 +28,8 @@ Cursor: TypeAlias = Annotated[str | None, QueryParameter(description="`next_curs
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=200, description="at most so many, 1 to 200")]
 Since: TypeAlias = Annotated[datetime | None, QueryParameter(description="created at this moment or later")]
 Until: TypeAlias = Annotated[datetime | None, QueryParameter(description="created before this moment")]
+
+LastEventId: TypeAlias = Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=2**31 - 1)]
 
 
 def in_utc(moment: datetime | None) -> datetime | None:

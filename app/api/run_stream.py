@@ -1,19 +1,19 @@
 """GET a training run's steps as they are taken (server-sent events)."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, HeaderParameter
+from litestar.params import FromPath
 from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
 
 from app.api.access import Asking, project_names
 from app.api.feed import EventFeed
+from app.api.fields import LastEventId
 from app.api.problem import problems
 from app.api.run_view import RunView, StepView
 from app.db import models, runs
@@ -51,7 +51,7 @@ class RunStreamController(Controller):
         access: Asking,
         sessions: NamedDependency[Sessions],
         feed: NamedDependency[EventFeed],
-        last_event_id: Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=2**31 - 1)] = 0,
+        last_event_id: LastEventId = 0,
     ) -> ServerSentEvent:
         """How it stands, the steps so far, then what happens next, up to `done`."""
         async with sessions() as session:

@@ -1,20 +1,20 @@
 """GET a task's events as they happen (server-sent events)."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import FromPath, HeaderParameter
+from litestar.params import FromPath
 from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Asking, find_task
 from app.api.feed import EventFeed
+from app.api.fields import LastEventId
 from app.api.problem import problems
 from app.db import events as event_rows
 from app.db import tasks
@@ -52,7 +52,7 @@ class StreamController(Controller):
         access: Asking,
         sessions: NamedDependency[Sessions],
         feed: NamedDependency[EventFeed],
-        last_event_id: Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=2**31 - 1)] = 0,
+        last_event_id: LastEventId = 0,
     ) -> ServerSentEvent:
         """What has happened so far, then what happens next, up to `done`."""
         async with sessions() as session:

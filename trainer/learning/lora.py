@@ -23,6 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from app.errors import InvalidError, StorageError
+from app.records import Json
 from trainer.learning.fused_lora import fuse
 from trainer.learning.processes import whole
 
@@ -36,6 +37,13 @@ class Published(msgspec.Struct, frozen=True):
     hash: str  # the engine knows it by this name
     path: Path
     rank: int
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """What a run leaves before the gate."""
+
+    adapter: Published
+    kept: dict[str, Json] = {}  # what it learned from, and why not from the rest
 
 
 def with_lora(

@@ -27,6 +27,7 @@ from trainer.environment import Split
 from trainer.exams.evaluate import TaskResult, measure
 from trainer.exams.examine import examine
 from trainer.ground import Ground, open_ground
+from trainer.learning.keep import keep
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
@@ -104,16 +105,14 @@ class Bench:
 
         await practiser.practise(report)
         best = max((each for each in curve.points if "validation" in each), key=_worth)
-        _write(
-            trained_file(self.work, trial),
-            Trained(
-                trial=trial,
-                best=best["step"],
-                score=best["validation"]["sgc"]["mean"],
-                adapter=best["adapter"],
-                curve=curve.points,
-            ),
+        trained = Trained(
+            trial=trial,
+            best=best["step"],
+            score=best["validation"]["sgc"]["mean"],
+            adapter=best["adapter"],
+            curve=curve.points,
         )
+        keep(msgspec.json.encode(trained), trained_file(self.work, trial))
         shutil.rmtree(directory / "adapters", ignore_errors=True)
 
     async def exam(self, trial: Trial) -> None:
@@ -136,7 +135,7 @@ class Bench:
 
     async def _sit_exam(self, row: str, seed: int, model: str, *, library: bool) -> None:
         results = await self.sit(model, "test", _EXAM_SEED + seed, library=library)
-        _write(exam_file(self.work, row, seed), Sat(row=row, seed=seed, results=results))
+        keep(msgspec.json.encode(Sat(row=row, seed=seed, results=results)), exam_file(self.work, row, seed))
 
     async def sit(self, model: str, split: Split, seed: int, *, library: bool) -> list[TaskResult]:
         count = self.plan.validation if split == "validation" else self.plan.exam
@@ -162,7 +161,7 @@ class _Curve:
     def add(self, point: dict[str, Any]) -> None:
         """A step that is done again replaces what it measured before."""
         self.points = [each for each in self.points if each["step"] < point["step"]] + [point]
-        _write(self._path, self.points)
+        keep(msgspec.json.encode(self.points), self._path)
 
 
 def _worth(point: dict[str, Any]) -> tuple[float, float]:
@@ -177,14 +176,6 @@ def _keep(adapter: Path, root: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(adapter, partial)
         partial.rename(root / adapter.name)
-
-
-def _write(path: Path, value: object) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.encode(value) + b"\n")
-    partial.rename(path)
 
 
 async def _run(work: Path, order: Sequence[str]) -> None:
