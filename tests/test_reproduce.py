@@ -68,7 +68,7 @@ def test_conditions_differ_in_nothing_but_what_their_name_says() -> None:
         "sft_grpo": {"skills": False, "reward": "outcome"},
         "sage_outcome": {"reward": "outcome"},
         "sage_chain": {"reward": "chain"},
-        "chain_3": {"chain": 3},
+        "chain_3": {"chain": 3, "pairs": 4},  # 3 * 4 tasks a rollout of the group, as 2 * 6
         "retrieval_query_ngram": {"retrieval": "query_ngram"},
     }
     for name, change in changes.items():
@@ -146,3 +146,9 @@ async def test_a_tiny_experiment_runs_whole_and_a_second_call_has_nothing_left_t
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()}
     await experiment.carry_out(2)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()} == stamps
+    [trial] = searches(plan)
+    trained = trained_file(tmp_path, trial)
+    trained.unlink()
+    (trained.parent / "curve.json").write_text("[]")  # as if the step was saved and its validation cut off
+    await experiment.carry_out(2)
+    assert trained.exists()

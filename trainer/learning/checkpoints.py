@@ -13,14 +13,21 @@ class Checkpoints:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
+    @property
+    def rounds(self) -> int:
+        """How many earlier attempts have done."""
+        last = self._last()
+        return 0 if last is None else int(last.stem.partition("-")[2])
+
     def restore(self, learner: Learner) -> int:
         """How many rounds earlier attempts have done; the learner is as it was after them."""
-        found = max(self._directory.glob(_NAME.replace("{:05}", "*")), default=None)
-        if found is None:
-            return 0
-        learner.restore(found)
-        return int(found.stem.partition("-")[2])
+        if (last := self._last()) is not None:
+            learner.restore(last)
+        return self.rounds
 
     def save(self, learner: Learner, rounds: int) -> None:
         learner.save(self._directory / _NAME.format(rounds))
         (self._directory / _NAME.format(rounds - 1)).unlink(missing_ok=True)
+
+    def _last(self) -> Path | None:
+        return max(self._directory.glob(_NAME.replace("{:05}", "*")), default=None)

@@ -67,7 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         yield Condition(name="sage_no_sft", seeds=few, settings=self._settings(), sft=False)
         for mode in RETRIEVALS:
             yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(retrieval=mode))
-        yield Condition(name="chain_3", seeds=few, settings=self._settings(chain=3))
+        same = max(1, self.pairs * 2 // 3)  # with three tasks a chain these are as many rollouts
+        yield Condition(name="chain_3", seeds=few, settings=self._settings(chain=3, pairs=same))
 
     def _settings(self, **changes: object) -> RunSettings:
         common: dict[str, object] = {

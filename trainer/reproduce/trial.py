@@ -27,6 +27,7 @@ from trainer.environment import Split
 from trainer.exams.evaluate import TaskResult, measure
 from trainer.exams.examine import examine
 from trainer.ground import Ground, open_ground
+from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.keep import keep
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -76,8 +77,11 @@ class Bench:
     async def train(self, trial: Trial) -> None:
         rules = self.plan.settings(trial)
         directory = self.work / "trials" / trial.name
-        directory.mkdir(parents=True, exist_ok=True)
         curve = _Curve(directory / "curve.json")
+        if Checkpoints(directory).rounds > len(curve.points):  # cut off while a step was validated
+            shutil.rmtree(directory)
+            curve.points.clear()
+        directory.mkdir(parents=True, exist_ok=True)
         base = load_model(self.settings.model_dir, torch.device("cpu"))
         start = self._start() if self.plan.conditions[trial.condition].sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
