@@ -38,15 +38,15 @@ class Trial(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole experiment. Two plans that differ share no results."""
 
-    environment: str = "office?busy=0.6"
-    limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=110)
-    demonstrated: int = 100  # scenarios that the expert shows for the supervised start
-    faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.6, trust=1.0)
-    sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=60, lr=1e-3, micro_batch_tokens=4096)
-    steps: int = 12
+    environment: str = "office?busy=0.35"
+    limits: RolloutLimits = RolloutLimits(turns=3, task_tokens=130)  # one fresh attempt, or three uses of a skill
+    demonstrated: int = 200  # scenarios that the expert shows for the supervised start
+    faults: Faults = Faults(unprepared=0.04, page=0.04, synonym=0.02, inline=0.05, ignore=0.45, trust=1.0)
+    sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=100, lr=1e-3, micro_batch_tokens=4096)
+    steps: int = 16
     pairs: int = 6
     group: int = 8
-    lrs: tuple[float, ...] = (3e-4, 8e-4)
+    lrs: tuple[float, ...] = (3e-4, 6e-4)
     validate_every: int = 4  # steps; the best of these is kept
     validation: int = 50  # scenarios
     exam: int = 100  # scenarios of the test templates, for each seed
