@@ -20,8 +20,14 @@ class Access(msgspec.Struct, frozen=True):
     """A key that was presented and found good."""
 
     key_id: UUID
+    name: str
     scopes: frozenset[str]
     project_id: UUID | None  # None: all projects
+
+    @property
+    def actor(self) -> str:
+        """What the log of who changed what serves calls it."""
+        return f"key {self.name}"
 
     def allows(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -51,7 +57,7 @@ async def _read_access(connection: Connection) -> Access:
         key = await keys.by_secret(session, secret.strip())
     if key is None:
         raise UnauthorizedError("this key is unknown or was revoked")
-    return Access(key.id, frozenset(key.scopes), key.project_id)
+    return Access(key.id, key.name, frozenset(key.scopes), key.project_id)
 
 
 async def provide_access(request: Request[Any, Any, Any]) -> Access:
