@@ -24,7 +24,7 @@ class ReleaseState(StrEnum):
 _S = ReleaseState
 RELEASE_MOVES = {
     _S.CANDIDATE: {_S.PASSED, _S.CANARY, _S.ACTIVE, _S.REJECTED},
-    _S.PASSED: {_S.CANARY, _S.ACTIVE, _S.REJECTED},
+    _S.PASSED: {_S.CANDIDATE, _S.CANARY, _S.ACTIVE, _S.REJECTED},
     _S.CANARY: {_S.CANDIDATE, _S.ACTIVE, _S.REJECTED},
     _S.ACTIVE: {_S.RETIRED},
     _S.REJECTED: {_S.CANARY, _S.ACTIVE},  # only by hand
