@@ -1,4 +1,7 @@
-"""The whole schema, with the tables of `task_rows`, `training_rows` and `release_rows`. A change here comes with a migration."""
+"""The whole schema, with the tables of `task_rows`, `training_rows` and `release_rows`.
+
+A change here comes with a migration.
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -124,6 +127,7 @@ class Task(Row):
         UniqueConstraint("project_id", "idempotency_key"),
         Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
+        Index("ix_tasks_release", "release_id", "started_at"),
         Index("ix_tasks_scored", "project_id", postgresql_where=text("score IS NOT NULL")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )

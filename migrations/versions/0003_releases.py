@@ -14,9 +14,11 @@ def upgrade() -> None:
     _audit_entries()
     _shadows()
     op.add_column("adapters", sa.Column("probe", _json(none_as_null=True), nullable=True))
+    op.create_index("ix_tasks_release", "tasks", ["release_id", "started_at"], unique=False)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_tasks_release", "tasks")
     op.drop_column("adapters", "probe")
     op.drop_table("shadows")
     op.drop_table("audit_entries")

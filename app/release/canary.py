@@ -1,0 +1,122 @@
+"""A canary: a release that serves a share of a project's new tasks until live figures tell what becomes of it.
+
+Tasks are dealt by a hash of their id, so both arms see the same traffic. What counts are tasks pinned since both
+serve: where another release becomes active meanwhile, the comparison begins anew with that one.
+"""
+
+from typing import Literal, Protocol
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import adapters, audit, canaries, models, releases
+from app.db.models import AuditAction, ReleaseState
+from app.db.session import Sessions
+from app.db.swap_lock import one_swap
+from app.errors import AdapterError, EngineError
+from app.records import Json, Probe
+from app.release.verdict import Action, Sample, Verdict, decide
+
+ACTOR = "canary"  # of what a canary's figures bring about by themselves
+_USUAL = canaries.Usual(12, 2_048)  # of a project that has ended no task yet
+_CEILING = 2.0  # times what tasks usually take: beyond it one long task would hide all others
+
+
+class Swapper(Protocol):
+    """The model servers, as a canary sees them."""
+
+    async def swap(self, model: str, probe: Probe | None) -> msgspec.Struct:
+        """All of them have the weights and have proven it when this returns; its receipt is for the log."""
+        ...
+
+
+class Promotes(Protocol):
+    """What brings a release to serve, as a canary sees it."""
+
+    async def activate(
+        self, release_id: UUID, actor: str, *, skills: Literal["restore", "keep"]
+    ) -> models.Release: ...
+
+
+async def begin(swap: Swapper, sessions: Sessions, release_id: UUID, percent: float, actor: str) -> models.Release:
+    """The model servers prove that they have its weights, then new tasks are pinned to it.
+
+    Raises as `canaries.begin`, and AdapterError or EngineError where a server refuses: then nothing changes, and
+    the log tells of it. ConflictError also while another release of the project is brought to serve.
+    """
+    async with sessions() as session:
+        release = await releases.get(session, release_id)
+        await canaries.check_may_begin(session, release, percent)
+        probe = await adapters.probe(session, release.model)
+    about = release.project_id, release.id, actor
+    async with one_swap(sessions, release.project_id, release.number):
+        try:
+            receipt = await swap.swap(release.model, probe)
+        except (AdapterError, EngineError) as error:
+            async with sessions.begin() as session:
+                await audit.add_once(session, *about, AuditAction.REFUSED, {"reason": str(error)})
+            raise
+        async with sessions.begin() as session:
+            canary = await canaries.begin(session, release_id, percent)
+            detail = {"percent": percent, "receipt": msgspec.to_builtins(receipt)}
+            await audit.add(session, *about, AuditAction.CANARY_BEGAN, detail)
+            return canary
+
+
+async def judge(session: AsyncSession, release: models.Release) -> Verdict:
+    """How it stands against the active release at this moment. Raises ConflictError if it is no canary."""
+    canaries.check_is_canary(release)
+    active = await releases.active(session, release.project_id)
+    began = canaries.since(release, active)
+    usual = await canaries.usual(session, release.project_id, began) or _USUAL
+    own, other = await canaries.ended(session, release, began), await canaries.ended(session, active, began)
+    return decide(
+        reward=Sample(own.rewards, other.rewards),
+        errors=Sample(own.errors, other.errors),
+        turns=Sample(own.turns, other.turns, _CEILING * usual.turns),
+        tokens=Sample(own.tokens, other.tokens, _CEILING * usual.tokens),
+    )
+
+
+async def end(sessions: Sessions, release_id: UUID, actor: str, verdict: Verdict | None = None) -> models.Release:
+    """New tasks are pinned to the active release alone. With a verdict against it, it is rejected; without one,
+    somebody wants it ended, and it is a candidate again. The figures stay on its row and in the log.
+
+    Raises ConflictError if it is no canary.
+    """
+    async with sessions.begin() as session:
+        release = await releases.locked(session, release_id)
+        state = ReleaseState.REJECTED if verdict else ReleaseState.CANDIDATE
+        verdict = verdict or await judge(session, release)
+        row = await canaries.end(session, release_id, state, _evidence(release, verdict))
+        await _tell(session, row, actor, verdict)
+        return row
+
+
+async def settle(promoter: Promotes, sessions: Sessions, release_id: UUID) -> Verdict:
+    """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
+    async with sessions() as session:
+        verdict = await judge(session, await releases.get(session, release_id))
+    if verdict.action is Action.REJECT:
+        await end(sessions, release_id, ACTOR, verdict)
+    elif verdict.action is Action.PROMOTE:
+        await promoter.activate(release_id, ACTOR, skills="keep")
+        async with sessions.begin() as session:
+            release = await releases.locked(session, release_id)
+            await releases.note(session, release_id, _evidence(release, verdict))
+            await _tell(session, release, ACTOR, verdict)
+    return verdict
+
+
+async def _tell(session: AsyncSession, release: models.Release, actor: str, verdict: Verdict) -> None:
+    detail = {"state": release.state.value, "verdict": verdict.evidence()}
+    await audit.add(session, release.project_id, release.id, actor, AuditAction.CANARY_ENDED, detail)
+
+
+def _evidence(release: models.Release, verdict: Verdict) -> dict[str, Json]:
+    """What the gate found stays; a verdict that something comes of is the release's own."""
+    found = (release.evidence or {}) | {"canary": verdict.evidence()}
+    if verdict.action is Action.WAIT:
+        return found
+    return found | {"verdict": verdict.action.value, "reason": f"as a canary: {verdict.reason}"}

@@ -1,0 +1,101 @@
+"""A project with a candidate, for tests of canaries: tasks that ended as told, and what brings one to serve."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import func, update
+
+from app.db import leases, models, releases
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.errors import AppError
+from app.records import Probe, Stop
+from tests.rows import LEASE, project_row, task_row
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """A receipt."""
+
+    model: str
+
+
+class Servers:
+    """In the place of the model servers: have what they are asked for, or refuse."""
+
+    def __init__(self) -> None:
+        self.swapped: list[tuple[str, Probe | None]] = []
+        self.refusal: AppError | None = None
+
+    async def swap(self, model: str, probe: Probe | None) -> Proven:
+        if self.refusal is not None:
+            raise self.refusal
+        self.swapped.append((model, probe))
+        return Proven(model)
+
+
+@dataclass
+class Project:
+    """One project: release 1 is active, release 2 is a candidate."""
+
+    sessions: Sessions
+    id: UUID
+    candidate: UUID
+    servers: Servers = field(default_factory=Servers)
+
+    async def activate(
+        self,
+        release_id: UUID,
+        actor: str,  # noqa: ARG002
+        *,
+        skills: Literal["restore", "keep"] = "keep",  # noqa: ARG002
+    ) -> models.Release:
+        """As a promoter does, without model servers."""
+        async with self.sessions.begin() as session:
+            return await releases.activate(session, release_id)
+
+    async def release(self, number: int = 2) -> models.Release:
+        async with self.sessions() as session:
+            return next(each for each in await releases.of_project(session, self.id) if each.number == number)
+
+    async def propose(self, model: str = "cafe") -> UUID:
+        async with self.sessions.begin() as session:
+            return (await releases.propose(session, self.id, model)).id
+
+    async def claimed(self, count: int) -> list[models.Task]:
+        """New tasks, begun."""
+        async with self.sessions.begin() as session:
+            for _ in range(count):
+                await task_row(session, self.id)
+            tasks = [await leases.claim(session, "me", LEASE) for _ in range(count)]
+        return [task for task in tasks if task is not None]
+
+    async def ended(self, release_id: UUID, score: float | None, count: int = 1, **columns: Any) -> list[UUID]:
+        """So many tasks that were pinned to it, one after the other."""
+        values = {
+            "state": TaskState.DONE,
+            "stop": Stop.COMPLETED,
+            "score": score,
+            "checked": score is not None,
+            "turns": 2,
+            "generated_tokens": 100,
+            "started_at": func.clock_timestamp(),
+        } | columns
+        made = []
+        async with self.sessions.begin() as session:
+            for place in range(count):
+                task = await task_row(session, self.id)
+                finished = func.clock_timestamp() + timedelta(microseconds=place)
+                whole = {"release_id": release_id, "finished_at": finished} | values
+                await session.execute(update(models.Task).where(models.Task.id == task.id).values(whole))
+                made.append(task.id)
+        return made
+
+
+async def open_project(sessions: Sessions) -> Project:
+    async with sessions.begin() as session:
+        project = await project_row(session)
+        candidate = await releases.propose(session, project.id, "f00d")
+    return Project(sessions, project.id, candidate.id)
