@@ -1,0 +1,92 @@
+"""Adapters for the seed policy, written by the trainer's own code; what they say; and ones never to be served."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+from tests.tiny_adapter import plain_model
+from tests.vllm.server import SEED_POLICY
+from trainer.learning.lora import CONFIG, WEIGHTS, Published, publish, with_lora
+
+RANK = 8
+_SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text
+
+Weights = dict[str, torch.Tensor]
+
+
+def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> Published:
+    """Another one for each seed."""
+    model = with_lora(plain_model(SEED_POLICY), rank, 2 * rank, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, _SPREAD, generator=generator)
+    return publish(model, root)
+
+
+@torch.inference_mode()
+def reference(adapter: Path | None, prompt: Sequence[int], sampled: Sequence[int]) -> list[float]:
+    """Logprobs of the sampled tokens by transformers and PEFT: one pass over everything, no cache, no batch."""
+    logits = _model(adapter)(input_ids=torch.tensor([[*prompt, *sampled]])).logits[0, len(prompt) - 1 : -1]
+    chosen = torch.log_softmax(logits.float(), -1).gather(-1, torch.tensor(sampled)[:, None])
+    values: list[float] = chosen[:, 0].tolist()
+    return values
+
+
+@cache
+def _model(adapter: Path | None) -> torch.nn.Module:
+    model = plain_model(SEED_POLICY)
+    return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
+
+
+def spoiled(good: Published, change: Callable[[Weights], None]) -> Path:
+    """The adapter with other weights, beside the good one; its name is right, for it is the hash of its content."""
+    partial = Path(shutil.copytree(good.path, good.path.with_name("partial")))
+    weights = load_file(partial / WEIGHTS)
+    change(weights)
+    save_file(weights, partial / WEIGHTS)
+    return _settled(partial)
+
+
+def reconfigured(good: Published, settings: Mapping[str, object]) -> Path:
+    """The adapter with another configuration, likewise."""
+    partial = Path(shutil.copytree(good.path, good.path.with_name("partial")))
+    config = json.loads((partial / CONFIG).read_text()) | dict(settings)
+    (partial / CONFIG).write_text(json.dumps(config))
+    return _settled(partial)
+
+
+def _settled(partial: Path) -> Path:
+    digest = sha256((partial / CONFIG).read_bytes() + (partial / WEIGHTS).read_bytes())
+    return partial.rename(partial.with_name(digest.hexdigest()[:32]))
+
+
+def not_finite(weights: Weights) -> None:
+    weights[_first(weights, "lora_A")][0, 0] = float("nan")
+
+
+def half_as_wide(weights: Weights) -> None:
+    name = _first(weights, "lora_A")
+    weights[name] = weights[name][:, ::2].contiguous()
+
+
+def without_a_layer(weights: Weights) -> None:
+    for name in [name for name in weights if ".layers.3." in name]:
+        del weights[name]
+
+
+def with_strange_names(weights: Weights) -> None:
+    for name in list(weights):
+        weights[name.replace("q_proj", "z_proj")] = weights.pop(name)
+
+
+def _first(weights: Weights, part: str) -> str:
+    return next(name for name in sorted(weights) if part in name)
