@@ -11,13 +11,16 @@ from sqlalchemy.exc import DBAPIError
 
 from app.agent.halt import Halt, ParkedError
 from app.agent.loop import Agent, run_rollout
+from app.agent.prompt import prompt_hash
 from app.apis.catalog import Catalog
 from app.apis.credentials import mask_call
-from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
+from app.db import events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError, InvalidError, SandboxError
 from app.records import Policy, Stop, Task, Trajectory
+from app.release import unit
+from app.release.unit import ApiDocument
 from app.runner.catalogs import Catalogs, tokens_of
 from app.runner.journal import TaskJournal, told_of
 from app.runner.offering import Offering
@@ -38,7 +41,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
     policy: Policy
     project: str
-    apis: Sequence[models.Api]
+    apis: Sequence[ApiDocument]
     catalog: Catalog
 
 
@@ -56,6 +59,10 @@ class Desk:
     @cached_property
     def offering(self) -> Offering:
         return Offering(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
+
+    @cached_property
+    def prompt(self) -> str:
+        return prompt_hash(self.agent.profile, self.agent.tokenizer)
 
     async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
         """Every end but a parked one is written to the task's row, as long as the owner holds it.
@@ -101,7 +108,9 @@ class Desk:
                 release = await releases.active(session, row.project_id)
             else:
                 release = await releases.get(session, row.release_id)
-            documents = await apis.of_project(session, row.project_id)
+            documents = await unit.document_set(session, release)
+            await unit.served_with(session, release, self.prompt)
+            await session.commit()
         catalog = await self.catalogs.of(documents)
         return _Setting(Policy(release.model, release.id), project.name, documents, catalog)
 
