@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import authorize, provide_access
 from app.api.apis import ApiController
+from app.api.audit import AuditController
 from app.api.docs import docs_routes, openapi_config
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
@@ -39,6 +40,7 @@ _CONTROLLERS = [
     ProjectController,
     KeyController,
     ReleaseController,
+    AuditController,
     RunController,
     RunStreamController,
     ScheduleController,

@@ -16,7 +16,7 @@ CHANNEL = "sage_releases"  # NOTIFY: releases of a project changed; the id of th
 
 async def active(session: AsyncSession, project_id: UUID) -> models.Release:
     """The one that new tasks are pinned to."""
-    release = await _active(session, project_id)
+    release = await find_active(session, project_id)
     if release is None:
         raise NotFoundError(f"project {project_id} has no active release: activate one")
     return release
@@ -99,7 +99,7 @@ async def activate(session: AsyncSession, release_id: UUID, *, rejected_too: boo
     if release.state == ReleaseState.ACTIVE:
         return release
     check_may_serve(release, rejected_too=rejected_too)
-    former = await _active(session, release.project_id)
+    former = await find_active(session, release.project_id)
     if former is not None:
         await move(session, former, ReleaseState.RETIRED)
     release.activated_at = func.clock_timestamp()
@@ -124,7 +124,7 @@ async def reject(session: AsyncSession, release_id: UUID, evidence: dict[str, Js
     return await move(session, release, ReleaseState.REJECTED)
 
 
-async def _active(session: AsyncSession, project_id: UUID) -> models.Release | None:
+async def find_active(session: AsyncSession, project_id: UUID) -> models.Release | None:
     return await session.scalar(
         select(models.Release).where(
             models.Release.project_id == project_id, models.Release.state == ReleaseState.ACTIVE
