@@ -20,6 +20,7 @@ from app.api.metrics import REQUESTS, metrics
 from app.api.parts import Parts
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
+from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
 from app.api.request_log import log_requests
 from app.api.run_stream import RunStreamController
@@ -40,6 +41,7 @@ _CONTROLLERS = [
     ProjectController,
     KeyController,
     ReleaseController,
+    ReleaseDiffController,
     AuditController,
     RunController,
     RunStreamController,
