@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,7 @@ from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError
 from app.records import Probe, Stop
+from app.release.promote import Promoter
 from tests.rows import LEASE, project_row, task_row
 
 
@@ -45,16 +46,9 @@ class Project:
     candidate: UUID
     servers: Servers = field(default_factory=Servers)
 
-    async def activate(
-        self,
-        release_id: UUID,
-        actor: str,  # noqa: ARG002
-        *,
-        skills: Literal["restore", "keep"] = "keep",  # noqa: ARG002
-    ) -> models.Release:
-        """As a promoter does, without model servers."""
-        async with self.sessions.begin() as session:
-            return await releases.activate(session, release_id)
+    @property
+    def promoter(self) -> Promoter:
+        return Promoter(self.sessions, self.servers, "the prompt's hash")
 
     async def release(self, number: int = 2) -> models.Release:
         async with self.sessions() as session:

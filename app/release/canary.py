@@ -4,18 +4,16 @@ Tasks are dealt by a hash of their id, so both arms see the same traffic. What c
 serve: where another release becomes active meanwhile, the comparison begins anew with that one.
 """
 
-from typing import Literal, Protocol
 from uuid import UUID
 
-import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import adapters, audit, canaries, models, releases
+from app.db import audit, canaries, models, releases
 from app.db.models import AuditAction, ReleaseState
 from app.db.session import Sessions
 from app.db.swap_lock import one_swap
-from app.errors import AdapterError, EngineError
-from app.records import Json, Probe
+from app.records import Json
+from app.release.promote import Promoter
 from app.release.verdict import Action, Sample, Verdict, decide
 
 ACTOR = "canary"  # of what a canary's figures bring about by themselves
@@ -23,44 +21,23 @@ _USUAL = canaries.Usual(12, 2_048)  # of a project that has ended no task yet
 _CEILING = 2.0  # times what tasks usually take: beyond it one long task would hide all others
 
 
-class Swapper(Protocol):
-    """The model servers, as a canary sees them."""
-
-    async def swap(self, model: str, probe: Probe | None) -> msgspec.Struct:
-        """All of them have the weights and have proven it when this returns; its receipt is for the log."""
-        ...
-
-
-class Promotes(Protocol):
-    """What brings a release to serve, as a canary sees it."""
-
-    async def activate(
-        self, release_id: UUID, actor: str, *, skills: Literal["restore", "keep"]
-    ) -> models.Release: ...
-
-
-async def begin(swap: Swapper, sessions: Sessions, release_id: UUID, percent: float, actor: str) -> models.Release:
+async def begin(
+    promoter: Promoter, sessions: Sessions, release_id: UUID, percent: float, actor: str
+) -> models.Release:
     """The model servers prove that they have its weights, then new tasks are pinned to it.
 
-    Raises as `canaries.begin`, and AdapterError or EngineError where a server refuses: then nothing changes, and
-    the log tells of it. ConflictError also while another release of the project is brought to serve.
+    Raises as `canaries.begin`, and as `Promoter.prove` where a server refuses: then nothing changes. ConflictError
+    also while another release of the project is brought to serve.
     """
     async with sessions() as session:
         release = await releases.get(session, release_id)
         await canaries.check_may_begin(session, release, percent)
-        probe = await adapters.probe(session, release.model)
-    about = release.project_id, release.id, actor
     async with one_swap(sessions, release.project_id, release.number):
-        try:
-            receipt = await swap.swap(release.model, probe)
-        except (AdapterError, EngineError) as error:
-            async with sessions.begin() as session:
-                await audit.add_once(session, *about, AuditAction.REFUSED, {"reason": str(error)})
-            raise
+        receipt = await promoter.prove(release, actor)
         async with sessions.begin() as session:
             canary = await canaries.begin(session, release_id, percent)
-            detail = {"percent": percent, "receipt": msgspec.to_builtins(receipt)}
-            await audit.add(session, *about, AuditAction.CANARY_BEGAN, detail)
+            detail = {"percent": percent, "receipt": receipt}
+            await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
             return canary
 
 
@@ -94,7 +71,7 @@ async def end(sessions: Sessions, release_id: UUID, actor: str, verdict: Verdict
         return row
 
 
-async def settle(promoter: Promotes, sessions: Sessions, release_id: UUID) -> Verdict:
+async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> Verdict:
     """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
     async with sessions() as session:
         verdict = await judge(session, await releases.get(session, release_id))

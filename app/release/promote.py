@@ -75,7 +75,7 @@ class Promoter:
             return row
 
     async def prove(self, release: models.Release, actor: str) -> Json:
-        """The receipt of model servers that have its weights. Raises AdapterError or EngineError, told in the log."""
+        """The receipt of servers that have its weights. Raises AdapterError or EngineError, and tells the log."""
         async with self._sessions() as session:
             probe = await adapters.probe(session, release.model)
         try:
