@@ -1,19 +1,18 @@
 """Adapters for the seed policy, written by the trainer's own code; what they say; and ones never to be served."""
 
-import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
+from app.adapter_files import content_hash
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
-from trainer.learning.lora import CONFIG, WEIGHTS, Published, publish, with_lora
+from trainer.learning.lora import WEIGHTS, Published, publish, with_lora
 
 RANK = 8
 _SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text
@@ -47,26 +46,13 @@ def _model(adapter: Path | None) -> torch.nn.Module:
     return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
 
 
-def spoiled(good: Published, change: Callable[[Weights], None]) -> Path:
-    """The adapter with other weights, beside the good one; its name is right, for it is the hash of its content."""
-    partial = Path(shutil.copytree(good.path, good.path.with_name("partial")))
+def spoiled(good: Published, root: Path, change: Callable[[Weights], None]) -> Path:
+    """The adapter with other weights, in `root`. Its name is right, for it is the hash of what is there."""
+    partial = Path(shutil.copytree(good.path, root / "partial"))
     weights = load_file(partial / WEIGHTS)
     change(weights)
     save_file(weights, partial / WEIGHTS)
-    return _settled(partial)
-
-
-def reconfigured(good: Published, settings: Mapping[str, object]) -> Path:
-    """The adapter with another configuration, likewise."""
-    partial = Path(shutil.copytree(good.path, good.path.with_name("partial")))
-    config = json.loads((partial / CONFIG).read_text()) | dict(settings)
-    (partial / CONFIG).write_text(json.dumps(config))
-    return _settled(partial)
-
-
-def _settled(partial: Path) -> Path:
-    digest = sha256((partial / CONFIG).read_bytes() + (partial / WEIGHTS).read_bytes())
-    return partial.rename(partial.with_name(digest.hexdigest()[:32]))
+    return partial.rename(root / content_hash(partial))
 
 
 def not_finite(weights: Weights) -> None:

@@ -4,14 +4,13 @@
 """
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
 from app.engine.client import HttpEngine
-from tests.vllm.adapters import make_adapter
-from tests.vllm.server import SLOTS, VllmServer
+from tests.vllm.adapters import RANK, make_adapter
+from tests.vllm.server import SLOTS, WITH_LORA, VllmServer
 from trainer.learning.lora import Published
 
 collect_ignore = ["on_cpu"]  # it is imported by vLLM, in vLLM's environment
@@ -22,7 +21,9 @@ Servers = tuple[VllmServer, VllmServer]
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     logs = tmp_path_factory.mktemp("vllm")
-    both = VllmServer(logs / "one.log"), VllmServer(logs / "two.log")
+    low = [*WITH_LORA, "--max-lora-rank", str(RANK)]  # the last one counts
+    told = [*WITH_LORA, "--enable-log-requests"]
+    both = VllmServer(logs / "one.log", told), VllmServer(logs / "two.log", low)
     try:
         for each in both:
             each.wait()
@@ -34,7 +35,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Published]:
-    """As many as fit into a server at once, and one more."""
+    """As many as a server answers with at once, and one more."""
     root = tmp_path_factory.mktemp("adapters")
     return [make_adapter(root, seed) for seed in range(SLOTS + 1)]
 
@@ -65,9 +66,3 @@ async def http(servers: Servers) -> AsyncIterator[httpx.AsyncClient]:
     """To the first replica, for what our client does not show."""
     async with httpx.AsyncClient(base_url=servers[0].url, timeout=60, trust_env=False) as http:
         yield http
-
-
-@pytest.fixture(scope="session")
-def directory(adapters: list[Published]) -> Path:
-    """Where they lie, as HotSwap wants to know."""
-    return adapters[0].path.parent
