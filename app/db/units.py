@@ -97,11 +97,13 @@ async def documents(session: AsyncSession, digests: Collection[str]) -> dict[str
 
 
 async def unused(session: AsyncSession, release: models.Release) -> bool:
-    """Has no task begun with it? None will before this transaction ends: who pins one waits for the row."""
+    """Has no task begun with it? Then none will before this transaction ends: who pins one waits for the row."""
     row, task = models.Release, models.Task
+    begun = select(exists().where(task.project_id == release.project_id, task.release_id == release.id))
+    if await session.scalar(begun):
+        return False
     await session.execute(select(row.id).where(row.id == release.id).with_for_update())
-    begun = exists().where(task.project_id == release.project_id, task.release_id == release.id)
-    return not await session.scalar(select(begun))
+    return not await session.scalar(begun)
 
 
 def _among(column: InstrumentedAttribute[Key], keys: Iterable[Key]) -> ColumnElement[bool]:
