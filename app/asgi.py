@@ -24,6 +24,7 @@ from app.engine.capability import Capabilities, Needs
 from app.engine.client import HttpEmbedder, HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
+from app.engine.watch import Pace as Looks
 from app.errors import SettingError
 from app.hot_swap.engine import HotSwap
 from app.hot_swap.files import AdapterDirectory
@@ -33,6 +34,7 @@ from app.release.promote import Promoter
 from app.run_settings import RunSettings
 from app.runner.carry_out import Desk
 from app.runner.runner import Pace, Runner
+from app.runner.shadow import Shadows
 from app.sandbox.host import ForkedSandbox
 from app.sandbox.hosts import pinned
 from app.sandbox.protocol import HostError, Limits, Sandbox
@@ -100,6 +102,8 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         feed.call_at_work(runner.wake)
         feed.call_at_release(swap.wake)
         feed.call_at_release(keeper.wake)
+        working = Shadows(database.sessions, desk, lambda: runner.running < settings.tasks_at_once)
+        feed.call_at_release((await stack.enter_async_context(working)).wake)
         yield Parts(
             sessions=database.sessions,
             feed=feed,
@@ -129,6 +133,7 @@ def _engine(settings: Settings) -> HttpEngine:
             rank=RunSettings().lora_rank,
             loras=2,  # a task keeps the adapter it began with while the next one is swapped in
         ),
+        pace=Looks(sleepers=settings.engine_sleep != "never"),
     )
 
 

@@ -10,12 +10,13 @@ import structlog
 from app.engine.capability import Needs
 from app.engine.examine import examine
 from app.engine.replica import Replica, State
-from app.errors import AppError, EngineError, SettingError
+from app.engine.wire import ReplicaError
+from app.errors import AppError, EngineError, EngineRefusalError, SettingError
 
 log = structlog.get_logger(__name__)
 
 OnReturn = Callable[[Replica], Awaitable[None]]
-"""Raises AppErrors only: then the server stays out, and is tried again."""
+"""Where it raises, the server stays out, and is tried again."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -23,6 +24,11 @@ class Pace(msgspec.Struct, frozen=True):
     patience: float = 5.0  # seconds a look may take
     misses: int = 3  # looks in a row without an answer that put a server out; a busy one may miss one
     examination: float = 60.0  # seconds that the proof of what a server can do may take
+    sleepers: bool = False  # do servers sleep at times? Then each look asks
+
+
+class _Sleep(msgspec.Struct):
+    is_sleeping: bool
 
 
 class Watch:
@@ -63,17 +69,40 @@ class Watch:
         try:
             async with asyncio.timeout(self._pace.patience):
                 await self.replica.ask("GET", "/health", None)
+                if self._pace.sleepers:
+                    await self._refuse_asleep()
                 await self.replica.models()
         except TimeoutError:
-            self._missed += 1
-            if self._missed >= self._pace.misses or not self.replica.alive:
-                self.replica.eject(EngineError(f"{self.replica.url} does not answer: look into its log."))
-            return False
+            self._miss(EngineError(f"{self.replica.url} does not answer: look into its log."))
+        except ReplicaError as error:
+            if error.code:  # it says itself that it is ill
+                self.replica.eject(error)
+            else:
+                self._miss(error)
         except EngineError as error:
             self.replica.eject(error)
-            return False
-        self._missed = 0
-        return True
+        else:
+            self._missed = 0
+            return True
+        return False
+
+    def _miss(self, cause: EngineError) -> None:
+        """A busy server may be late, and a connection may break."""
+        self._missed += 1
+        if self._missed >= self._pace.misses or not self.replica.alive:
+            self.replica.eject(cause)
+
+    async def _refuse_asleep(self) -> None:
+        """Requests would wait in it for as long as a run updates on its GPU. Raises EngineError."""
+        try:
+            state: _Sleep = await self.replica.ask("GET", "/is_sleeping", _Sleep)
+        except EngineRefusalError as error:
+            raise EngineError(
+                f"{self.replica.url} does not tell whether it sleeps: start vLLM with VLLM_SERVER_DEV_MODE=1 and "
+                "--enable-sleep-mode, or set SAGE_ENGINE_SLEEP=never."
+            ) from error
+        if state.is_sleeping:
+            raise EngineError(f"{self.replica.url} is asleep: it wakes when the update on its GPU is done.")
 
     async def _let_in(self) -> None:
         """What failed before, here or at requests while its health was good, is tried ever more seldom."""
@@ -89,6 +118,9 @@ class Watch:
             self._keep_out(EngineError(f"{self.replica.url} answers /health, and no request: look into its log."))
         except AppError as error:
             self._keep_out(error)
+        except Exception as error:  # the last resort: else nobody would look after this server any more
+            log.exception("a model server cannot be made ready", url=self.replica.url)
+            self._keep_out(EngineError(f"{self.replica.url} cannot be made ready: {error}"))
         else:
             self._stumbles = 0
             if self.replica.state is State.RETURNING:

@@ -1,7 +1,7 @@
 """Model servers on the GPU that trains: they give up its memory while a run updates, and wake whatever happens.
 
-vLLM's sleep of level 1: weights wait in the memory of the host, the KV cache is dropped, requests under way wait and
-are computed again. What knows no /sleep is refused with the flags that it lacks.
+vLLM's sleep of level 1: weights wait in the memory of the host, the KV cache is dropped, requests under way wait
+and are computed again. What knows no /sleep is refused with the flags that it lacks.
 """
 
 import time
