@@ -35,7 +35,8 @@ RELEASE_MOVES = {
 class Release(Row):
     """What serves, as a unit: weights, skills, tools and prompt. A rollout keeps the one it began with.
 
-    The last three are as they were when it last began to serve, or at the moment for one that never has.
+    `skills` are as they were when it last ceased to serve, for a roll-back to restore; while it serves the library
+    lives. `tools` and `prompt` are those it serves with. NULL in one that never served.
     """
 
     __tablename__ = "releases"
@@ -104,7 +105,7 @@ class AuditEntry(Row):
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"), index=True)
-    actor: Mapped[str]  # "key <name>", "gate" or "canary"
+    actor: Mapped[str]  # "key <name>", "gate", "canary" or "server"
     action: Mapped[AuditAction]
     detail: Mapped[dict[str, Any]]
 
@@ -116,9 +117,7 @@ class Shadow(Base):
     __table_args__ = (Index("ix_shadows_queue", "created_at", postgresql_where=text("finished_at IS NULL")),)
 
     release_id: Mapped[UUID] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
-    task_id: Mapped[UUID] = mapped_column(
-        ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True
-    )
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True)
     owner: Mapped[str | None]  # the process that does it
     lease_until: Mapped[datetime | None]
     score: Mapped[float | None]  # the check's
