@@ -61,7 +61,7 @@ def app() -> Litestar:
             raise SettingError(f"{name.upper()} is not set: name one, or run `sage up`, which brings its own")
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
-    tokenizer = _within(tokenizer, _examine(settings))
+    tokenizer = _within(tokenizer, _examine(settings, tokenizer))
     return create_app(lambda: _open_parts(settings, tokenizer, profile))
 
 
@@ -71,7 +71,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
     urls = urls_in(settings.engine_urls)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
-        engine = await stack.enter_async_context(_engine(settings))
+        engine = await stack.enter_async_context(_engine(settings, tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store.path, base=settings.model)
         swap = await stack.enter_async_context(HotSwap(engine, database.sessions, adapters))
@@ -122,7 +122,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         )
 
 
-def _engine(settings: Settings) -> HttpEngine:
+def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
     return HttpEngine(
         urls_in(settings.engine_urls),
         at_once=settings.engine_at_once,
@@ -131,17 +131,18 @@ def _engine(settings: Settings) -> HttpEngine:
             adapters=settings.adapters_dir,
             model=settings.model_dir,
             rank=RunSettings().lora_rank,
+            vocabulary=tokenizer.vocab_size,
             loras=2,  # a task keeps the adapter it began with while the next one is swapped in
         ),
         pace=Looks(sleepers=settings.engine_sleep != "never"),
     )
 
 
-def _examine(settings: Settings) -> list[Capabilities]:
+def _examine(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
     """Of the model servers that answer by now. In a thread, since this one may have a running loop."""
 
     async def check() -> list[Capabilities]:
-        async with _engine(settings) as engine:
+        async with _engine(settings, tokenizer) as engine:
             return await engine.check()
 
     with ThreadPoolExecutor(1) as thread:

@@ -23,6 +23,10 @@ async def is_down() -> None:
     raise EngineError("the engine at http://e:1 is unreachable: start it, or correct ENGINE_URLS.")
 
 
+async def limps() -> str:
+    return "one of two is out"
+
+
 async def breaks() -> None:
     raise ZeroDivisionError("a secret of our insides")
 
@@ -46,7 +50,16 @@ async def test_health_needs_no_key_and_readiness_says_what_is_not_ready_and_why(
 async def test_with_all_parts_up_it_is_ready(committed: Sessions, database_url: str) -> None:
     async with open_edge(committed, database_url, {"database": answers}) as edge:
         answer = await edge.client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "parts": {"database": "ready"}})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"ready": True, "parts": {"database": "ready"}, "remarks": {}},
+    )
+
+
+async def test_a_part_that_is_ready_may_say_what_it_goes_without(committed: Sessions, database_url: str) -> None:
+    async with open_edge(committed, database_url, {"engine": limps}) as edge:
+        answer = await edge.client.get("/readyz")
+    assert (answer.status_code, answer.json()["remarks"]) == (200, {"engine": "one of two is out"})
 
 
 async def test_metrics_count_requests_by_route_and_tasks_by_state(edge: Edge) -> None:

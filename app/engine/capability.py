@@ -11,6 +11,7 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     adapters: Path | None = None  # the directory that the server must see at the same path
     model: Path | None = None  # the base, for the shapes of an adapter to try with
     rank: int = 0  # of the deployment's adapters
+    vocabulary: int = 2**31  # token ids are below it
     loras: int = 1  # adapters that answer at the same time
 
 

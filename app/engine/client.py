@@ -11,7 +11,7 @@ from app.engine.capability import Capabilities, Needs
 from app.engine.embedder import HttpEmbedder
 from app.engine.line import Line, all_out
 from app.engine.protocol import Completion, Sampling
-from app.engine.replica import Replica
+from app.engine.replica import Limits, Replica
 from app.engine.routing import blocks_of
 from app.engine.watch import Pace, Watch
 from app.engine.wire import ReplicaError
@@ -40,13 +40,11 @@ class HttpEngine:
             raise EngineError("no engine URL: set ENGINE_URLS, or leave it empty for the embedded one.")
         self.urls = tuple(url.rstrip("/") for url in urls)
         self.on_return: Callable[[Replica], Awaitable[None]] | None = None
-        self.replicas = tuple(
-            Replica(url, at_once=at_once, timeout=timeout, changed=self._look) for url in self.urls
-        )
+        needs, self._pace = needs or Needs(), pace or Pace()
+        limits = Limits(at_once=at_once, seconds=timeout, vocabulary=needs.vocabulary)
+        self.replicas = tuple(Replica(url, limits, self._look) for url in self.urls)
         self._line = Line(self.replicas)
-        self._watches = [
-            Watch(replica, needs or Needs(), pace or Pace(), self._welcome) for replica in self.replicas
-        ]
+        self._watches = [Watch(replica, needs, self._pace, self._welcome) for replica in self.replicas]
         self._watching: list[asyncio.Task[None]] = []
         self._loaded: dict[str, Path] = {}  # through here, and not unloaded since
 
@@ -54,6 +52,9 @@ class HttpEngine:
         self._watching = [
             asyncio.create_task(watch.run(), name=f"watch {watch.replica.url}") for watch in self._watches
         ]
+        with suppress(TimeoutError):  # a server that hangs holds up the start no longer than this
+            async with asyncio.timeout(self._pace.patience):
+                await self._looked()
         return self
 
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -140,6 +141,11 @@ class HttpEngine:
         """Are all servers well?"""
         await self._looked()
         return all(replica.alive for replica in self.replicas)
+
+    async def ready(self) -> str:
+        """Which servers are out and why; "" where all are well. Raises EngineError where none is."""
+        await self._alive()
+        return "; ".join(f"{one.url} is out: {one.cause}" for one in self.replicas if not one.alive)
 
     async def _alive(self) -> list[Replica]:
         """At least one. Raises EngineError where none is well."""

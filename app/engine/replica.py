@@ -7,14 +7,15 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from app.engine.capability import Capabilities
+from app.engine.completions import completion_of, request_for
 from app.engine.protocol import Completion, Sampling
 from app.engine.routing import Seen
 from app.engine.wire import (
     Answer,
-    Choice,
     Models,
     NonsenseError,
     ReplicaError,
@@ -28,8 +29,6 @@ from app.errors import AppError, EngineRefusalError
 log = structlog.get_logger(__name__)
 
 _STRIKES = 3  # failures in a row that put a server out; a single one may be the request's own fault
-_PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Sent always: vLLM would otherwise take these from the model's generation_config.json."""
 
 
 class State(Enum):
@@ -39,14 +38,18 @@ class State(Enum):
     OUT = "out"
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    at_once: int  # requests that the engine gives one server
+    seconds: float  # that one answer may take
+    vocabulary: int  # token ids are below it
+
+
 class Replica:
     """Its methods may be called in every state; only a live one is given requests by the engine."""
 
-    def __init__(
-        self, url: str, *, at_once: int = 64, timeout: float = 600.0, changed: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, url: str, limits: Limits, changed: Callable[[], None]) -> None:
         """`changed` is called whenever it may answer more or less than before."""
-        self.url, self.at_once = url.rstrip("/"), at_once
+        self.url, self.at_once = url, limits.at_once
         self.state, self.names = State.NEW, frozenset[str]()
         self.cause: AppError | None = None  # why it is out
         self.in_flight = 0  # requests that the engine gave it
@@ -54,8 +57,8 @@ class Replica:
         self.capabilities: Capabilities | None = None
         self.falls = 0  # times it was put out by requests since one last succeeded
         self.doubt = asyncio.Event()  # a request met something odd: have a look
-        self._timeout, self._changed = timeout, changed
-        self._http = open_client(at_once, timeout)
+        self._limits, self._changed = limits, changed
+        self._http = open_client(limits.at_once, limits.seconds)
         self._own: set[str] = set()  # loaded through this object: a restart loses them
         self._strikes = 0
         self._edits = 0  # of what it has loaded
@@ -80,8 +83,8 @@ class Replica:
         """
         prompt = list(prompt_ids)
         try:
-            answer = await self._generate(_body(prompt, model, sampling))
-            completion = _completion(self.url, prompt, answer)
+            answer = await self._generate(request_for(prompt, model, sampling))
+            completion = completion_of(answer, prompt, self._limits.vocabulary, self.url)
         except ReplicaError as error:
             self._strike(error)
             raise
@@ -95,7 +98,7 @@ class Replica:
 
     async def _generate(self, body: dict[str, Any]) -> Answer:
         """Ends after the timeout, and when the server is put out."""
-        scope = asyncio.timeout(self._timeout)
+        scope = asyncio.timeout(self._limits.seconds)
         self._scopes.add(scope)
         try:
             async with scope:
@@ -193,7 +196,7 @@ class Replica:
         if self.state is State.OUT:
             return ReplicaError(f"the engine at {self.url} went out while it answered: {self.cause}")
         return ReplicaError(
-            f"the engine at {self.url} gave no answer in {self._timeout:g} s: look into its log, or raise "
+            f"the engine at {self.url} gave no answer in {self._limits.seconds:g} s: look into its log, or raise "
             "SAGE_ENGINE_TIMEOUT_SECONDS."
         )
 
@@ -205,41 +208,3 @@ class Replica:
         if names != self.names:
             self.names = names
             self._changed()
-
-
-def _body(prompt: list[int], model: str, sampling: Sampling) -> dict[str, Any]:
-    body = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "seed": sampling.seed,
-        "stop_token_ids": list(sampling.stop_token_ids),
-        "logprobs": 0,  # of the sampled token alone
-        "return_token_ids": True,
-        **_PLAIN,
-    }
-    return body | {"allowed_token_ids": list(sampling.allowed_token_ids)} if sampling.allowed_token_ids else body
-
-
-def _completion(url: str, prompt: list[int], answer: Answer) -> Completion:
-    """Raises NonsenseError where it is not the answer to this prompt, or not whole."""
-    if len(answer.choices) != 1:
-        raise NonsenseError(f"{url} gave {len(answer.choices)} answers to one prompt.")
-    choice = answer.choices[0]
-    ids, logprobs = tuple(_ids(url, prompt, choice)), tuple(choice.logprobs.token_logprobs)
-    if len(ids) != len(logprobs):
-        raise NonsenseError(f"{url} gave {len(ids)} tokens but {len(logprobs)} logprobs.")
-    if choice.finish_reason not in {"stop", "length"}:
-        raise ReplicaError(f"{url} ended the generation early ({choice.finish_reason}): try again.")
-    return Completion(ids, logprobs, choice.finish_reason)
-
-
-def _ids(url: str, prompt: list[int], choice: Choice) -> list[int]:
-    if choice.token_ids is None or choice.prompt_token_ids is None:
-        raise NonsenseError(
-            f"{url} gave no token ids: it must know return_token_ids, as vLLM 0.10.2 and later do."
-        )
-    if choice.prompt_token_ids != prompt:
-        raise NonsenseError(f"{url} answered another prompt than the one it was sent: restart it.")
-    return choice.token_ids

@@ -1,4 +1,4 @@
-"""vLLM's HTTP API as a client sees it: a request, its answer as a value or an error that says whose fault it is."""
+"""vLLM's HTTP API as a client sees it: a request, its answer as a value or an error that says whose fault."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _PASSING = {408, 425, 429}  # refusals that are over in a while
 
 
 class ReplicaError(EngineError):
-    """The server is at fault, not the request: another may answer. `code` is its HTTP status, 0 if it gave none."""
+    """The server is at fault, not the request: another may answer. `code` is its HTTP status, 0 if none."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
