@@ -5,36 +5,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
 from sqlalchemy import func, update
 
 from app.db import leases, models, releases
 from app.db.models import TaskState
 from app.db.session import Sessions
-from app.errors import AppError
-from app.records import Probe, Stop
+from app.records import Stop
 from app.release.promote import Promoter
+from tests.loading import Loads
 from tests.rows import LEASE, project_row, task_row
-
-
-class Proven(msgspec.Struct, frozen=True):
-    """A receipt."""
-
-    model: str
-
-
-class Servers:
-    """In the place of the model servers: have what they are asked for, or refuse."""
-
-    def __init__(self) -> None:
-        self.swapped: list[tuple[str, Probe | None]] = []
-        self.refusal: AppError | None = None
-
-    async def swap(self, model: str, probe: Probe | None) -> Proven:
-        if self.refusal is not None:
-            raise self.refusal
-        self.swapped.append((model, probe))
-        return Proven(model)
 
 
 @dataclass
@@ -44,7 +23,7 @@ class Project:
     sessions: Sessions
     id: UUID
     candidate: UUID
-    servers: Servers = field(default_factory=Servers)
+    servers: Loads = field(default_factory=Loads)
 
     @property
     def promoter(self) -> Promoter:

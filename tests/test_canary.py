@@ -26,7 +26,11 @@ async def begin(project: Project, percent: float = 10.0) -> models.Release:
 
 async def judge(project: Project) -> Verdict:
     async with project.sessions() as session:
-        return await canary.judge(session, await releases.get(session, project.candidate))
+        return (await canary.judge(session, await releases.get(session, project.candidate))).verdict
+
+
+async def settle(project: Project) -> Action:
+    return (await canary.settle(project.promoter, project.sessions, project.candidate)).verdict.action
 
 
 async def entries(project: Project) -> list[models.AuditEntry]:
@@ -63,11 +67,11 @@ async def test_it_begins_once_the_model_servers_have_proven_its_weights(project:
     async with project.sessions.begin() as session:
         await adapters.put(session, "f00d", base="seed", rank=16, probe=probe)
     began = await begin(project)
-    assert project.servers.swapped == [("f00d", probe)]
+    assert project.servers.models == ["f00d"]
     assert (began.state, began.canary_percent) == (ReleaseState.CANARY, 10.0)
     [told] = await entries(project)
     assert (told.actor, told.action) == ("key ops", AuditAction.CANARY_BEGAN)
-    assert told.detail == {"percent": 10.0, "receipt": {"model": "f00d"}}
+    assert (told.detail["percent"], told.detail["receipt"]["replicas"][0]["probed"]) == (10.0, True)
 
 
 async def test_where_a_server_refuses_nothing_changes_but_the_log(project: Project) -> None:
@@ -89,7 +93,7 @@ async def test_a_project_has_one_canary_and_the_active_release_is_none(project: 
     await canary.end(project.sessions, began.id, "key ops")
     with pytest.raises(ConflictError, match="release 1 is active"):
         await canary.begin(project.promoter, project.sessions, (await project.release(1)).id, 5.0, "key ops")
-    assert len(project.servers.swapped) == 1
+    assert project.servers.models == ["f00d"]
 
 
 async def test_each_arm_is_measured_by_the_tasks_pinned_since_both_serve(project: Project) -> None:
@@ -141,28 +145,28 @@ async def test_a_worse_canary_goes_back_by_itself_with_the_evidence(project: Pro
     await begin(project)
     await project.ended(project.candidate, 0.0, count=100)
     await project.ended((await project.release(1)).id, 1.0, count=100)
-    assert (await canary.settle(project.promoter, project.sessions, project.candidate)).action is Action.REJECT
+    assert await settle(project) is Action.REJECT
     release = await project.release()
     assert (release.state, release.canary_percent) == (ReleaseState.REJECTED, None)
     assert release.evidence is not None
     assert release.evidence["sgc"] == 9.0
     assert release.evidence["verdict"] == "reject"
     assert release.evidence["reason"].startswith("as a canary: it earns less: reward -1 [-1, -0.")
-    assert release.evidence["canary"]["figures"]["reward"]["tasks"] == {"canary": 100, "active": 100}
+    assert release.evidence["canary"]["verdict"]["figures"]["reward"]["tasks"] == {"canary": 100, "active": 100}
     told = (await entries(project))[0]
     assert (told.actor, told.action) == ("canary", AuditAction.CANARY_ENDED)
     assert (told.detail["state"], told.detail["verdict"]["action"]) == ("rejected", "reject")
     with pytest.raises(ConflictError, match="release 2 is rejected, not a canary"):
-        await canary.settle(project.promoter, project.sessions, project.candidate)
+        await settle(project)
 
 
 async def test_a_better_canary_takes_over_and_one_not_known_yet_goes_on(project: Project) -> None:
     await begin(project)
-    assert (await canary.settle(project.promoter, project.sessions, project.candidate)).action is Action.WAIT
+    assert await settle(project) is Action.WAIT
     assert (await project.release()).state is ReleaseState.CANARY
     await project.ended(project.candidate, 1.0, count=100)
     await project.ended((await project.release(1)).id, 0.0, count=100)
-    assert (await canary.settle(project.promoter, project.sessions, project.candidate)).action is Action.PROMOTE
+    assert await settle(project) is Action.PROMOTE
     release = await project.release()
     assert release.state is ReleaseState.ACTIVE
     assert release.evidence is not None
@@ -176,7 +180,7 @@ async def test_one_that_somebody_ends_is_a_candidate_again_with_its_figures(proj
     ended = await canary.end(project.sessions, project.candidate, "key ops")
     assert (ended.state, ended.canary_percent) == (ReleaseState.CANDIDATE, None)
     assert ended.evidence is not None
-    assert ended.evidence["canary"]["action"] == "wait"
+    assert ended.evidence["canary"]["verdict"]["action"] == "wait"
     assert "reason" not in ended.evidence
     assert [each.action for each in await entries(project)] == [AuditAction.CANARY_ENDED, AuditAction.CANARY_BEGAN]
 

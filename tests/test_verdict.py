@@ -2,6 +2,7 @@
 
 import re
 
+import msgspec
 import pytest
 
 from app.release.verdict import Action, Rules, Sample, Verdict, decide
@@ -69,7 +70,7 @@ def test_after_so_many_scored_tasks_without_a_difference_it_is_given_up() -> Non
 
 
 def test_the_evidence_holds_each_arm_in_its_own_unit() -> None:
-    found = judged(tokens=Sample([100.0, 5_000.0], [300.0], 1_000.0)).evidence()
+    found = msgspec.to_builtins(judged(tokens=Sample([100.0, 5_000.0], [300.0], 1_000.0)))
     tokens = found["figures"]["tokens"]
     assert tokens["tasks"] == {"canary": 2, "active": 1}
     assert tokens["canary"]["mean"] == 550.0, "what is above the ceiling counts as the ceiling"

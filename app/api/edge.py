@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import authorize, provide_access
 from app.api.apis import ApiController
 from app.api.audit import AuditController
+from app.api.canaries import CanaryController
 from app.api.docs import docs_routes, openapi_config
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
@@ -26,6 +27,7 @@ from app.api.request_log import log_requests
 from app.api.run_stream import RunStreamController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
+from app.api.shadows import ShadowController
 from app.api.skills import SkillController
 from app.api.stream import StreamController
 from app.api.tasks import TaskController
@@ -42,6 +44,8 @@ _CONTROLLERS = [
     KeyController,
     ReleaseController,
     ReleaseDiffController,
+    CanaryController,
+    ShadowController,
     AuditController,
     RunController,
     RunStreamController,

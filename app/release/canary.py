@@ -4,8 +4,10 @@ Tasks are dealt by a hash of their id, so both arms see the same traffic. What c
 serve: where another release becomes active meanwhile, the comparison begins anew with that one.
 """
 
+from datetime import datetime
 from uuid import UUID
 
+import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, canaries, models, releases
@@ -19,6 +21,21 @@ from app.release.verdict import Action, Sample, Verdict, decide
 ACTOR = "canary"  # of what a canary's figures bring about by themselves
 _USUAL = canaries.Usual(12, 2_048)  # of a project that has ended no task yet
 _CEILING = 2.0  # times what tasks usually take: beyond it one long task would hide all others
+
+
+class Against(msgspec.Struct, frozen=True):
+    """The release that a canary is compared with."""
+
+    number: int
+    model: str
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How a canary does, and since when both serve."""
+
+    since: datetime
+    against: Against
+    verdict: Verdict
 
 
 async def begin(
@@ -41,59 +58,65 @@ async def begin(
             return canary
 
 
-async def judge(session: AsyncSession, release: models.Release) -> Verdict:
-    """How it stands against the active release at this moment. Raises ConflictError if it is no canary."""
+async def judge(session: AsyncSession, release: models.Release) -> Standing:
+    """How it does against the active release at this moment. Raises ConflictError if it is no canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     began = canaries.since(release, active)
     usual = await canaries.usual(session, release.project_id, began) or _USUAL
     own, other = await canaries.ended(session, release, began), await canaries.ended(session, active, began)
-    return decide(
+    verdict = decide(
         reward=Sample(own.rewards, other.rewards),
         errors=Sample(own.errors, other.errors),
         turns=Sample(own.turns, other.turns, _CEILING * usual.turns),
         tokens=Sample(own.tokens, other.tokens, _CEILING * usual.tokens),
     )
+    return Standing(since=began, against=Against(active.number, active.model), verdict=verdict)
 
 
-async def end(sessions: Sessions, release_id: UUID, actor: str, verdict: Verdict | None = None) -> models.Release:
-    """New tasks are pinned to the active release alone. With a verdict against it, it is rejected; without one,
+async def end(
+    sessions: Sessions, release_id: UUID, actor: str, standing: Standing | None = None
+) -> models.Release:
+    """New tasks are pinned to the active release alone. With what speaks against it, it is rejected; without,
     somebody wants it ended, and it is a candidate again. The figures stay on its row and in the log.
 
     Raises ConflictError if it is no canary.
     """
     async with sessions.begin() as session:
         release = await releases.locked(session, release_id)
-        state = ReleaseState.REJECTED if verdict else ReleaseState.CANDIDATE
-        verdict = verdict or await judge(session, release)
-        row = await canaries.end(session, release_id, state, _evidence(release, verdict))
-        await _tell(session, row, actor, verdict)
+        state = ReleaseState.REJECTED if standing else ReleaseState.CANDIDATE
+        standing = standing or await judge(session, release)
+        row = await canaries.end(session, release_id, state, _evidence(release, standing))
+        await _tell(session, row, actor, standing)
         return row
 
 
-async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> Verdict:
+async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> Standing:
     """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
     async with sessions() as session:
-        verdict = await judge(session, await releases.get(session, release_id))
-    if verdict.action is Action.REJECT:
-        await end(sessions, release_id, ACTOR, verdict)
-    elif verdict.action is Action.PROMOTE:
+        standing = await judge(session, await releases.get(session, release_id))
+    if standing.verdict.action is Action.REJECT:
+        await end(sessions, release_id, ACTOR, standing)
+    elif standing.verdict.action is Action.PROMOTE:
         await promoter.activate(release_id, ACTOR, skills="keep")
         async with sessions.begin() as session:
             release = await releases.locked(session, release_id)
-            await releases.note(session, release_id, _evidence(release, verdict))
-            await _tell(session, release, ACTOR, verdict)
-    return verdict
+            await releases.note(session, release_id, _evidence(release, standing))
+            await _tell(session, release, ACTOR, standing)
+    return standing
 
 
-async def _tell(session: AsyncSession, release: models.Release, actor: str, verdict: Verdict) -> None:
-    detail = {"state": release.state.value, "verdict": verdict.evidence()}
+async def _tell(session: AsyncSession, release: models.Release, actor: str, standing: Standing) -> None:
+    detail = {"state": release.state.value, **msgspec.to_builtins(standing)}
     await audit.add(session, release.project_id, release.id, actor, AuditAction.CANARY_ENDED, detail)
 
 
-def _evidence(release: models.Release, verdict: Verdict) -> dict[str, Json]:
+def _evidence(release: models.Release, standing: Standing) -> dict[str, Json]:
     """What the gate found stays; a verdict that something comes of is the release's own."""
-    found = (release.evidence or {}) | {"canary": verdict.evidence()}
-    if verdict.action is Action.WAIT:
+    found = (release.evidence or {}) | {"canary": msgspec.to_builtins(standing)}
+    if standing.verdict.action is Action.WAIT:
         return found
-    return found | {"verdict": verdict.action.value, "reason": f"as a canary: {verdict.reason}"}
+    return found | {
+        "verdict": standing.verdict.action.value,
+        "reason": f"as a canary: {standing.verdict.reason}",
+    }

@@ -5,7 +5,6 @@ It may be asked after every task: the intervals hold at all moments at once, all
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -51,10 +50,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     reason: str
     figures: dict[str, Figure]
-
-    def evidence(self) -> dict[str, Any]:
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        return told
 
 
 def decide(reward: Sample, errors: Sample, turns: Sample, tokens: Sample, rules: Rules | None = None) -> Verdict:
