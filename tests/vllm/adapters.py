@@ -10,9 +10,11 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from app.adapter_files import content_hash
+from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
 from trainer.learning.lora import WEIGHTS, Published, publish, with_lora
+from trainer.opening import opening_of
 
 RANK = 8
 _SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text
@@ -21,14 +23,14 @@ Weights = dict[str, torch.Tensor]
 
 
 def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> Published:
-    """Another one for each seed."""
+    """Another one for each seed, with its probe."""
     model = with_lora(plain_model(SEED_POLICY), rank, 2 * rank, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, _SPREAD, generator=generator)
-    return publish(model, root)
+    return publish(model, root, opening_of(Settings()))
 
 
 @torch.inference_mode()

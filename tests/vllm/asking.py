@@ -40,9 +40,9 @@ def off_by(answer: Completion, adapter: Path | None, prompt: Sequence[int]) -> f
     return max(abs(served - right) for served, right in zip(answer.logprobs, expected, strict=True))
 
 
-async def metric(http: httpx.AsyncClient, name: str, label: str = "") -> float:
+async def metric(http: httpx.AsyncClient, name: str, label: str = "", *, url: str = "") -> float:
     """A figure of the server's /metrics; `label` is a part of its labels. 0 where it is not told yet."""
-    lines = (await http.get("/metrics")).text.splitlines()
+    lines = (await http.get(f"{url}/metrics")).text.splitlines()
     told = [line for line in lines if line.startswith((f"{name}{{", f"{name} ")) and label in line]
     return sum(float(line.split()[-1]) for line in told)
 

@@ -48,14 +48,17 @@ class VllmServer:
         *,
         model: Path = SEED_POLICY,
         updating: bool = True,
+        dev: bool = False,
     ) -> None:
-        """`updating`: may adapters be loaded while it serves?"""
+        """`updating`: may adapters be loaded while it serves? `dev`: has it routes for developers?"""
         self._port = free_ports(1)[0]
         self._log = log
         self._flags = [str(model), "--port", str(self._port), *_FLAGS, *flags]
         self._environment = os.environ | _ENVIRONMENT
         if updating:
             self._environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
+        if dev:
+            self._environment["VLLM_SERVER_DEV_MODE"] = "1"
         self.url = f"http://127.0.0.1:{self._port}"
         self._process = self._start()
 

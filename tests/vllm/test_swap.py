@@ -8,16 +8,9 @@ from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.errors import AdapterError
 from app.hot_swap.engine import HotSwap
-from app.hot_swap.receipt import Receipt
-from app.records import Probe
 from tests.vllm.streams import Streams
-from tests.vllm.swapping import open_swap, probe_of
+from tests.vllm.swapping import open_swap
 from trainer.learning.lora import Published
-
-
-@pytest.fixture(scope="module")
-def probes(adapters: list[Published]) -> dict[str, Probe]:
-    return {each.hash: probe_of(each) for each in adapters[:2]}
 
 
 @pytest.fixture
@@ -26,23 +19,23 @@ def swap(both: HttpEngine, committed: Sessions, adapters: list[Published]) -> Ho
 
 
 async def test_every_replica_proves_that_it_wears_what_was_trained(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published], probes: dict[str, Probe]
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
 ) -> None:
-    model = adapters[0].hash
-    receipt: Receipt = await swap.swap(model, probes[model])
+    mine = adapters[0]
+    receipt = await swap.swap(mine.hash, mine.probe)
     assert [each.url for each in receipt.replicas] == [each.url for each in both.replicas]
     for each in receipt.replicas:
         assert each.probed
         assert each.error < 1e-4
         assert each.distance > 0.1
-    assert await both.models() == ["base", model]
+    assert await both.models() == ["base", mine.hash]
 
 
 async def test_other_weights_than_the_trainers_are_loaded_nowhere(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published], probes: dict[str, Probe]
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
 ) -> None:
     with pytest.raises(AdapterError, match="other weights than were trained"):
-        await swap.swap(adapters[0].hash, probes[adapters[1].hash])
+        await swap.swap(adapters[0].hash, adapters[1].probe)
     assert await both.loaded() == ["base"]
 
 
@@ -56,15 +49,15 @@ async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from
 
 
 async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load(
-    swap: HotSwap, adapters: list[Published], probes: dict[str, Probe]
+    swap: HotSwap, adapters: list[Published]
 ) -> None:
     one, two = adapters[:2]
-    await swap.swap(one.hash, probes[one.hash])
+    await swap.swap(one.hash, one.probe)
     streams = Streams(swap, one)
     async with streams.running(8):
         for each in (two, one, two):
             await asyncio.sleep(1)
-            await swap.swap(each.hash, probes[each.hash])
+            await swap.swap(each.hash, each.probe)
             streams.serving = each
     assert not streams.failures
     assert {asked.adapter.hash for asked in streams.asked} == {one.hash, two.hash}
@@ -72,9 +65,9 @@ async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load
 
 
 async def test_two_swaps_at_once_come_one_after_the_other(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published], probes: dict[str, Probe]
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
 ) -> None:
     names = [each.hash for each in adapters[:2]]
-    receipts = await asyncio.gather(*(swap.swap(name, probes[name]) for name in names))
+    receipts = await asyncio.gather(*(swap.swap(each.hash, each.probe) for each in adapters[:2]))
     assert [receipt.model for receipt in receipts] == names
     assert sorted(await both.models()) == sorted(["base", *names])
