@@ -119,10 +119,10 @@ def _header(file: Path) -> dict[str, _Tensor]:
         if size < 8 or length > size - 8:
             raise AdapterError(f"{file} cannot be read: it was cut off")
         try:
-            entries = json.loads(opened.read(length))
+            entries = msgspec.json.decode(opened.read(length), type=dict[str, Any])
             entries.pop("__metadata__", None)
             tensors = msgspec.convert(entries, dict[str, _Tensor])
-        except (ValueError, AttributeError) as error:
+        except ValueError as error:
             raise AdapterError(f"{file} cannot be read: it is no safetensors file ({error})") from error
     end = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
     if end != size - 8 - length:
