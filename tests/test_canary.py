@@ -1,5 +1,6 @@
 """A canary from its beginning to its end: what is pinned to it, what it is judged by, what becomes of it."""
 
+import asyncio
 from hashlib import md5
 
 import pytest
@@ -195,3 +196,24 @@ async def test_what_a_task_usually_takes_is_what_95_of_100_stayed_within(project
         assert now is not None
         assert await canaries.usual(session, project.id, now) == canaries.Usual(95.0, 950.0)
         assert await canaries.usual(session, project.id, (await project.release(1)).created_at) is None
+
+
+async def test_what_a_person_decided_meanwhile_is_not_overruled(project: Project) -> None:
+    other = await project.propose()
+    await begin(project)
+    await project.ended(project.candidate, 1.0, count=100)
+    await project.ended((await project.release(1)).id, 0.0, count=100)
+    project.servers.open.clear()
+    project.servers.begun.clear()
+    settling = asyncio.create_task(settle(project))
+    await project.servers.begun.wait()
+    await canary.end(project.sessions, project.candidate, "key ops")
+    project.servers.open.set()
+    with pytest.raises(ConflictError, match="release 2 is candidate, not a canary"):
+        await settling
+    began = await begin(project)
+    async with project.sessions.begin() as session:
+        standing = await canary.judge(session, began)
+        await releases.activate(session, other)
+        with pytest.raises(ConflictError, match="release 2 is compared with release 1 no more"):
+            standing.check(began, await releases.active(session, project.id))

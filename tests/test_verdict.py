@@ -57,7 +57,7 @@ def test_fewer_tokens_promote_only_where_a_loss_beyond_the_margin_is_ruled_out()
 def test_without_scores_nothing_speaks_for_it_and_errors_still_speak_against_it() -> None:
     fewer = Sample([100.0] * 2_000, [300.0] * 2_000, 1_000.0)
     waits = judged(tokens=fewer)
-    assert (waits.action, waits.reason[:42]) == (Action.WAIT, "no scores to compare, so nothing can speak")
+    assert (waits.action, waits.reason[:20]) == (Action.WAIT, "no scores to compare")
     assert judged(errors=Sample([1.0] * 100, [0.0] * 900)).action is Action.REJECT
 
 

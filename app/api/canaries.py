@@ -23,7 +23,7 @@ _MOVE = problems(400, 401, 403, 404, 409)
 
 
 class NewCanary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`percent` of the project's new tasks."""
+    """`percent` of the project's new tasks. At 100 none is left to compare it with, so it waits for a person."""
 
     percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
 

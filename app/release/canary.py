@@ -14,6 +14,7 @@ from app.db import audit, canaries, models, releases
 from app.db.models import AuditAction, ReleaseState
 from app.db.session import Sessions
 from app.db.swap_lock import one_swap
+from app.errors import ConflictError
 from app.records import Json
 from app.release.promote import Promoter
 from app.release.verdict import Action, Sample, Verdict, decide
@@ -36,6 +37,12 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     against: Against
     verdict: Verdict
+
+    def check(self, canary: models.Release, active: models.Release | None) -> None:
+        """Raises ConflictError where someone has ended the canary since, or activated another release."""
+        canaries.check_is_canary(canary)
+        if active is None or active.number != self.against.number:
+            raise ConflictError(f"release {canary.number} is compared with release {self.against.number} no more")
 
 
 async def begin(
@@ -98,7 +105,7 @@ async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> St
     if standing.verdict.action is Action.REJECT:
         await end(sessions, release_id, ACTOR, standing)
     elif standing.verdict.action is Action.PROMOTE:
-        await promoter.activate(release_id, ACTOR, skills="keep")
+        await promoter.activate(release_id, ACTOR, skills="keep", check=standing.check)
         async with sessions.begin() as session:
             release = await releases.locked(session, release_id)
             await releases.note(session, release_id, _evidence(release, standing))

@@ -17,7 +17,7 @@ from app.db.session import Sessions
 from app.errors import AdapterError, AppError, ConflictError
 from app.records import Json
 from app.release import canary, unit
-from app.release.promote import Promoter, SupersededError
+from app.release.promote import Promoter, SupersededError, check_compared
 
 log = structlog.get_logger(__name__)
 
@@ -28,9 +28,7 @@ _PAUSE = 5.0  # seconds between two looks while something waits
 class Keeper:
     """An async context manager: within it releases follow what the gate, and the figures of canaries, decide."""
 
-    def __init__(
-        self, sessions: Sessions, promoter: Promoter, prompt_hash: str, *, pause: float = _PAUSE
-    ) -> None:
+    def __init__(self, sessions: Sessions, promoter: Promoter, prompt_hash: str, *, pause: float = _PAUSE) -> None:
         self._sessions, self._promoter, self._prompt = sessions, promoter, prompt_hash
         self._pause = pause
         self._news = asyncio.Event()
@@ -93,7 +91,7 @@ class Keeper:
             if release.canary_percent:
                 await canary.begin(self._promoter, self._sessions, release.id, release.canary_percent, ACTOR)
             else:
-                await self._promoter.activate(release.id, ACTOR, skills="keep", as_compared=True)
+                await self._promoter.activate(release.id, ACTOR, skills="keep", check=check_compared)
             log.info("a release that passed the gate serves", release=release.number, model=release.model)
         except AdapterError as error:
             reason = f"the gate was for it, but it cannot be served: {error}"

@@ -1,6 +1,6 @@
 """Bringing a release to serve: model servers prove that they have its weights, then the rows change at once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -14,6 +14,9 @@ from app.errors import AdapterError, ConflictError, EngineError
 from app.records import Json, Probe
 from app.release import unit
 from app.release.unit import Skills
+
+Check = Callable[[models.Release, models.Release | None], None]
+"""Raises ConflictError where a release may not follow the one that is active. Asked once neither can change."""
 
 
 class Swapper(Protocol):
@@ -45,14 +48,13 @@ class Promoter:
         *,
         rejected_too: bool = False,
         skills: Skills = "restore",
-        as_compared: bool = False,
+        check: Check | None = None,
     ) -> models.Release:
         """New tasks are pinned to it when this returns, and a receipt is in the log. Again is no mistake.
 
-        `as_compared`: only over the weights that the gate compared it with. Raises NotFoundError, ConflictError
-        while another release of the project is brought to serve and for one that was rejected (unless
-        `rejected_too`), SupersededError, and AdapterError or EngineError where the model servers do not prove that
-        they have it: then nothing that serves has changed, and the log tells of it.
+        Raises NotFoundError, ConflictError while another release of the project is brought to serve and for one
+        that was rejected (unless `rejected_too`), what `check` does, and AdapterError or EngineError where the model
+        servers do not prove that they have it: then nothing that serves has changed, and the log tells of it.
         """
         async with self._sessions() as session:
             release = await releases.get(session, release_id)
@@ -62,10 +64,10 @@ class Promoter:
         async with one_swap(self._sessions, release.project_id, release.number):
             receipt = await self.prove(release, actor)
             async with self._sessions.begin() as session:
-                await releases.locked(session, release_id)
+                row = await releases.locked(session, release_id)
                 former = await releases.find_active(session, release.project_id)
-                if as_compared:
-                    _check_compared(release, former)
+                if check is not None:
+                    check(row, former)
                 row = await releases.activate(session, release_id, rejected_too=rejected_too)
                 changed = await unit.serve(session, row, former, self._prompt, skills=skills)
                 over = former.number if former else None
@@ -89,8 +91,10 @@ class Promoter:
         return msgspec.to_builtins(receipt)
 
 
-def _check_compared(release: models.Release, active: models.Release | None) -> None:
-    """The same weights may serve on in a later release, with another prompt or other tools."""
+def check_compared(release: models.Release, active: models.Release | None) -> None:
+    """Raises SupersededError unless the weights that the gate compared it with serve, in whatever release: they may
+    serve on with another prompt or other tools.
+    """
     against: Mapping[str, Json] = (release.evidence or {}).get("compared_with", {})
     if active is not None and against.get("model") != active.model:
         raise SupersededError(

@@ -70,7 +70,7 @@ def _judge(figures: dict[str, Figure], rules: Rules) -> tuple[Action, str]:
     if errors is not None and errors.low > 0:
         return Action.REJECT, f"more of its tasks go wrong: {found}"
     if reward is None:
-        return Action.WAIT, f"no scores to compare, so nothing can speak for it: score tasks of both, {found}"
+        return Action.WAIT, f"no scores to compare, and only they can speak for it, such as by feedback: {found}"
     if reward.high < 0:
         return Action.REJECT, f"it earns less: {found}"
     if reward.low > 0:
