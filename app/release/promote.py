@@ -53,7 +53,7 @@ class Promoter:
         """New tasks are pinned to it when this returns, and a receipt is in the log. Again is no mistake.
 
         Raises NotFoundError, ConflictError while another release of the project is brought to serve and for one
-        that was rejected (unless `rejected_too`), what `check` does, and AdapterError or EngineError where the model
+        that was rejected (unless `rejected_too`), what `check` does, and AdapterError or EngineError where the
         servers do not prove that they have it: then nothing that serves has changed, and the log tells of it.
         """
         async with self._sessions() as session:
@@ -92,8 +92,8 @@ class Promoter:
 
 
 def check_compared(release: models.Release, active: models.Release | None) -> None:
-    """Raises SupersededError unless the weights that the gate compared it with serve, in whatever release: they may
-    serve on with another prompt or other tools.
+    """Raises SupersededError unless the weights that the gate compared it with serve, in whatever release: they
+    may serve on with another prompt or other tools.
     """
     against: Mapping[str, Json] = (release.evidence or {}).get("compared_with", {})
     if active is not None and against.get("model") != active.model:
