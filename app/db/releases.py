@@ -102,7 +102,7 @@ async def activate(session: AsyncSession, release_id: UUID, *, rejected_too: boo
     former = await find_active(session, release.project_id)
     if former is not None:
         await move(session, former, ReleaseState.RETIRED)
-    release.activated_at = func.clock_timestamp()
+    release.activated_at, release.canary_percent = func.clock_timestamp(), None
     return await move(session, release, ReleaseState.ACTIVE)
 
 
