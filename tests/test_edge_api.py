@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +12,8 @@ from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.db.session import Sessions, open_database
 from app.errors import EngineError
+from app.hot_swap.files import AdapterDirectory
+from app.release.promote import Promoter
 from tests.edge import Bell, Edge, Shelf, asgi_client, open_edge, problem, running
 from tests.loading import Loads
 
@@ -127,7 +130,9 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 feed=EventFeed(nowhere),
                 work=Bell(),
                 library=Shelf(),
-                loader=Loads(),
+                swap=Loads(),
+                promoter=Promoter(database.sessions, Loads(), "prompt"),
+                adapters=AdapterDirectory(Path("adapters")),
                 bell=Bell(),
                 client=outside,
                 probes={"database": database.ping},
