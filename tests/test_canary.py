@@ -12,8 +12,10 @@ from app.db.session import Sessions
 from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe, Stop
 from app.release import canary
+from app.release.keeper import Keeper
 from app.release.verdict import Action, Verdict
 from tests.canary_desk import Project, open_project
+from tests.desk import until
 
 
 @pytest.fixture
@@ -217,3 +219,19 @@ async def test_what_a_person_decided_meanwhile_is_not_overruled(project: Project
         await releases.activate(session, other)
         with pytest.raises(ConflictError, match="release 2 is compared with release 1 no more"):
             standing.check(began, await releases.active(session, project.id))
+
+
+async def test_what_passed_the_gate_serves_a_share_first_and_then_all_by_itself(project: Project) -> None:
+    async with project.sessions.begin() as session:
+        await releases.approve(session, project.candidate, {"verdict": "promote"}, canary_percent=50.0)
+
+    async def is_in(state: ReleaseState) -> bool:
+        return (await project.release()).state is state
+
+    async with Keeper(project.sessions, project.promoter, "the prompt's hash", pause=0.1):
+        await until(lambda: is_in(ReleaseState.CANARY))
+        await project.ended(project.candidate, 1.0, count=100)
+        await project.ended((await project.release(1)).id, 0.0, count=100)
+        await until(lambda: is_in(ReleaseState.ACTIVE))
+    told = [(each.actor, each.action) for each in await entries(project)]
+    assert (told[-1], told[-2]) == (("gate", AuditAction.CANARY_BEGAN), ("canary", AuditAction.ACTIVATED))
