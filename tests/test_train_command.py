@@ -30,10 +30,10 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: Shell) -> Non
     training = asyncio.create_task(shell.sage("train", *options))
     await shell.run_id()
     first = {"outcome": 0.5, "warnings": ["functions are hardly written any more"]}
-    await shell.work(first, {"no_signal": True}, result={"decision": "promoted", "figures": {"sgc": 0.9}})
+    await shell.work(first, {"no_signal": True}, result={"decision": "passed", "figures": {"sgc": 0.9}})
     ended = await training
     assert ended.code == 0, ended.err
-    assert ended.out == "figures sgc  0.9\ndecision     promoted\n"
+    assert ended.out == "figures sgc  0.9\ndecision     passed\n"
     assert "2/2" in ended.err
     assert "outcome=0.5" in ended.err
     assert "WARNING, step 1: functions are hardly written any more" in ended.err
