@@ -73,7 +73,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         database = await stack.enter_async_context(open_database(settings.database_url))
         engine = await stack.enter_async_context(_engine(settings, tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
-        adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store.path, base=settings.model)
+        adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
         swap = await stack.enter_async_context(HotSwap(engine, database.sessions, adapters))
         prompt = prompt_hash(profile, tokenizer)
         promoter = Promoter(database.sessions, swap, prompt)

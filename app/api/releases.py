@@ -89,6 +89,7 @@ class ReleaseController(Controller):
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)
+        await adapters.share(data.adapter)
         row = await known.put(session, data.adapter, base=adapters.base, rank=rank)
         if row.base != adapters.base:
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
