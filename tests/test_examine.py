@@ -112,6 +112,7 @@ FAULTS = [
     (changing(lambda _, choice: choice.update(token_ids=[259])), "does it serve another one"),
     (changing(mistaken), "another prompt"),
     (answering(200, "<html>", "/version"), "does not answer as vLLM does"),
+    (answering(404, "<html>", "/health"), "is no vLLM: .*404"),
 ]
 
 

@@ -14,7 +14,19 @@ from app.engine.watch import Pace
 from app.engine.zero_adapter import Shape, write_zero_adapter
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
-from tests.faulty import COMPLETIONS, Faulty, answering, cutting, faulty, hanging, held, rewriting, until
+from tests.faulty import (
+    COMPLETIONS,
+    Faulty,
+    Forward,
+    Reply,
+    answering,
+    cutting,
+    faulty,
+    hanging,
+    held,
+    rewriting,
+    until,
+)
 from tests.tiny_model import make_model_dir
 
 QUICK = Pace(every=0.05, patience=10.0)
@@ -163,6 +175,25 @@ async def test_a_server_that_gives_wrong_answers_is_out_at_once(one: Faulty, two
         one.fault = rewriting(COMPLETIONS, spoil)
         assert await ask(engine) == expected
         assert not engine.replicas[0].alive
+
+
+async def test_a_server_that_falls_again_and_again_is_let_back_ever_more_seldom(one: Faulty, two: Faulty) -> None:
+    let_in = 0
+
+    async def lying_to_others(path: str, body: Any, forward: Forward) -> Reply | None:
+        nonlocal let_in
+        let_in += path == "/version"  # the first question of every examination
+        status, answer = await forward()
+        if path == COMPLETIONS and body["prompt"] == [1, 2, 3]:
+            answer["choices"][0]["prompt_token_ids"] = [9]
+        return status, answer
+
+    async with open_engine(one, two, pace=Pace(every=0.1, patience=10.0)) as engine:
+        one.fault = lying_to_others
+        until_then = asyncio.get_running_loop().time() + 2
+        while asyncio.get_running_loop().time() < until_then:
+            await ask(engine)
+    assert 1 <= let_in <= 6  # after 0, 0.2, 0.6, 1.4 seconds, not 20 times
 
 
 async def test_a_refusal_is_not_asked_of_another_server(one: Faulty, two: Faulty) -> None:

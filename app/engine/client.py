@@ -34,14 +34,17 @@ class HttpEngine:
         timeout: float = 600.0,
         needs: Needs | None = None,
         pace: Pace | None = None,
+        base_apart: bool = False,
     ) -> None:
-        """`at_once` requests at most go to one server, the others wait in line; `timeout` is of one answer."""
+        """`at_once` requests at most go to one server, the others wait in line; `timeout` is of one answer.
+        `base_apart`: requests of this engine never meet as base and adapter in one server, see `apart`.
+        """
         if not urls:
             raise EngineError("no engine URL: set ENGINE_URLS, or leave it empty for the embedded one.")
         self.urls = tuple(url.rstrip("/") for url in urls)
         self.on_return: Callable[[Replica], Awaitable[None]] | None = None
         needs, self._pace = needs or Needs(), pace or Pace()
-        limits = Limits(at_once=at_once, seconds=timeout, vocabulary=needs.vocabulary)
+        limits = Limits(at_once=at_once, seconds=timeout, vocabulary=needs.vocabulary, base_apart=base_apart)
         self.replicas = tuple(Replica(url, limits, self._look) for url in self.urls)
         self._line = Line(self.replicas)
         self._watches = [Watch(replica, needs, self._pace, self._welcome) for replica in self.replicas]
@@ -92,7 +95,7 @@ class HttpEngine:
             try:
                 replica = await self._line.enter(model, blocks, tried)
             except EngineError:
-                if failure is None:
+                if failure is None or not any(one.alive for one in self.replicas):
                     raise
                 raise failure from None
             try:

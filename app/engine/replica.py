@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from app.engine.apart import Apart
 from app.engine.capability import Capabilities
 from app.engine.completions import completion_of, request_for
 from app.engine.protocol import Completion, Sampling
@@ -28,6 +30,7 @@ from app.errors import AppError, EngineRefusalError
 
 log = structlog.get_logger(__name__)
 
+_BASE = "base"
 _STRIKES = 3  # failures in a row that put a server out; a single one may be the request's own fault
 
 
@@ -42,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int  # requests that the engine gives one server
     seconds: float  # that one answer may take
     vocabulary: int  # token ids are below it
+    base_apart: bool = False  # base and adapters never generate at the same time
 
 
 class Replica:
@@ -58,6 +62,7 @@ class Replica:
         self.falls = 0  # times it was put out by requests since one last succeeded
         self.doubt = asyncio.Event()  # a request met something odd: have a look
         self._limits, self._changed = limits, changed
+        self._apart = Apart() if limits.base_apart else None
         self._http = open_client(limits.at_once, limits.seconds)
         self._own: set[str] = set()  # loaded through this object: a restart loses them
         self._strikes = 0
@@ -93,7 +98,9 @@ class Replica:
                 self._edit(self.names - {model})
                 self.doubt.set()
             raise
-        self._strikes = self.falls = 0
+        self._strikes = 0
+        if self.alive:  # else it answered an examination, which it may pass each time it falls
+            self.falls = 0
         return completion
 
     async def _generate(self, body: dict[str, Any]) -> Answer:
@@ -101,13 +108,17 @@ class Replica:
         scope = asyncio.timeout(self._limits.seconds)
         self._scopes.add(scope)
         try:
-            async with scope:
+            async with scope, self._company(body["model"]):
                 answer: Answer = await self.ask("POST", "/v1/completions", Answer, body)
                 return answer
         except TimeoutError as error:
             raise self._late() from error
         finally:
             self._scopes.discard(scope)
+
+    def _company(self, model: str) -> AbstractAsyncContextManager[None]:
+        """Entered when the model may generate beside what generates already."""
+        return self._apart.among(model == _BASE) if self._apart else nullcontext()
 
     async def models(self) -> list[str]:
         """What it can generate with at this moment, "base" included, in the order of loading."""
@@ -170,7 +181,6 @@ class Replica:
         self.state = state
         if state is State.LIVE:
             self.cause, self._strikes = None, 0
-            log.info("a model server answers", url=self.url, models=len(self.names))
         self._changed()
 
     def eject(self, cause: AppError) -> None:

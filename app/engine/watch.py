@@ -10,7 +10,7 @@ import structlog
 from app.engine.capability import Needs
 from app.engine.examine import examine
 from app.engine.replica import Replica, State
-from app.engine.wire import ReplicaError
+from app.engine.wire import NonsenseError, ReplicaError
 from app.errors import AppError, EngineError, EngineRefusalError, SettingError
 
 log = structlog.get_logger(__name__)
@@ -74,6 +74,8 @@ class Watch:
                 await self.replica.models()
         except TimeoutError:
             self._miss(EngineError(f"{self.replica.url} does not answer: look into its log."))
+        except (NonsenseError, EngineRefusalError) as error:
+            self._keep_out(SettingError(f"ENGINE_URLS names a server that is no vLLM: {error}"))
         except ReplicaError as error:
             if error.code:  # it says itself that it is ill
                 self.replica.eject(error)
@@ -110,8 +112,8 @@ class Watch:
         self.replica.enter(State.RETURNING)
         try:
             async with asyncio.timeout(self._pace.examination):
-                self.replica.capabilities = await examine(self.replica, self._needs)
-            self.refusal = None
+                found = await examine(self.replica, self._needs)
+            self.replica.capabilities, self.refusal = found, None
             if not first:
                 await self._on_return(self.replica)
         except TimeoutError:
@@ -125,6 +127,7 @@ class Watch:
             self._stumbles = 0
             if self.replica.state is State.RETURNING:
                 self.replica.enter(State.LIVE)
+                log.info("a model server is ready", **msgspec.structs.asdict(found))
         pause = self._pace.every * 2 ** min(self.replica.falls + self._stumbles, 5)
         self._not_before = asyncio.get_running_loop().time() + pause
 
