@@ -135,6 +135,7 @@ def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
             loras=2,  # a task keeps the adapter it began with while the next one is swapped in
         ),
         pace=Looks(sleepers=settings.engine_sleep != "never"),
+        base_apart=settings.engine_base_apart,
     )
 
 
