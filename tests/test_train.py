@@ -12,6 +12,7 @@ from app.db.models import ReleaseState
 from app.db.session import Sessions
 from app.records import Probe
 from app.settings import Settings
+from tests.sleepy_server import sleepy_server
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
 from trainer.learning.lora import check_adapter
@@ -84,8 +85,19 @@ async def test_a_run_that_practises_goes_on_where_it_stopped_and_sits_the_exam(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     """The seed policy in the office; whether it gets better in two tiny steps is not the question."""
-    settings = Settings(data_dir=tmp_path, database_url=database_url, engine_device="cpu")
-    shop = await Shop.open(committed, settings)
+    with sleepy_server() as server:
+        settings = Settings(
+            data_dir=tmp_path,
+            database_url=database_url,
+            engine_device="cpu",
+            engine_urls=server.url,
+            engine_sleep="update",
+        )
+        await _practise_and_sit(await Shop.open(committed, settings), tmp_path)
+        assert server.asked == ["/sleep?level=1&mode=keep", "/wake_up"] * 2, "for each update, not for rollouts"
+
+
+async def _practise_and_sit(shop: Shop, directory: Path) -> None:
     practice = {
         "kind": "rollout",
         "environment": "office",
@@ -103,7 +115,7 @@ async def test_a_run_that_practises_goes_on_where_it_stopped_and_sits_the_exam(
     [row] = await shop.adapters()
     assert (row.hash, row.base, row.run_id) == (result.adapter, "seed", job.id)
     assert len(msgspec.convert(row.probe, Probe).points) == 8
-    assert check_adapter(tmp_path / "adapters" / row.hash)
+    assert check_adapter(directory / "adapters" / row.hash)
     [release] = await shop.of_run(job)
     assert release.evidence is not None
     passed = release.evidence["verdict"] == "promote"
