@@ -115,6 +115,20 @@ async def test_a_next_turn_goes_where_the_last_one_went_and_other_prompts_spread
         assert (len(one.bodies), len(two.bodies)) == (4, 4)
 
 
+async def test_a_server_that_was_out_is_not_believed_to_remember_anything(upstream: str) -> None:
+    async with two_servers(upstream) as (one, two, engine):
+        opening = [3] * BLOCK
+        await asyncio.gather(*asking(engine, opening))
+        await one.down()
+        await until(lambda: not engine.replicas[0].alive)
+        await asyncio.gather(*asking(engine, opening))
+        await one.up()
+        await until(lambda: engine.replicas[0].alive)
+        one.bodies.clear()
+        await asyncio.gather(*asking(engine, opening))
+        assert (len(one.bodies), len(two.bodies)) == (0, 2)
+
+
 async def test_a_prompt_that_all_have_in_common_does_not_crowd_one_server(upstream: str) -> None:
     gate = asyncio.Event()
     async with two_servers(upstream) as (one, two, engine):

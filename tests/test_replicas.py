@@ -16,6 +16,7 @@ from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.faulty import (
     COMPLETIONS,
+    Fault,
     Faulty,
     Forward,
     Reply,
@@ -149,11 +150,31 @@ async def test_one_failure_is_asked_elsewhere_and_three_in_a_row_put_a_server_ou
         await until(lambda: "oops" in str(engine.replicas[0].cause))
 
 
-async def test_a_connection_that_breaks_in_the_middle_costs_nobody_an_answer(one: Faulty, two: Faulty) -> None:
+def aborted(_: Any, answer: Any) -> Any:
+    answer["choices"][0]["finish_reason"] = "abort"
+    return answer
+
+
+@pytest.mark.parametrize(
+    "fault", [cutting(COMPLETIONS), answering(503, "busy", COMPLETIONS), rewriting(COMPLETIONS, aborted)]
+)
+async def test_what_one_server_breaks_off_costs_nobody_an_answer(one: Faulty, two: Faulty, fault: Fault) -> None:
     async with open_engine(one, two) as engine:
         expected = await ask(engine)
-        one.fault = cutting(COMPLETIONS)
+        one.fault = fault
         assert await ask(engine) == expected
+        assert engine.replicas[0].alive
+
+
+async def test_a_server_that_asks_for_a_pause_gets_it(one: Faulty, two: Faulty) -> None:
+    async with open_engine(one, two) as engine:
+        one.fault = answering(429, "slow down", COMPLETIONS)
+        before = len(two.bodies)
+        with pytest.raises(EngineError, match="slow down") as caught:
+            await ask(engine)
+        assert not isinstance(caught.value, EngineRefusalError), "it may be asked again"
+        assert len(two.bodies) == before
+        assert await engine.health()
 
 
 @pytest.mark.parametrize(
