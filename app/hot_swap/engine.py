@@ -38,12 +38,7 @@ _TRIES = 3  # of a completion whose adapter was lost in between
 class HotSwap:
     """An engine that loads what it lacks; as a context manager also what is activated, ahead of its first task."""
 
-    def __init__(
-        self,
-        engine: HttpEngine,
-        sessions: Sessions,
-        files: AdapterDirectory,
-    ) -> None:
+    def __init__(self, engine: HttpEngine, sessions: Sessions, files: AdapterDirectory) -> None:
         self._engine = engine
         self._sessions = sessions
         self._files = files
