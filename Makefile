@@ -5,9 +5,10 @@
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
+LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
 PYTHON ?= python3
 
-.PHONY: serve test test-vllm lint install bench lock clean
+.PHONY: serve test test-vllm lint install bench bench-vllm lock clean
 
 serve: install
 	@exec $(BIN)/sage up
@@ -25,7 +26,10 @@ lint: install
 	$(BIN)/lint-imports
 
 bench: install
-	for each in tests/bench/bench_*.py; do $(BIN)/python $$each || exit 1; done
+	for each in $(filter-out $(LIVE),$(wildcard tests/bench/bench_*.py)); do $(BIN)/python $$each || exit 1; done
+
+bench-vllm: install $(VLLM)/.installed
+	for each in $(basename $(notdir $(LIVE))); do $(BIN)/python -m tests.bench.$$each || exit 1; done
 
 install: $(VENV)/.installed
 

@@ -23,6 +23,7 @@ _PROMPT = (1, 2, 3, 5, 8)
 _RUNTIME = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and give it --enable-lora"
 _LORAS = re.compile(r'^vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', re.MULTILINE)
 _TOO_HIGH = re.compile(r"rank.*max_lora_rank", re.IGNORECASE)
+_ABSENT = re.compile(r"no adapter found", re.IGNORECASE)  # vLLM tells it without the path
 _OFF = re.compile(r"lora is not enabled", re.IGNORECASE)
 
 
@@ -92,7 +93,7 @@ async def _check_loading(replica: Replica, needs: Needs) -> None:
     try:
         await _load(replica, _name(), nowhere)
     except EngineRefusalError as error:
-        if error.code != HTTPStatus.NOT_FOUND or ".capability-none" not in str(error):
+        if error.code != HTTPStatus.NOT_FOUND or not _ABSENT.search(str(error)):
             raise SettingError(f"{replica.url} loads no adapters while it runs ({error}): {_RUNTIME}") from error
     except ReplicaError as error:
         if _OFF.search(str(error)):

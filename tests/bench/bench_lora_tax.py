@@ -1,6 +1,6 @@
 """What adapters cost a vLLM: tokens per second of the base model, of one adapter, and of four in one batch.
 
-    python -m tests.bench.bench_lora_tax [--streams 32] [--requests 128] [--tokens 64] [--repeats 3]
+    python -m tests.bench.bench_lora_tax [--streams 32] [--requests 64] [--tokens 64] [--repeats 3]
 
 A server on this machine's CPU, one thread, the seed policy, adapters of rank 8 on all linear layers. They take
 turns; the best of some rounds counts, because other work of the machine only ever makes them longer.
@@ -19,12 +19,12 @@ from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import random_prompt
 from tests.vllm.server import SLOTS, VllmServer
 
-_PROMPT = 100  # tokens
+_PROMPT = 32  # tokens
 
 
 @click.command()
 @click.option("--streams", default=32, show_default=True, help="requests at once")
-@click.option("--requests", default=128, show_default=True, help="of each kind in a round")
+@click.option("--requests", default=64, show_default=True, help="of each kind in a round")
 @click.option("--tokens", default=64, show_default=True, help="generated for each")
 @click.option("--repeats", default=3, show_default=True, help="rounds")
 def main(streams: int, requests: int, tokens: int, repeats: int) -> None:

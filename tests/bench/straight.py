@@ -60,7 +60,8 @@ class Straight:
             "logprobs": 0,
             "return_token_ids": True,
         }
-        reply = await self._http.post("/v1/completions", content=msgspec.json.encode(body))
+        json = {"Content-Type": "application/json"}
+        reply = await self._http.post("/v1/completions", content=msgspec.json.encode(body), headers=json)
         reply.raise_for_status()
         [choice] = reply.json()["choices"]
         assert len(choice["token_ids"]) == request.tokens

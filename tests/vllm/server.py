@@ -20,13 +20,13 @@ _PATIENCE_SECONDS = 420.0  # for a start, which takes 23 seconds of CPU time
 _FLAGS = [
     *("--served-model-name", "base", "--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "1024"),
     *("--block-size", "32", "--kv-cache-memory-bytes", str(256 << 20), "--enable-prompt-tokens-details"),
+    "--enforce-eager",  # a tiny model is served before it would be compiled
 ]
 WITH_LORA = ["--enable-lora", "--max-lora-rank", "16", "--max-loras", str(SLOTS), "--max-cpu-loras", "8"]
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    "TORCHDYNAMO_DISABLE": "1",  # a tiny model is served before it would be compiled
     "VLLM_PLUGINS": "on_cpu",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every server takes the same cores
     "OMP_NUM_THREADS": "1",
@@ -55,10 +55,8 @@ class VllmServer:
         self._log = log
         self._flags = [str(model), "--port", str(self._port), *_FLAGS, *flags]
         self._environment = os.environ | _ENVIRONMENT
-        if updating:
-            self._environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "True"
-        if dev:
-            self._environment["VLLM_SERVER_DEV_MODE"] = "1"
+        self._environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = str(updating)
+        self._environment["VLLM_SERVER_DEV_MODE"] = str(int(dev))
         self.url = f"http://127.0.0.1:{self._port}"
         self._process = self._start()
 
