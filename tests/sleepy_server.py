@@ -1,4 +1,4 @@
-"""The routes by which vLLM falls asleep and wakes (vllm/entrypoints/serve/dev/sleep), on a real socket."""
+"""The routes by which vLLM falls asleep and wakes (vllm/entrypoints/serve/dev), on a real socket."""
 
 import json
 import threading
@@ -16,6 +16,7 @@ class SleepyServer(ThreadingHTTPServer):
     def __init__(self, *, dev_mode: bool = True) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.dev_mode = dev_mode  # without it there are no such routes
+        self.sleep_mode = True  # its flag; without it there is no memory that it could give up
         self.sleeping = False
         self.asked: list[str] = []
         self.deaf = 0  # calls of /wake_up that are answered with 500
@@ -42,8 +43,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: SleepyServer
 
     def do_GET(self) -> None:
-        if self.server.dev_mode and self.path == "/is_sleeping":
-            self._answer(200, {"is_sleeping": self.server.sleeping})
+        model = {"model_config": {"enable_sleep_mode": self.server.sleep_mode}}
+        answers: dict[str, dict[str, object]] = {
+            "/is_sleeping": {"is_sleeping": self.server.sleeping},
+            "/server_info?config_format=json": {"vllm_config": model},
+        }
+        if self.server.dev_mode and self.path in answers:
+            self._answer(200, answers[self.path])
         else:
             self._answer(404, {"detail": "Not Found"})
 

@@ -45,6 +45,13 @@ def test_where_one_server_cannot_sleep_the_other_wakes_and_the_flags_are_named(s
     assert not server.sleeping
 
 
+def test_a_server_that_would_only_pretend_to_sleep_is_refused(server: SleepyServer) -> None:
+    server.sleep_mode = False
+    with pytest.raises(SettingError, match="--enable-sleep-mode"), asleep([server.url]):
+        raise AssertionError("the update must not begin")
+    assert server.asked == []
+
+
 def test_a_sleep_that_fails_half_way_is_undone(server: SleepyServer) -> None:
     server.broken = True
     with pytest.raises(EngineError, match="does not fall asleep"), asleep([server.url]):

@@ -24,6 +24,18 @@ _PAUSE = 0.25  # seconds, doubled each time
 _KEEP = {"level": "1", "mode": "keep"}  # vLLM would otherwise abort what is under way
 
 
+class _Model(msgspec.Struct):
+    enable_sleep_mode: bool = False
+
+
+class _Config(msgspec.Struct):
+    model_config: _Model
+
+
+class _Info(msgspec.Struct):
+    vllm_config: _Config
+
+
 class _State(msgspec.Struct):
     is_sleeping: bool
 
@@ -72,24 +84,27 @@ def wake(urls: Sequence[str]) -> None:
 
 def _put_to_sleep(http: httpx.Client, url: str) -> None:
     try:
-        reply = http.post(f"{url}/sleep", params=_KEEP)
+        _refuse_the_sleepless(http, url)
+        http.post(f"{url}/sleep", params=_KEEP).raise_for_status()
     except httpx.ConnectError:
         log.warning("a model server is down, so it holds no memory", url=url)
-        return
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, msgspec.DecodeError) as error:
         raise EngineError(
             f"the engine at {url} does not fall asleep ({_told(error)}): look into its log"
         ) from error
-    if reply.status_code == HTTPStatus.NOT_FOUND:
-        raise SettingError(
-            f"the engine at {url} cannot sleep: start vLLM with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode, "
-            "or set SAGE_ENGINE_SLEEP=never"
-        )
-    if reply.is_error:
-        raise EngineError(
-            f"the engine at {url} does not fall asleep ({reply.status_code} {reply.text[:200]}): was it started "
-            "with --enable-sleep-mode? Else set SAGE_ENGINE_SLEEP=never"
-        )
+
+
+def _refuse_the_sleepless(http: httpx.Client, url: str) -> None:
+    """Without the flag vLLM says that it sleeps, too, and frees nothing."""
+    reply = http.get(f"{url}/server_info", params={"config_format": "json"})
+    if reply.status_code != HTTPStatus.NOT_FOUND:
+        info = msgspec.json.decode(reply.raise_for_status().content, type=_Info)
+        if info.vllm_config.model_config.enable_sleep_mode:
+            return
+    raise SettingError(
+        f"the engine at {url} cannot sleep: start vLLM on a GPU with VLLM_SERVER_DEV_MODE=1 and "
+        "--enable-sleep-mode, or set SAGE_ENGINE_SLEEP=never"
+    )
 
 
 def _wake(http: httpx.Client, url: str) -> None:
