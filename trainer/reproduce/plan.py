@@ -38,7 +38,7 @@ class Trial(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole experiment. Two plans that differ share no results."""
 
-    environment: str = "office?busy=0.45"
+    environment: str = "office?busy=0.6"
     limits: RolloutLimits = RolloutLimits(turns=8, task_tokens=110)
     demonstrated: int = 100  # scenarios that the expert shows for the supervised start
     faults: Faults = Faults(unprepared=0.08, page=0.08, synonym=0.04, inline=0.1, ignore=0.6, trust=1.0)
@@ -46,9 +46,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 12
     pairs: int = 6
     group: int = 8
-    lrs: tuple[float, ...] = (2e-4, 6e-4)
+    lrs: tuple[float, ...] = (3e-4, 8e-4)
     validate_every: int = 4  # steps; the best of these is kept
-    validation: int = 40  # scenarios
+    validation: int = 50  # scenarios
     exam: int = 100  # scenarios of the test templates, for each seed
     seeds: int = 5  # of the main rows
     ablation_seeds: int = 3

@@ -69,7 +69,7 @@ def _look_up_members(site: Site, world: WorldState, operation: str, token: str, 
 def _log_in(world: WorldState, app: str, given: Mapping[str, Json]) -> Json:
     if given.get("password") != world.password(app):
         raise RefusedError(401, "wrong password")
-    if world.is_busy():
+    if app != "contacts" and world.is_busy():  # else tasks of two log-ins would be a lottery
         raise RefusedError(503, "busy, call again")
     return {"access_token": world.log_in(app)}
 
