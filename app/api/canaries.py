@@ -95,7 +95,7 @@ class CanaryController(Controller):
         return ReleaseView.of(await canary.end(sessions, release_id, access.actor))
 
     @get(summary="How a canary does", opt={"scope": "tasks"}, responses=_MOVE)
-    async def show(self, release_id: FromPath[UUID], session: Db, access: Asking) -> CanaryView:
+    async def figures(self, release_id: FromPath[UUID], session: Db, access: Asking) -> CanaryView:
         """Live figures. 409 for a release that is none; one that was has its figures in `evidence`."""
         row = await find_release(session, access, release_id)
         return CanaryView.of(row, await canary.judge(session, row))

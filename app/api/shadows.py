@@ -75,7 +75,7 @@ class ShadowController(Controller):
         opt={"scope": "tasks"},
         responses=problems(401, 403, 404),
     )
-    async def show(self, release_id: FromPath[UUID], session: Db, access: Asking) -> ShadowsView:
+    async def paired(self, release_id: FromPath[UUID], session: Db, access: Asking) -> ShadowsView:
         """Pairs of a task as it was done and its shadow, with 95 % intervals of the mean difference."""
         row = await find_release(session, access, release_id)
         return ShadowsView.of(await shadows.of_release(session, row.id))
