@@ -157,7 +157,7 @@ async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again(
         await swapping.load("c")
         pair.second.fault = as_base(servers[1])
         await pair.second.up()
-        await until(lambda: "answers as the base" in str(swapping.engine.replicas[1].cause), seconds=60)
+        await until(lambda: "as the base does" in str(swapping.engine.replicas[1].cause), seconds=60)
         assert not swapping.engine.replicas[1].alive
         pair.second.fault = sound
         await until(lambda: swapping.engine.replicas[1].alive, seconds=60)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import httpx
 import pytest
 
 from app.db.models import ReleaseState
@@ -12,11 +13,12 @@ from app.engine.client import HttpEngine
 from app.engine.protocol import Completion
 from app.errors import AdapterError
 from tests.vllm.adapters import make_adapter
-from tests.vllm.asking import off_by, random_prompt, sampling, spoken, until
+from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.conftest import Servers
 from tests.vllm.swapping import open_swap, release_row
 from trainer.learning.lora import Published
 
+GENERATED = "vllm:generation_tokens_total"
 PROMPTS = [random_prompt(seed, 30) for seed in range(16)]
 
 
@@ -51,14 +53,21 @@ async def test_what_one_replica_refuses_none_has(both: HttpEngine, committed: Se
 
 
 async def test_a_replica_that_is_killed_is_missed_by_no_request_and_returns_with_its_adapter(
-    both: HttpEngine, servers: Servers, committed: Sessions, adapters: list[Published]
+    both: HttpEngine,
+    http: httpx.AsyncClient,
+    servers: Servers,
+    committed: Sessions,
+    adapters: list[Published],
 ) -> None:
     mine, second = adapters[0], both.replicas[1]
     await release_row(committed, mine.hash, ReleaseState.ACTIVE)
     async with open_swap(both, committed, mine.path.parent) as swap:
         await swap.load(mine.hash)
+        before = await metric(http, GENERATED, url=servers[1].url)
         asking = asyncio.create_task(ask_all(both, mine.hash))
-        await until(lambda: _in_flight(both), [8, 8], seconds=30)
+        async with asyncio.timeout(60):
+            while await metric(http, GENERATED, url=servers[1].url) < before + 40:
+                await asyncio.sleep(0.01)
         servers[1].kill()
         answers = await asking
         for prompt, answer in zip(PROMPTS, answers, strict=True):
