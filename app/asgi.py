@@ -1,29 +1,40 @@
 """Where the parts are put together. Nothing else in the code base decides which part is used."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
+import msgspec
 import structlog
 from litestar import Litestar
 
+from app.adapter_store import AdapterStore
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
-from app.agent.prompt import Profile, choose_profile
+from app.agent.prompt import Profile, choose_profile, prompt_hash
 from app.api.doorbell import BrokerBell
 from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.api.request_log import configure_logging
 from app.db.session import open_database
+from app.engine.capability import Capabilities, Needs
 from app.engine.client import HttpEmbedder, HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
+from app.engine.watch import Pace as Looks
 from app.errors import SettingError
-from app.hot_swap import HotSwap
+from app.hot_swap.engine import HotSwap
+from app.hot_swap.files import AdapterDirectory
 from app.records import Json
+from app.release.keeper import Keeper
+from app.release.promote import Promoter
+from app.run_settings import RunSettings
 from app.runner.carry_out import Desk
 from app.runner.runner import Pace, Runner
+from app.runner.shadow import Shadows
 from app.sandbox.host import ForkedSandbox
 from app.sandbox.hosts import pinned
 from app.sandbox.protocol import HostError, Limits, Sandbox
@@ -50,6 +61,7 @@ def app() -> Litestar:
             raise SettingError(f"{name.upper()} is not set: name one, or run `sage up`, which brings its own")
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
+    tokenizer = _within(tokenizer, _examine(settings, tokenizer))
     return create_app(lambda: _open_parts(settings, tokenizer, profile))
 
 
@@ -59,9 +71,13 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
     urls = urls_in(settings.engine_urls)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
-        engine = await stack.enter_async_context(HttpEngine(urls))
-        adapters = settings.adapters_dir
+        engine = await stack.enter_async_context(_engine(settings, tokenizer))
+        store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+        adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
         swap = await stack.enter_async_context(HotSwap(engine, database.sessions, adapters))
+        prompt = prompt_hash(profile, tokenizer)
+        promoter = Promoter(database.sessions, swap, prompt)
+        keeper = await stack.enter_async_context(Keeper(database.sessions, promoter, prompt))
         sandbox = await stack.enter_async_context(ForkedSandbox())
         log.info(sandbox.describe())
         embedder = HttpEmbedder(settings.embeddings_url or urls[0])
@@ -85,20 +101,61 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         runner = await stack.enter_async_context(Runner(database.sessions, desk.carry_out, pace))
         feed.call_at_work(runner.wake)
         feed.call_at_release(swap.wake)
+        feed.call_at_release(keeper.wake)
+        working = Shadows(database.sessions, desk, lambda: runner.running < settings.tasks_at_once)
+        feed.call_at_release((await stack.enter_async_context(working)).wake)
         yield Parts(
             sessions=database.sessions,
             feed=feed,
             work=runner,
             library=library,
-            loader=swap,
+            swap=swap,
+            promoter=promoter,
+            adapters=adapters,
             bell=BrokerBell(settings),
             client=documents,
             probes={
                 "database": database.ping,
-                "engine": engine.models,
+                "engine": engine.ready,
                 "sandbox": lambda: _open_and_close(sandbox),
             },
         )
+
+
+def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
+    return HttpEngine(
+        urls_in(settings.engine_urls),
+        at_once=settings.engine_at_once,
+        timeout=settings.engine_timeout_seconds,
+        needs=Needs(
+            adapters=settings.adapters_dir,
+            model=settings.model_dir,
+            rank=RunSettings().lora_rank,
+            vocabulary=tokenizer.vocab_size,
+            loras=2,  # a task keeps the adapter it began with while the next one is swapped in
+        ),
+        pace=Looks(sleepers=settings.engine_sleep != "never"),
+        base_apart=settings.engine_base_apart,
+    )
+
+
+def _examine(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
+    """Of the model servers that answer by now. In a thread, since this one may have a running loop."""
+
+    async def check() -> list[Capabilities]:
+        async with _engine(settings, tokenizer) as engine:
+            return await engine.check()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, check()).result()
+
+
+def _within(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTokenizer:
+    """Model servers may be started with less room than the base model has positions."""
+    shortest = min(
+        (server.max_model_len or tokenizer.max_length for server in servers), default=tokenizer.max_length
+    )
+    return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))
 
 
 def _open_client(tasks_at_once: int) -> httpx.AsyncClient:

@@ -33,6 +33,22 @@ class Policy(msgspec.Struct, frozen=True):
     release: UUID | None = None
 
 
+class ProbePoint(msgspec.Struct, frozen=True):
+    """What the trainer's model says of one token after the first `position` tokens of the probe's prompt."""
+
+    position: int
+    token: int
+    logprob: float  # of the base model wearing the adapter, at temperature 1
+    base: float  # of the base model
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Fixed tokens by which a model server proves that it wears an adapter as it was trained."""
+
+    prompt_ids: tuple[int, ...]
+    points: tuple[ProbePoint, ...]  # where adapter and base differ most
+
+
 class Task(msgspec.Struct, frozen=True):
     """One instruction to carry out. Tasks of one scenario ask for the same thing with other details."""
 

@@ -69,6 +69,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # gate
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 60  # held out, three tasks each; 0: no gate
+    canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
+    """Of the new tasks, which a candidate that passed serves until live figures tell; 0: it serves all at once."""
     promote: bool = True  # False: a candidate that passes waits for a person
 
     def __post_init__(self) -> None:

@@ -30,6 +30,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rollout_engine_urls: str = ""  # comma-separated; where runs roll out. Default: an engine of the trainer's own
     embeddings_url: str = ""  # serves /v1/embeddings; default: the first engine
     engine_port: Port = 8001  # of the embedded model server
+    engine_at_once: Count = 64  # requests in flight to one model server
+    engine_timeout_seconds: Seconds = 600  # of one answer, after which another model server is asked
+    engine_base_apart: bool = False  # for model servers that mix up base and adapter requests of one batch
+    engine_sleep: Literal["never", "update"] = "never"  # do model servers give up the GPU while a run updates?
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # of the embedded model server
     demo: bool = True  # run the demo APIs and offer them in the project "demo"?
     demo_port: Port = 8100
@@ -45,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_task_calls: Count = 200
     max_task_seconds: Seconds = 300
     lease_seconds: Seconds = 30  # a task whose runner is silent for so long is taken up by another
+    adapter_store: str = ""  # a directory or an fsspec URL (s3://...) that all hosts share; "": only data_dir
     train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1  # that compute a run's updates together
     sandbox_cpu_seconds: Seconds = 5
     sandbox_wall_seconds: Seconds = 60

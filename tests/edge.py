@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -16,8 +17,12 @@ from app.api.health import Probe
 from app.api.parts import Parts
 from app.db import keys, models, projects
 from app.db.session import Sessions
+from app.hot_swap.files import AdapterDirectory
 from app.records import Offer
+from app.release.promote import Promoter
 from tests.loading import Loads
+
+PROMPT = "the prompt's hash"
 
 
 class Bell:
@@ -79,7 +84,10 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def open_edge(
-    sessions: Sessions, database_url: str, probes: Mapping[str, Probe] | None = None
+    sessions: Sessions,
+    database_url: str,
+    probes: Mapping[str, Probe] | None = None,
+    directory: Path | None = None,
 ) -> AsyncIterator[Edge]:
     bell, shelf, loads = Bell(), Shelf(), Loads()
     async with sessions.begin() as session:
@@ -94,7 +102,9 @@ async def open_edge(
                 feed=feed,
                 work=bell,
                 library=shelf,
-                loader=loads,
+                swap=loads,
+                promoter=Promoter(sessions, loads, PROMPT),
+                adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),
                 bell=bell,
                 client=outside,
                 probes=probes or {},

@@ -23,7 +23,9 @@ from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.db import keys
 from app.db.session import Sessions
+from app.hot_swap.files import AdapterDirectory
 from app.records import Offer
+from app.release.promote import Promoter
 from app.runner.carry_out import Desk
 from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
@@ -107,7 +109,9 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
                     feed=feed,
                     work=runner,
                     library=library,
-                    loader=Loads(),
+                    swap=Loads(),
+                    promoter=Promoter(sessions, Loads(), "prompt"),
+                    adapters=AdapterDirectory(directory),
                     bell=BrokerBell(Settings(data_dir=directory)),
                     client=client,
                     probes={},

@@ -1,7 +1,6 @@
 """A project whose run has left an adapter, and all that a gate is held with; the policies are scripts."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -14,7 +13,7 @@ from app.agent.loop import Agent
 from app.db import evaluations, models, releases, runs
 from app.db.session import Sessions
 from app.engine.protocol import Completion, Sampling
-from app.errors import ConflictError, EngineError
+from app.errors import ConflictError
 from app.records import Json
 from app.run_settings import RunSettings
 from app.sandbox.host import ForkedSandbox
@@ -68,23 +67,6 @@ class Policies:
         return await self.scripts[model].complete(prompt_ids, model=model, sampling=sampling)
 
 
-@dataclass
-class Servers:
-    """The model servers of the deployment; may refuse."""
-
-    loaded: list[str] = field(default_factory=list)
-    refusal: EngineError | None = None
-
-    async def load_adapter(self, name: str, path: Path) -> None:
-        assert path.name == name
-        if self.refusal is not None:
-            raise self.refusal
-        self.loaded.append(name)
-
-    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
-        raise NotImplementedError
-
-
 class Run:
     """Fulfils Progress: a run that is its process's until it is lost."""
 
@@ -106,7 +88,6 @@ class Hearing:
         self.directory = directory
         self.environment = Draw()
         self.expert: Script = ExpertPolicy(self.environment.drawn)
-        self.servers = Servers()
         self.run = Run()
         self._sandbox = sandbox
         self._tokenizer = byte_tokenizer(directory)
@@ -130,7 +111,6 @@ class Hearing:
             candidate,
             examiner,
             progress=self.run,
-            servers=self.servers,
             rules=RULES,
             directory=self.directory,
         )

@@ -7,11 +7,26 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
-from litestar import Litestar, get, post
+from litestar import Litestar, Response, get, post
 from litestar.params import JSONBody
 
-from app.engine.protocol import Sampling
+from app.engine.protocol import Completion, Sampling
 from tests.scripted import ScriptedEngine
+
+
+@get("/health")
+async def health() -> None:
+    return None
+
+
+@get("/version")
+async def version() -> dict[str, str]:
+    return {"version": "scripted"}
+
+
+@get("/metrics")
+async def metrics() -> str:
+    return ""
 
 
 @get("/v1/models")
@@ -19,21 +34,33 @@ async def models() -> dict[str, Any]:
     return {"data": [{"id": "base", "task": "generate"}]}
 
 
+@post("/v1/load_lora_adapter")
+async def load_adapter(data: JSONBody[dict[str, str]]) -> Response[dict[str, Any]]:
+    return Response({"error": {"message": f"No adapter found for {data['lora_name']}"}}, status_code=404)
+
+
 def create_server(engine: ScriptedEngine) -> Litestar:
-    """As much of vLLM's HTTP API as the client uses to generate."""
+    """As much of vLLM's HTTP API as the client uses to generate, and examines first, with single tokens."""
 
     @post("/v1/completions", status_code=200)
     async def complete(data: JSONBody[dict[str, Any]]) -> dict[str, Any]:
         sampling = Sampling(max_tokens=data["max_tokens"], stop_token_ids=tuple(data["stop_token_ids"]))
-        said = await engine.complete(data["prompt"], model=data["model"], sampling=sampling)
+        allowed = data.get("allowed_token_ids")
+        if allowed or sampling.max_tokens == 1:
+            said = Completion((allowed[0] if allowed else 0,), (-2.0,), "length")
+        else:
+            said = await engine.complete(data["prompt"], model=data["model"], sampling=sampling)
         choice = {
+            "prompt_token_ids": data["prompt"],
             "finish_reason": said.finish,
             "token_ids": said.ids,
             "logprobs": {"token_logprobs": said.logprobs},
         }
         return {"choices": [choice]}
 
-    return Litestar([models, complete], openapi_config=None, logging_config=None)
+    return Litestar(
+        [health, version, metrics, models, load_adapter, complete], openapi_config=None, logging_config=None
+    )
 
 
 @asynccontextmanager

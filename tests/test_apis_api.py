@@ -74,6 +74,28 @@ async def test_a_document_behind_a_url_becomes_operations(edge: Edge) -> None:
     assert (await edge.client.delete("/v1/apis/mail")).status_code == 404
 
 
+async def test_another_document_or_none_is_a_release_of_its_own_that_says_who_asked_for_it(edge: Edge) -> None:
+    body = {"name": "mail", "document": DOCUMENT}
+    assert (await edge.client.post("/v1/apis", json=body)).status_code == 201
+    await edge.submit()
+    async with edge.sessions.begin() as session:
+        assert await leases.claim(session, "runner", 30) is not None
+    assert (await edge.client.post("/v1/apis", json=body)).status_code == 201
+    assert await _releases(edge) == [(1, "active", None)], "the same document again"
+    other = {**DOCUMENT, "paths": {"/inbox": DOCUMENT["paths"]["/mails"]}}  # type: ignore[index]
+    assert (await edge.client.post("/v1/apis", json=body | {"document": other})).status_code == 201
+    changed = {"reason": "the API mail changed"}
+    assert await _releases(edge) == [(2, "active", changed), (1, "retired", None)]
+    assert (await edge.client.delete("/v1/apis/mail")).status_code == 204
+    logged = (await edge.client.get("/v1/audit")).json()["entries"]
+    assert {entry["actor"] for entry in logged} == {"key test admin"}
+
+
+async def _releases(edge: Edge) -> list[tuple[int, str, object]]:
+    listed = (await edge.client.get("/v1/releases")).json()
+    return [(each["number"], each["state"], each["evidence"]) for each in listed]
+
+
 @pytest.mark.parametrize("document", [DOCUMENT, json.dumps(DOCUMENT), "openapi: 3.1.0\npaths: {/x: {get: {}}}"])
 async def test_a_document_is_taken_as_an_object_and_as_text(edge: Edge, document: object) -> None:
     body = {"name": "mail", "document": document, "server": "http://other.test"}

@@ -16,6 +16,7 @@ import pytest
 
 from app.db import keys, projects
 from app.db.session import Sessions
+from tests.faulty import Reply, faulty
 from tests.processes import free_ports
 from tests.scripted import byte_tokenizer
 
@@ -100,6 +101,20 @@ async def test_a_missing_setting_is_named_in_one_line(name: str, database_url: s
     status, out, err = await run("-m", "app.cli", "serve", env=env)
     assert status != 0
     assert name in out + err
+    assert "Traceback" not in out + err
+
+
+async def test_a_model_server_that_cannot_be_used_ends_the_start_with_what_to_change(
+    database_url: str, tmp_path: Path
+) -> None:
+    async def other(path: str, *_: object) -> Reply:
+        return 200, {"version": "1"} if path == "/version" else {"data": [{"id": "llama"}]}
+
+    async with faulty("http://127.0.0.1:9", other) as server:
+        env = environment(tmp_path, database_url) | {"ENGINE_URLS": server.url}
+        status, out, err = await run("-m", "app.cli", "serve", env=env)
+    assert status != 0
+    assert "--served-model-name base" in out + err
     assert "Traceback" not in out + err
 
 

@@ -1,9 +1,8 @@
-"""The client against servers that misbehave in the ways servers do."""
+"""What the client sends, and how it keeps adapters the same on all model servers, one of which may fail."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,194 +10,164 @@ import numpy as np
 import pytest
 
 from app.engine.client import HttpEmbedder, HttpEngine
+from app.engine.patient import PatientEngine
 from app.engine.protocol import Sampling
+from app.engine.watch import Pace
+from app.engine.zero_adapter import Shape, write_zero_adapter
 from app.errors import EngineError, EngineRefusalError
+from tests.engine_process import engine_process
+from tests.faulty import Fault, Faulty, Forward, Reply, answering, faulty, sound
+from tests.tiny_model import make_model_dir
 
+LOAD = "/v1/load_lora_adapter"
+QUICK = Pace(every=0.05, patience=10.0)
 ONE = Sampling(max_tokens=1, seed=4, stop_token_ids=(9,))
-CHOICE = {"finish_reason": "stop", "token_ids": [5, 9], "logprobs": {"token_logprobs": [-0.5, -0.25]}}
-Handler = Callable[[str, Any], tuple[int, Any]]
 
 
-class Server:
-    """Speaks just enough HTTP: one answer per connection, made by `handler(path, body)`."""
-
-    def __init__(self, handler: Handler) -> None:
-        self.handler, self.seen = handler, list[tuple[str, Any]]()
-        self.url = ""
-
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next((line for line in head.splitlines() if line.lower().startswith("content-length")), ":0")
-        body = json.loads(await reader.readexactly(int(length.partition(":")[2])) or b"null")
-        path = head.split()[1]
-        self.seen.append((path, body))
-        status, reply = self.handler(path, body)
-        content = json.dumps(reply).encode()
-        writer.write(
-            f"HTTP/1.1 {status} x\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
-            + content
-        )
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+@pytest.fixture(scope="module")
+def upstreams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    model = make_model_dir(tmp_path_factory.mktemp("model"))
+    with (
+        engine_process(model, "--embeddings", "none") as one,
+        engine_process(model, "--embeddings", "none") as two,
+    ):
+        yield one, two
 
 
-@asynccontextmanager
-async def serving(handler: Handler, port: int = 0) -> AsyncIterator[Server]:
-    server = Server(handler)
-    async with await asyncio.start_server(server.answer, "127.0.0.1", port) as listener:
-        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        yield server
+@pytest.fixture
+async def proxies(upstreams: tuple[str, str]) -> AsyncIterator[tuple[Faulty, Faulty]]:
+    async with faulty(upstreams[0]) as one, faulty(upstreams[1]) as two:
+        yield one, two
 
 
-async def free_url() -> str:
-    async with serving(lambda *_: (200, {})) as server:
-        return server.url
+@pytest.fixture
+async def engine(proxies: tuple[Faulty, Faulty]) -> AsyncIterator[HttpEngine]:
+    async with HttpEngine([proxy.url for proxy in proxies], pace=QUICK) as engine:
+        yield engine
+        for proxy in proxies:
+            proxy.fault = sound
+        for name in await engine.loaded():
+            if name != "base":
+                await engine.unload_adapter(name)
 
 
-def completing(_: str, __: Any) -> tuple[int, Any]:
-    return 200, {"choices": [CHOICE]}
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    return write_zero_adapter(tmp_path, Shape(3, 64, 64), 4)
 
 
-async def test_a_completion_is_what_the_server_reported_and_sampling_is_unbiased() -> None:
-    async with serving(completing) as server, HttpEngine([server.url]) as engine:
-        answer = await engine.complete([1, 2], model="m", sampling=ONE)
-    assert (answer.ids, answer.logprobs, answer.finish) == ((5, 9), (-0.5, -0.25), "stop")
-    path, body = server.seen[0]
-    assert path == "/v1/completions"
-    expected = {"model": "m", "prompt": [1, 2], "seed": 4, "stop_token_ids": [9], "temperature": 1.0}
-    assert expected.items() <= body.items()
-    assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1, 0, 0, 1)
+async def test_a_completion_is_asked_for_by_ids_and_drawn_without_bias(upstreams: tuple[str, str]) -> None:
+    async with faulty(upstreams[0]) as proxy, HttpEngine([proxy.url], pace=QUICK) as engine:
+        answer = await engine.complete([1, 2], model="base", sampling=ONE)
+        assert (len(answer.ids), len(answer.logprobs)) == (1, 1)
+        body = proxy.bodies[-1]
+        expected = {"model": "base", "prompt": [1, 2], "seed": 4, "stop_token_ids": [9], "temperature": 1.0}
+        assert expected.items() <= body.items()
+        assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1, 0, 0, 1)
 
 
-async def test_a_server_that_is_still_starting_is_waited_for() -> None:
-    url = await free_url()
-    async with HttpEngine([url]) as engine:
-        asking = asyncio.create_task(engine.complete([1], model="base", sampling=ONE))
-        await asyncio.sleep(0.1)
-        async with serving(completing, int(url.rpartition(":")[2])):
-            assert (await asking).finish == "stop"
+async def test_a_server_that_is_still_starting_answers_those_who_wait_for_it(upstreams: tuple[str, str]) -> None:
+    async with faulty(upstreams[0]) as proxy:
+        await proxy.down()
+        async with HttpEngine([proxy.url], pace=QUICK) as engine:
+            with pytest.raises(
+                EngineError, match=rf"{proxy.url}.* is unreachable .*: start it, or correct ENGINE_URLS"
+            ):
+                await engine.complete([1], model="base", sampling=ONE)
+            assert not await engine.health()
+            patient = PatientEngine(engine, seconds=60, pause=0.05)
+            asking = asyncio.create_task(patient.complete([1], model="base", sampling=ONE))
+            await proxy.up()
+            assert len((await asking).ids) == 1
+            assert await engine.health()
 
 
-async def test_an_unreachable_server_is_named_with_what_to_do() -> None:
-    url = await free_url()
-    async with HttpEngine([url]) as engine:
-        with pytest.raises(EngineError, match=rf"{url}.* is unreachable .*: start it, or correct ENGINE_URLS"):
-            await engine.complete([1], model="base", sampling=ONE)
-        assert not await engine.health()
+def loading(refuse: Callable[[], bool], code: int = 500) -> Fault:
+    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
+        return (code, {"error": {"message": "no room"}}) if path == LOAD and refuse() else await forward()
+
+    return fault
 
 
-@pytest.mark.parametrize(
-    ("status", "reply", "kind", "words"),
-    [
-        (400, {"error": {"message": "too long"}}, EngineRefusalError, "refused with 400: too long"),
-        (500, {"detail": "oops"}, EngineError, "refused with 500: .*oops"),
-        (200, {"hello": 1}, EngineError, "does not answer as vLLM does"),
-        (200, {"choices": [{**CHOICE, "token_ids": [1]}]}, EngineError, "1 tokens but 2 logprobs"),
-        (200, {"choices": [{**CHOICE, "finish_reason": "abort"}]}, EngineError, "ended the generation early"),
-    ],
-)
-async def test_a_bad_answer_is_an_error_and_is_not_asked_for_again(
-    status: int, reply: Any, kind: type[EngineError], words: str
+async def test_a_load_that_fails_on_one_server_is_undone_on_the_others(
+    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
 ) -> None:
-    async with serving(lambda *_: (status, reply)) as server, HttpEngine([server.url]) as engine:
-        with pytest.raises(kind, match=words) as caught:
-            await engine.complete([1], model="base", sampling=ONE)
-    assert type(caught.value) is kind
-    assert len(server.seen) == 1
+    proxies[1].fault = loading(lambda: True)
+    with pytest.raises(EngineError, match="no room"):
+        await engine.load_adapter("x", adapter)
+    assert await engine.loaded() == ["base"]
+    proxies[1].fault = sound
+    await engine.load_adapter("x", adapter)
+    assert await engine.models() == ["base", "x"]
+    await engine.replicas[0].unload("x")
+    assert await engine.models() == ["base"]
+    assert await engine.loaded() == ["base", "x"]
+    await engine.unload_adapter("x")
+    assert await engine.loaded() == ["base"]
 
 
-async def test_a_server_error_is_not_a_refusal() -> None:
-    async with serving(lambda *_: (503, {})) as server, HttpEngine([server.url]) as engine:
-        with pytest.raises(EngineError) as caught:
-            await engine.complete([1], model="base", sampling=ONE)
-    assert not isinstance(caught.value, EngineRefusalError)
+async def test_an_adapter_that_was_there_before_a_failed_load_stays(
+    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+) -> None:
+    await engine.replicas[0].load("x", adapter)
+    proxies[1].fault = loading(lambda: True, code=409)
+    with pytest.raises(EngineRefusalError) as caught:
+        await engine.load_adapter("x", adapter)
+    assert caught.value.code == 409
+    assert await engine.replicas[0].models() == ["base", "x"]
 
 
-async def test_requests_are_spread_over_the_servers() -> None:
-    async with serving(completing) as one, serving(completing) as two, HttpEngine([one.url, two.url]) as engine:
-        await asyncio.gather(*(engine.complete([1], model="base", sampling=ONE) for _ in range(20)))
-    assert (len(one.seen), len(two.seen)) == (10, 10)
+async def test_an_adapter_that_another_process_loads_at_the_same_time_is_loaded(
+    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+) -> None:
+    async def raced(path: str, _: Any, forward: Forward) -> Reply | None:
+        reply = await forward()
+        return (400, {"error": {"message": "has already been loaded"}}) if path == LOAD else reply
+
+    proxies[0].fault = raced
+    await engine.load_adapter("x", adapter)
+    assert await engine.models() == ["base", "x"]
 
 
-class Host:
-    """A server of adapters that may refuse to load."""
-
-    def __init__(self, *, refuses: bool = False) -> None:
-        self.refuses, self.loaded = refuses, list[str]()
-
-    def __call__(self, path: str, body: Any) -> tuple[int, Any]:
-        if path == "/v1/models":
-            return 200, {"data": [{"id": name} for name in ("base", *self.loaded)]}
-        if path == "/v1/load_lora_adapter" and self.refuses:
-            return 500, {"error": {"message": "no room"}}
-        if path == "/v1/load_lora_adapter":
-            self.loaded.append(body["lora_name"])
-        else:
-            self.loaded.remove(body["lora_name"])
-        return 200, "Success"
-
-
-async def test_a_load_that_fails_on_one_server_is_undone_on_the_others() -> None:
-    good, bad = Host(), Host(refuses=True)
-    async with serving(good) as one, serving(bad) as two, HttpEngine([one.url, two.url]) as engine:
-        with pytest.raises(EngineError, match="no room"):
-            await engine.load_adapter("x", Path("/a"))
-        assert [path for path, _ in one.seen][-1] == "/v1/unload_lora_adapter"
-        assert good.loaded == []
-        bad.refuses = False
-        await engine.load_adapter("x", Path("/a"))
-        assert await engine.models() == ["base", "x"]
-        good.loaded.clear()
-        assert await engine.models() == ["base"]
-        await engine.unload_adapter("x")
-        assert bad.loaded == []
-
-
-async def test_an_adapter_that_was_there_before_a_failed_load_stays() -> None:
-    before, bad = Host(), Host(refuses=True)
-    before.loaded.append("x")
-    async with serving(before) as one, serving(bad) as two, HttpEngine([one.url, two.url]) as engine:
-        with pytest.raises(EngineError):
-            await engine.load_adapter("x", Path("/a"))
-    assert before.loaded == ["x"]
-
-
-async def test_an_adapter_that_another_process_loads_at_the_same_time_is_loaded() -> None:
-    host = Host()
-
-    def raced(path: str, body: Any) -> tuple[int, Any]:
-        if path == "/v1/load_lora_adapter":
-            host(path, body)
-            return 400, {"error": {"message": "has already been loaded"}}
-        return host(path, body)
-
-    async with serving(raced) as server, HttpEngine([server.url]) as engine:
-        await engine.load_adapter("x", Path("/a"))
-        assert await engine.loaded() == ["base", "x"]
-
-
-async def test_a_refusal_carries_the_servers_status() -> None:
-    async with serving(lambda *_: (404, {})) as server, HttpEngine([server.url]) as engine:
-        with pytest.raises(EngineRefusalError) as caught:
-            await engine.complete([1], model="x", sampling=ONE)
+async def test_only_servers_that_have_an_adapter_are_asked_to_wear_it(
+    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+) -> None:
+    await engine.replicas[1].load("x", adapter)
+    before = len(proxies[0].bodies)
+    await asyncio.gather(*(engine.complete([1], model="x", sampling=ONE) for _ in range(6)))
+    assert len(proxies[0].bodies) == before
+    with pytest.raises(EngineRefusalError, match="no model server has `y`") as caught:
+        await engine.complete([1], model="y", sampling=ONE)
     assert caught.value.code == 404
 
 
-def embedding(path: str, body: Any) -> tuple[int, Any]:
-    if path == "/v1/models":
-        return 200, {"data": [{"id": "base"}, {"id": "mini", "task": "embed"}]}
-    rows = [{"index": index, "embedding": [3.0 * (index + 1), 4.0]} for index in range(len(body["input"]))]
-    return 200, {"data": rows[::-1]}
+def embedding(rows: list[dict[str, Any]]) -> Fault:
+    """A server of vectors, which the proxies' own is not."""
+
+    async def fault(path: str, _: Any, __: Forward) -> Reply | None:
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "base"}, {"id": "mini", "task": "embed"}]}
+        return 200, {"data": rows}
+
+    return fault
 
 
 async def test_vectors_come_in_the_order_of_the_texts_with_length_one() -> None:
-    async with serving(embedding) as server:
+    rows = [{"index": 1, "embedding": [6.0, 4.0]}, {"index": 0, "embedding": [3.0, 4.0]}]
+    async with faulty("http://127.0.0.1:9", embedding(rows)) as server:
         embedder = await HttpEmbedder.open(server.url)
         vectors = await embedder.embed(["a", "b"])
         assert await embedder.embed([]) == []
+        with pytest.raises(EngineError, match="2 vectors for 1 texts"):
+            await embedder.embed(["a"])
         await embedder.close()
     assert embedder.model == "mini"
-    assert server.seen[1][1]["model"] == "mini"
     np.testing.assert_allclose(vectors, [[0.6, 0.8], [0.83205, 0.5547]], atol=1e-5)
     assert vectors[0].dtype == np.float32
+
+
+async def test_a_server_of_several_models_must_be_told_which_one_embeds() -> None:
+    models = {"data": [{"id": "a"}, {"id": "b"}]}
+    async with faulty("http://127.0.0.1:9", answering(200, models, "/v1/models")) as server:
+        with pytest.raises(EngineError, match=re.escape(f"{server.url} serves a, b: name the embedding model")):
+            await HttpEmbedder.open(server.url)

@@ -11,6 +11,7 @@ from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
 from app.db.session import Sessions
 from app.errors import ConflictError, NotFoundError
+from app.records import Probe, ProbePoint
 from app.run_settings import RunSettings
 from tests.rows import project_row
 
@@ -55,10 +56,33 @@ async def test_a_rejected_release_serves_only_if_someone_insists(session: AsyncS
     release = await candidate(session)
     rejected = await releases.reject(session, release.id, {"sgc": -3.0})
     assert (rejected.state, rejected.evidence) == (ReleaseState.REJECTED, {"sgc": -3.0})
-    with pytest.raises(ConflictError, match="release 2 was rejected by the gate"):
+    with pytest.raises(ConflictError, match="release 2 was rejected"):
         await releases.activate(session, release.id)
     assert (await releases.active(session, release.project_id)).number == 1
     assert (await releases.activate(session, release.id, rejected_too=True)).state is ReleaseState.ACTIVE
+
+
+async def test_what_passed_does_not_serve_yet_and_may_be_put_back_or_rejected(session: AsyncSession) -> None:
+    release = await candidate(session)
+    passed = await releases.approve(session, release.id, {"sgc": 9.0}, 12.5)
+    assert (passed.state, passed.evidence, passed.canary_percent) == (ReleaseState.PASSED, {"sgc": 9.0}, 12.5)
+    assert [each.id for each in await releases.in_state(session, ReleaseState.PASSED)] == [release.id]
+    assert (await releases.active(session, release.project_id)).number == 1
+    with pytest.raises(ConflictError, match="release 2 is passed: it cannot be passed"):
+        await releases.approve(session, release.id, {})
+    assert (await releases.put_back(session, release.id, {"next": "look"})).state is ReleaseState.CANDIDATE
+    again = await releases.approve(session, release.id, {}, 0.0)
+    assert again.canary_percent is None, "no canary is asked for"
+    assert (await releases.reject(session, release.id, {})).state is ReleaseState.REJECTED
+
+
+async def test_an_adapter_keeps_what_its_trainer_says_of_fixed_tokens(session: AsyncSession) -> None:
+    said = Probe((1, 2, 3), (ProbePoint(1, 2, -0.1, -1.25), ProbePoint(2, 3, -2.5, -0.001)))
+    await adapters.put(session, "beef", base="seed", rank=4, probe=said)
+    await adapters.put(session, "feed", base="seed", rank=4)
+    assert await adapters.probe(session, "beef") == said
+    assert await adapters.probe(session, "feed") is None
+    assert await adapters.probe(session, "base") is None
 
 
 async def test_only_a_candidate_can_be_rejected(session: AsyncSession) -> None:

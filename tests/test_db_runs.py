@@ -276,3 +276,11 @@ async def _as_if_rung(session: AsyncSession, run: models.TrainingRun, rings: int
     """The last time so many seconds ago."""
     rung = update(models.TrainingRun).where(models.TrainingRun.id == run.id)
     await session.execute(rung.values(rings=rings, rung_at=from_now(-seconds)))
+
+
+async def test_a_run_of_any_project_counts_as_running_until_it_ends(session: AsyncSession) -> None:
+    run = await held(session)
+    assert await run_queue.any_running(session)
+    await runs.finish(session, run.id, "me", RunState.DONE)
+    await queued(session)
+    assert not await run_queue.any_running(session)

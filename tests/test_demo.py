@@ -8,10 +8,12 @@ import pytest
 import uvicorn
 
 from app.apis.openapi import parse_document
-from app.db import apis, projects
+from app.db import apis, leases, projects, releases
 from app.db.session import Sessions
 from app.errors import ApiDocumentError
 from app.machine.demo import PROJECT, first_task, register_demo
+from app.release import unit
+from tests.rows import LEASE, task_row
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.services import create_services
 
@@ -40,6 +42,27 @@ async def test_every_app_of_the_suite_is_offered_however_often_it_is_registered(
     for row in rows:
         assert row.source == f"{services}/sites/0/{row.name}/openapi.json"
         assert parse_document(row.name, row.document, source=row.source).digest == row.digest
+
+
+async def test_what_a_project_was_rolled_back_to_outlives_registering_again(
+    committed: Sessions, database_url: str, services: str
+) -> None:
+    async with committed.begin() as session:
+        project = await projects.create(session, PROJECT)
+        serving = await unit.hold(session, project.id)
+        await apis.put(session, project.id, "mail", source="upload", document={"old": True}, digest="old")
+        await unit.tools_changed(session, serving, ["mail"], "key me")
+        await task_row(session, project.id)
+        assert await leases.claim(session, "me", LEASE) is not None
+    await register_demo(database_url, services)
+    async with committed.begin() as session:
+        assert (await releases.active(session, project.id)).number == 2
+        await releases.activate(session, serving.id)
+    await register_demo(database_url, services)
+    async with committed() as session:
+        active = await releases.active(session, project.id)
+        offered = await unit.document_set(session, active)
+    assert (active.id, [(each.name, each.document) for each in offered]) == (serving.id, [("mail", {"old": True})])
 
 
 async def test_services_that_are_down_are_named(database_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +12,8 @@ from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.db.session import Sessions, open_database
 from app.errors import EngineError
+from app.hot_swap.files import AdapterDirectory
+from app.release.promote import Promoter
 from tests.edge import Bell, Edge, Shelf, asgi_client, open_edge, problem, running
 from tests.loading import Loads
 
@@ -21,6 +24,10 @@ async def answers() -> None:
 
 async def is_down() -> None:
     raise EngineError("the engine at http://e:1 is unreachable: start it, or correct ENGINE_URLS.")
+
+
+async def limps() -> str:
+    return "one of two is out"
 
 
 async def breaks() -> None:
@@ -46,7 +53,16 @@ async def test_health_needs_no_key_and_readiness_says_what_is_not_ready_and_why(
 async def test_with_all_parts_up_it_is_ready(committed: Sessions, database_url: str) -> None:
     async with open_edge(committed, database_url, {"database": answers}) as edge:
         answer = await edge.client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "parts": {"database": "ready"}})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"ready": True, "parts": {"database": "ready"}, "remarks": {}},
+    )
+
+
+async def test_a_part_that_is_ready_may_say_what_it_goes_without(committed: Sessions, database_url: str) -> None:
+    async with open_edge(committed, database_url, {"engine": limps}) as edge:
+        answer = await edge.client.get("/readyz")
+    assert (answer.status_code, answer.json()["remarks"]) == (200, {"engine": "one of two is out"})
 
 
 async def test_metrics_count_requests_by_route_and_tasks_by_state(edge: Edge) -> None:
@@ -114,7 +130,9 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 feed=EventFeed(nowhere),
                 work=Bell(),
                 library=Shelf(),
-                loader=Loads(),
+                swap=Loads(),
+                promoter=Promoter(database.sessions, Loads(), "prompt"),
+                adapters=AdapterDirectory(Path("adapters")),
                 bell=Bell(),
                 client=outside,
                 probes={"database": database.ping},

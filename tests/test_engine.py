@@ -134,6 +134,24 @@ async def test_temperature_zero_takes_the_likeliest_token_and_a_stop_token_ends_
     assert (cut.ids, cut.finish) == (answer.ids[: first + 1], "stop")
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
+async def test_a_token_that_is_the_only_one_allowed_is_drawn_with_the_models_own_logprob(
+    engine: HttpEngine, model_dir: Path, temperature: float
+) -> None:
+    prompt, forced = prompt_of(9, 30), (7, 200)
+    sampling = Sampling(max_tokens=3, temperature=temperature, allowed_token_ids=(200,))
+    others = Sampling(max_tokens=3, temperature=temperature, seed=2)
+    answer, free, either = await asyncio.gather(
+        engine.complete(prompt, model="base", sampling=sampling),
+        engine.complete(prompt, model="base", sampling=others),  # in the same batch, and may draw what it likes
+        engine.complete(prompt, model="base", sampling=Sampling(max_tokens=20, seed=1, allowed_token_ids=forced)),
+    )
+    assert answer.ids == (200, 200, 200)
+    assert answer.logprobs == pytest.approx(reference(model_dir, None, prompt, [200, 200, 200]), abs=1e-4)
+    assert set(either.ids) == set(forced)
+    assert not set(free.ids) <= set(forced)
+
+
 async def test_a_cancelled_request_leaves_the_batch(engine: HttpEngine, http: httpx.AsyncClient) -> None:
     body = {"prompt": prompt_of(5, 8), "max_tokens": 500, "ignore_eos": True}
     asking = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(8)]
@@ -179,7 +197,7 @@ async def test_an_adapter_answers_until_it_is_unloaded(engine: HttpEngine, adapt
     running = asyncio.create_task(engine.complete(prompt_of(6, 20), model="one", sampling=sampling))
     await asyncio.sleep(0.05)
     await engine.unload_adapter("one")
-    with pytest.raises(EngineRefusalError, match="`one` does not exist"):
+    with pytest.raises(EngineRefusalError, match="no model server has `one`"):
         await engine.complete([1], model="one", sampling=sampling)
     answer = await running
     await engine.load_adapter("one", adapters["one"])

@@ -25,14 +25,15 @@ async def hearing(sessions: Sessions, sandbox: ForkedSandbox, tmp_path: Path) ->
     return await Hearing(sessions, sandbox, tmp_path).open()
 
 
-async def test_a_better_candidate_is_activated_once_the_servers_have_it(hearing: Hearing) -> None:
+async def test_a_better_candidate_passes_and_serves_no_sooner_than_servers_have_proven_it(
+    hearing: Hearing,
+) -> None:
     policies = hearing.policies(base=lazy, new=hearing.expert)
     held = await hearing.hold(policies)
-    assert (held.number, held.state) == (2, ReleaseState.ACTIVE)
-    assert (await hearing.active()).id == held.release_id
+    assert (held.number, held.state) == (2, ReleaseState.PASSED)
+    assert (await hearing.active()).number == 1
     assert policies.loaded == {NEW: Path("/adapters") / NEW}
-    assert hearing.servers.loaded == [NEW]
-    assert (held.decision, held.evidence["verdict"]) == ("promoted", "promote")
+    assert (held.decision, held.evidence["verdict"]) == ("passed", "promote")
     assert held.evidence["difference"]["sgc"]["mean"] == 100
     assert held.evidence["compared_with"] == {"number": 1, "model": "base"}
 
@@ -63,7 +64,14 @@ async def test_a_worse_candidate_is_rejected_and_nothing_that_serves_changes(hea
     assert held.decision == "rejected"
     assert held.reason.startswith("it solves fewer scenarios: SGC -100.0")
     assert (await hearing.active()).number == 1
-    assert hearing.servers.loaded == []
+
+
+async def test_a_run_that_wants_a_canary_says_so_on_the_release_that_passed(hearing: Hearing) -> None:
+    await hearing.open(canary_percent=12.5)
+    held = await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
+    async with hearing.sessions() as session:
+        release = await releases.get(session, held.release_id)
+    assert (release.state, release.canary_percent) == (ReleaseState.PASSED, 12.5)
 
 
 async def test_a_run_that_may_not_promote_leaves_a_candidate_that_passed(hearing: Hearing) -> None:
@@ -125,21 +133,18 @@ async def test_an_engine_that_fails_leaves_a_candidate_that_can_be_examined_agai
         await hearing.hold(policies)
     assert (await hearing.active()).number == 1
     held = await hearing.hold(policies)
-    assert (held.number, held.state) == (2, ReleaseState.ACTIVE)
+    assert (held.number, held.state) == (2, ReleaseState.PASSED)
 
 
-async def test_servers_that_refuse_the_adapter_keep_what_they_serve_and_the_verdict_is_kept(
-    hearing: Hearing,
-) -> None:
-    hearing.servers.refusal = EngineError("no room")
-    with pytest.raises(EngineError, match="no room"):
-        await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
-    assert (await hearing.active()).number == 1
-    async with hearing.sessions() as session:
-        newest = (await releases.of_project(session, hearing.project_id))[0]
-    assert newest.state is ReleaseState.CANDIDATE
-    assert newest.evidence is not None
-    assert newest.evidence["verdict"] == "promote"
+async def test_the_same_weights_in_a_later_release_are_still_what_it_was_compared_with(hearing: Hearing) -> None:
+    async def activate_the_same() -> None:
+        async with hearing.sessions.begin() as session:
+            other = await releases.propose(session, hearing.project_id, "base")
+            await releases.activate(session, other.id)
+
+    policies = hearing.policies(base=lazy, new=hearing.expert)
+    policies.before = activate_the_same
+    assert (await hearing.hold(policies)).state is ReleaseState.PASSED
 
 
 async def test_a_run_that_was_lost_during_the_exam_changes_nothing(hearing: Hearing) -> None:

@@ -5,10 +5,11 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 import pytest
 
-from app.db import releases, runs, schedules
+from app.db import models, releases, runs, schedules
 from app.db.models import RunState
 from app.db.session import Sessions, open_database
 from app.run_settings import RunSettings
@@ -174,8 +175,14 @@ async def test_two_workers_carry_every_run_out_once_and_one_project_at_a_time(ha
     assert [(run.state, run.attempt) for run in ended] == [(RunState.DONE, 1)] * 4
     assert all(len(hall.notes(run_id)) == 2 for run_id in ids)
     for one, other in (ended[:2], ended[2:]):
-        first, second = sorted((one, other), key=lambda run: run.started_at)
-        assert second.started_at >= first.finished_at
+        first, second = sorted(_span(run) for run in (one, other))
+        assert second[0] >= first[1]
+
+
+def _span(run: models.TrainingRun) -> tuple[datetime, datetime]:
+    assert run.started_at is not None
+    assert run.finished_at is not None
+    return run.started_at, run.finished_at
 
 
 async def test_the_worker_fires_schedules(hall: Hall) -> None:

@@ -154,6 +154,14 @@ async def test_samples_are_stale_by_the_releases_that_served_since(shop: Served)
     assert (kept.dropped, kept.staleness) == ({"stale": 2}, {"0": 2, "1": 2})
 
 
+async def test_a_release_that_changes_no_weights_makes_no_sample_stale(shop: Served) -> None:
+    await pair(shop)
+    for model in ("a", "a", "b", "b"):
+        await shop.release(model)
+        await pair(shop)
+    assert [each.staleness for each in (await read(shop)).rewarded] == [2, 2, 1, 1, 1, 1, 0, 0, 0, 0]
+
+
 async def test_after_a_roll_back_the_samples_of_the_later_release_are_stale(shop: Served) -> None:
     first = await releases.active(shop.session, shop.project.id)
     await shop.release("a")

@@ -16,6 +16,8 @@ from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.db import keys
 from app.db.session import Sessions
+from app.hot_swap.files import AdapterDirectory
+from app.release.promote import Promoter
 from app.runner.carry_out import Desk
 from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
@@ -64,7 +66,9 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
                     feed=feed,
                     work=runner,
                     library=library,
-                    loader=Loads(),
+                    swap=Loads(),
+                    promoter=Promoter(committed, Loads(), "prompt"),
+                    adapters=AdapterDirectory(tmp_path),
                     bell=BrokerBell(Settings(data_dir=tmp_path)),
                     client=live,
                     probes={},

@@ -13,9 +13,9 @@ import pytest
 from app.db import keys, projects, releases
 from app.db.session import Sessions
 from tests.engine_process import engine_process
+from tests.named_adapters import make_named
 from tests.processes import free_ports
 from tests.test_asgi import answering, environment, serve
-from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 
 
@@ -23,11 +23,13 @@ class Served(NamedTuple):
     client: httpx.AsyncClient
     sessions: Sessions
     project: UUID
+    names: dict[str, str]  # of adapters, by short ones
 
-    async def propose(self, model: str) -> str:
+    async def propose(self, name: str) -> str:
         """The path that activates it."""
         async with self.sessions.begin() as session:
-            return f"/v1/releases/{(await releases.propose(session, self.project, model)).id}/activate"
+            release = await releases.propose(session, self.project, self.names[name])
+            return f"/v1/releases/{release.id}/activate"
 
     async def submit(self, count: int) -> list[str]:
         tasks = {"tasks": [{"instruction": "say something"}] * count}
@@ -66,9 +68,9 @@ def engine(model_dir: Path) -> Iterator[str]:
 async def served(
     committed: Sessions, database_url: str, engine: str, model_dir: Path, tmp_path: Path
 ) -> AsyncIterator[Served]:
-    for seed, name in enumerate("ab"):
-        make_adapter(model_dir, tmp_path / "adapters" / name, seed)
-    make_adapter(model_dir, tmp_path / "adapters" / "nan", 3, fill=float("nan"))
+    adapters = tmp_path / "adapters"
+    names = {name: make_named(model_dir, adapters, seed) for seed, name in enumerate("ab")}
+    names |= {"nan": make_named(model_dir, adapters, 3, fill=float("nan")), "none": "0" * 32}
     async with committed.begin() as session:
         project = await projects.create(session, "demo")
         _, secret = await keys.create(session, "test", ["admin"])
@@ -85,7 +87,7 @@ async def served(
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)
     async with serve(env), client:
         await answering(client)
-        yield Served(client, committed, project.id)
+        yield Served(client, committed, project.id, names)
 
 
 async def test_tasks_keep_the_release_they_began_with_through_a_swap_and_none_fails(served: Served) -> None:
@@ -100,7 +102,7 @@ async def test_tasks_keep_the_release_they_began_with_through_a_swap_and_none_fa
     for task in tasks:
         record = (await served.client.get(task["links"]["trajectory"])).json()
         assert record["policy"]["model"] == task["release"]["model"]
-    assert [task["release"]["model"] for task in tasks[-2:]] == ["b", "b"]
+    assert [task["release"]["model"] for task in tasks[-2:]] == [served.names["b"]] * 2
     assert tasks[0]["release"]["model"] == "base"
 
 

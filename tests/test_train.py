@@ -4,12 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from app.db.models import ReleaseState
 from app.db.session import Sessions
+from app.records import Probe
 from app.settings import Settings
+from tests.sleepy_server import sleepy_server
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
 from trainer.learning.lora import check_adapter
@@ -42,6 +45,7 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
     [row] = await shop.adapters()
     assert (row.hash, row.base, row.rank, row.run_id) == (result.adapter, shop.settings.model, 4, job.id)
     assert check_adapter(shop.settings.data_dir / "adapters" / row.hash)
+    assert msgspec.convert(row.probe, Probe).points
     [release] = await shop.of_run(job)
     assert (release.model, release.state, result.decision) == (row.hash, ReleaseState.CANDIDATE, "waiting")
     assert release.evidence is not None
@@ -53,7 +57,9 @@ async def test_a_supervised_run_learns_from_a_file(shop: Shop, tmp_path: Path) -
     job, hearer = await shop.job(**SFT, data=chats(tmp_path / "chats.jsonl")), Hearer()
     result = await carry_out(job, hearer)
     assert (sorted(hearer.metrics), result.kept["conversations"]) == ([1, 2, 3], 6)
-    assert [row.hash for row in await shop.adapters()] == [result.adapter]
+    [row] = await shop.adapters()
+    assert row.hash == result.adapter
+    assert msgspec.convert(row.probe, Probe).points
     [release] = await shop.of_run(job)
     assert (release.id, release.model) == (result.release_id, result.adapter)
 
@@ -79,8 +85,19 @@ async def test_a_run_that_practises_goes_on_where_it_stopped_and_sits_the_exam(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     """The seed policy in the office; whether it gets better in two tiny steps is not the question."""
-    settings = Settings(data_dir=tmp_path, database_url=database_url, engine_device="cpu")
-    shop = await Shop.open(committed, settings)
+    with sleepy_server() as server:
+        settings = Settings(
+            data_dir=tmp_path,
+            database_url=database_url,
+            engine_device="cpu",
+            engine_urls=server.url,
+            engine_sleep="update",
+        )
+        await _practise_and_sit(await Shop.open(committed, settings), tmp_path)
+        assert server.asked == ["/sleep?level=1&mode=keep", "/wake_up"] * 2, "for each update, not for rollouts"
+
+
+async def _practise_and_sit(shop: Shop, directory: Path) -> None:
     practice = {
         "kind": "rollout",
         "environment": "office",
@@ -97,11 +114,12 @@ async def test_a_run_that_practises_goes_on_where_it_stopped_and_sits_the_exam(
     assert {"reward_1", "reward_2", "write_rate", "rollout_tokens_per_second"} <= hearer.metrics[2].keys()
     [row] = await shop.adapters()
     assert (row.hash, row.base, row.run_id) == (result.adapter, "seed", job.id)
-    assert check_adapter(tmp_path / "adapters" / row.hash)
+    assert len(msgspec.convert(row.probe, Probe).points) == 8
+    assert check_adapter(directory / "adapters" / row.hash)
     [release] = await shop.of_run(job)
     assert release.evidence is not None
-    promoted = release.evidence["verdict"] == "promote"
-    assert release.state is (ReleaseState.ACTIVE if promoted else ReleaseState.REJECTED)
-    assert (await shop.active()).number == (2 if promoted else 1)
+    passed = release.evidence["verdict"] == "promote"
+    assert release.state is (ReleaseState.PASSED if passed else ReleaseState.REJECTED)
+    assert (await shop.active()).number == 1
     assert release.evidence["candidate"]["scenarios"] == release.evidence["incumbent"]["scenarios"] == 30
     assert len(json.loads((job.directory / "gate.json").read_text())["candidate"]) == 90

@@ -2,65 +2,21 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from app.db import releases, runs
+from app.db import releases
 from app.db.models import RunState
 from app.db.session import Sessions
 from app.errors import AdapterError
-from tests.edge import Edge, open_edge
+from tests.edge import open_edge
 from tests.exam_hall import serving
+from tests.shell import Shell
 from tests.sockets import served
 from trainer.remote.rest import Server
-
-
-class Ended(NamedTuple):
-    """How a command ended, and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-class Shell:
-    """Runs `sage` against the server."""
-
-    def __init__(self, edge: Edge, url: str) -> None:
-        self.edge, self.url = edge, url
-
-    async def sage(self, command: str, *options: str) -> Ended:
-        key = self.edge.client.headers["Authorization"].removeprefix("Bearer ")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app.cli", command, "--url", self.url, *options),
-            env={**os.environ, "KEY": key},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-        return Ended(process.returncode or 0, out.decode(), err.decode())
-
-    async def run_id(self) -> UUID:
-        """Of the newest run, once there is one."""
-        async with asyncio.timeout(30):
-            while not (found := (await self.edge.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        return UUID(found[0]["id"])
-
-    async def work(self, *metrics: dict[str, Any], state: RunState = RunState.DONE, **how: Any) -> None:
-        """Carry the next run out."""
-        run_id, sessions = await self.run_id(), self.edge.sessions
-        async with sessions.begin() as session:
-            await runs.claim(session, "worker", 30, run_id)
-        for index, each in enumerate(metrics, start=1):
-            async with sessions.begin() as session:
-                await runs.append_step(session, run_id, "worker", index, each, total=len(metrics))
-        async with sessions.begin() as session:
-            await runs.finish(session, run_id, "worker", state, **how)
 
 
 @pytest.fixture
@@ -74,10 +30,10 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: Shell) -> Non
     training = asyncio.create_task(shell.sage("train", *options))
     await shell.run_id()
     first = {"outcome": 0.5, "warnings": ["functions are hardly written any more"]}
-    await shell.work(first, {"no_signal": True}, result={"decision": "promoted", "figures": {"sgc": 0.9}})
+    await shell.work(first, {"no_signal": True}, result={"decision": "passed", "figures": {"sgc": 0.9}})
     ended = await training
     assert ended.code == 0, ended.err
-    assert ended.out == "figures sgc  0.9\ndecision     promoted\n"
+    assert ended.out == "figures sgc  0.9\ndecision     passed\n"
     assert "2/2" in ended.err
     assert "outcome=0.5" in ended.err
     assert "WARNING, step 1: functions are hardly written any more" in ended.err

@@ -101,8 +101,8 @@ def spoil(shop: Shop, tiny: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("missing", "no adapter at "),
-        ("cut off", "cannot be read"),
+        ("missing", "AdapterError: there is no adapter in "),
+        ("cut off", "InvalidError: the adapter at "),
         ("not finite", "has weights that are not finite"),
         ("of other shapes", "is for another base model"),
     ],
@@ -114,7 +114,6 @@ async def test_an_adapter_that_cannot_be_gone_on_from_is_refused(
     await shop.activate(ADAPTER)
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**asked))
-    assert failure.startswith("InvalidError: ")
     assert said in failure
     assert ADAPTER in failure
 

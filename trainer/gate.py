@@ -1,14 +1,13 @@
-"""The gate between training and serving: a run's adapter becomes a candidate release, sits an exam, serves or not.
+"""The gate between training and serving: a run's adapter becomes a candidate release, sits an exam, passes or not.
 
-The active release changes in the last transaction alone, and only if it is still the one that the candidate was
-compared with.
+What passes is brought to serve by the API servers, once the model servers have proven that they have its weights,
+and only if those that it was compared with still serve.
 """
 
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,11 +19,10 @@ from app.db import evaluations, models, releases
 from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
 from app.db.session import Sessions
-from app.errors import EngineRefusalError
 from app.records import Json
 from app.run_settings import RunSettings
 from trainer.exams.decide import Decision, Rules, decide
-from trainer.exams.examiner import AdapterEngine, Examiner, Sat, examine_candidate
+from trainer.exams.examiner import Examiner, Sat, examine_candidate
 from trainer.running.job import Progress
 
 
@@ -47,10 +45,10 @@ class Held(msgspec.Struct, frozen=True):
 
     @property
     def decision(self) -> str:
-        """promoted, rejected or waiting."""
+        """passed, rejected or waiting."""
         if self.state is ReleaseState.CANDIDATE:
             return "waiting"
-        return "rejected" if self.state is ReleaseState.REJECTED else "promoted"
+        return "rejected" if self.state is ReleaseState.REJECTED else "passed"
 
     @property
     def reason(self) -> str:
@@ -63,16 +61,15 @@ async def hold(
     examiner: Examiner | None,
     *,
     progress: Progress,
-    servers: AdapterEngine | None = None,
     rules: Rules | None = None,
     directory: Path | None = None,
 ) -> Held:
-    """Propose the candidate, examine it, and activate or reject its release.
+    """Propose the candidate, examine it, and approve or reject its release.
 
     Without an environment, or with too few scenarios to tell, it stays a candidate whose evidence says what to do.
-    `servers` get the adapter before it is activated; all results are written to `directory`/gate.json. A gate that
-    has decided for this run decides nothing again. Raises EngineError where an engine is down: the candidate stays
-    one, and the run can be retried. Raises what `progress` does where the run is cancelled or lost.
+    All results are written to `directory`/gate.json. A gate that has decided for this run decides nothing again.
+    Raises EngineError where an engine is down: the candidate stays one, and the run can be retried. Raises what
+    `progress` does where the run is cancelled or lost.
     """
     rules = rules or Rules()
     async with sessions.begin() as session:
@@ -98,18 +95,7 @@ async def hold(
         return await gate.reject(evidence)
     if not candidate.settings.promote:
         return await gate.wait(evidence | {"next": f"the run was asked not to promote it: {gate.by_hand}"})
-    if servers is not None:
-        await _load_ahead(servers, examiner.adapters / release.model)
-    return await gate.activate(evidence)
-
-
-async def _load_ahead(servers: AdapterEngine, adapter: Path) -> None:
-    """A server that is full says so: the app makes room, and loads it, when the release becomes active."""
-    try:
-        await servers.load_adapter(adapter.name, adapter)
-    except EngineRefusalError as refusal:
-        if refusal.code != HTTPStatus.CONFLICT:
-            raise
+    return await gate.approve(evidence)
 
 
 @dataclass(frozen=True)
@@ -150,15 +136,14 @@ class _Gate:
         async with self._begin() as session:
             return _held(await releases.reject(session, self.release.id, evidence))
 
-    async def activate(self, evidence: dict[str, Json]) -> Held:
-        """Unless another release was activated meanwhile: with that one it was not compared."""
+    async def approve(self, evidence: dict[str, Json]) -> Held:
+        """Unless other weights were activated meanwhile: with those it was not compared."""
+        percent = self.candidate.settings.canary_percent
         async with self._begin() as session:
-            await releases.note(
-                session, self.release.id, evidence
-            )  # no release of the project changes from here on
+            await releases.locked(session, self.release.id)  # no release of the project changes from here on
             active = await releases.active(session, self.candidate.project_id)
-            if active.id == self.incumbent.id:
-                return _held(await releases.activate(session, self.release.id))
+            if active.model == self.incumbent.model:
+                return _held(await releases.approve(session, self.release.id, evidence, percent))
             late = (
                 f"it was compared with release {self.incumbent.number}, but release {active.number} was activated "
                 f"during the exam: train again, or {self.by_hand}"

@@ -8,6 +8,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import choose_profile
 from app.engine.client import HttpEngine
+from app.engine.patient import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import Retrieval
 from app.sandbox.host import ForkedSandbox
@@ -48,7 +49,8 @@ async def open_ground(
         sandbox = await stack.enter_async_context(ForkedSandbox())
         new_library = await stack.enter_async_context(_libraries(retrieval, settings.skills_offered))
         engine = await stack.enter_async_context(_engine(settings))
-        agent = Agent(engine, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
+        asked = PatientEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
+        agent = Agent(asked, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
         yield Ground(agent, engine, opened, new_library)
 
 
@@ -56,7 +58,12 @@ async def open_ground(
 async def _engine(settings: Settings) -> AsyncIterator[RolloutEngine]:
     urls = urls_in(settings.rollout_engine_urls)
     if urls:
-        async with HttpEngine(urls) as servers:
+        async with HttpEngine(
+            urls,
+            at_once=settings.engine_at_once,
+            timeout=settings.engine_timeout_seconds,
+            base_apart=settings.engine_base_apart,
+        ) as servers:
             yield servers
         return
     async with local_engine(settings.model_dir, pick_device(settings.engine_device)) as own:

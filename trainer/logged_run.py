@@ -14,6 +14,7 @@ from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
 from trainer.logged.snapshot import read_once
 from trainer.logged.steps import in_steps
+from trainer.opening import opening_of
 from trainer.running.job import Job, Progress
 
 
@@ -31,7 +32,8 @@ async def run_logged(
         metrics = _step(learner, dealt[index - 1]) | {"kept_fraction": logged.kept.fraction}
         checkpoints.save(learner, index)
         await progress.step(index, len(dealt), told(index, metrics))
-    return Learned(publish(learner.model, job.deployment.adapters_dir), msgspec.to_builtins(logged.kept))
+    published = publish(learner.model, job.deployment.adapters_dir, opening_of(job.deployment))
+    return Learned(published, msgspec.to_builtins(logged.kept))
 
 
 def _step(learner: Learner, rewarded: list[Rewarded]) -> dict[str, Json]:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -53,6 +54,7 @@ class Practiser:
     directory: Path
     new_library: Callable[[], MemoryLibrary]
     at_once: int = 128  # chains, as in Collector
+    updating: Callable[[], AbstractContextManager[None]] = nullcontext  # held around each update
     _serving: Published | None = field(default=None, init=False)
 
     async def practise(self, report: Report) -> Published:
@@ -72,7 +74,8 @@ class Practiser:
         collected = await self._collect(index, policy)
         rolled = time.perf_counter()
         advised = advise(collected.rewarded, normalise=self.settings.normalise)
-        figures = self.learner.update(advised)
+        with self.updating():
+            figures = self.learner.update(advised)
         generated = sum(result.tokens for result in collected.results)
         return {
             **of_experience(advised),

@@ -22,6 +22,7 @@ from trainer.learning.model import load_model
 from trainer.learning.sft import SftSettings, Step, sft_steps
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import read_best
+from trainer.opening import opening_of
 from trainer.running.job import Job, Progress
 
 _WARMUP = 50  # steps at most, and no more than a tenth of all
@@ -39,6 +40,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     start: Path | None  # the adapter to go on from
     directory: Path  # of the run: a checkpoint to resume from
     adapters: Path  # the finished one is published there
+    opening: tuple[int, ...] = ()  # the prompt of its probe
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -63,6 +65,7 @@ async def run_sft(
         start=start,
         directory=job.directory,
         adapters=job.deployment.adapters_dir,
+        opening=opening_of(job.deployment),
     )
     before = time.perf_counter()
 
@@ -124,7 +127,7 @@ async def learn(lesson: Lesson, device: torch.device, report: Report) -> Publish
     lesson.directory.mkdir(parents=True, exist_ok=True)
     for step in sft_steps(model, lesson.samples, rules_of(settings), lesson.directory / _CHECKPOINT):
         await report(step)
-    return publish(policy, lesson.adapters)
+    return publish(policy, lesson.adapters, lesson.opening)
 
 
 def rules_of(settings: RunSettings) -> SftSettings:

@@ -7,21 +7,21 @@ sft:     sft_run    the best of what was served, or imported chats ────�
 """
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
+from app.adapter_store import AdapterStore
 from app.db import adapters, models, releases
 from app.db.session import Sessions, open_database
-from app.engine.client import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.run_settings import RunKind
-from app.settings import Settings, urls_in
 from trainer import gate
+from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.exams.examiner import BASE, Examiner
 from trainer.ground import open_ground
 from trainer.learning.keep import keep
@@ -32,6 +32,7 @@ from trainer.learning.step_metrics import told
 from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
 from trainer.logged_run import run_logged
+from trainer.opening import opening_of
 from trainer.practise import Done, Practiser
 from trainer.running.job import Job, Progress, Result
 from trainer.sft_run import run_sft
@@ -46,6 +47,7 @@ async def carry_out(job: Job, progress: Progress) -> Result:
     """Learn, then let the gate decide. Raises AppError with what is wrong and what to do; nothing that serves has
     changed then.
     """
+    wake(sleepers(job.deployment))  # an attempt before this one may have left them asleep
     async with open_database(job.deployment.database_url, connections=2) as database:
         learned = await _learn(job, progress, database.sessions)
         held = await _hold_gate(job, progress, database.sessions, learned.adapter)
@@ -64,13 +66,14 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await _start(job, sessions)
-    if job.settings.kind is RunKind.SFT:
-        return await run_sft(job, progress, sessions, base, start, device)
-    with open_learner(_beginning(job, start, device), job.deployment.train_processes) as learner:
-        keep((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
-        if job.settings.kind is RunKind.LOGGED:
-            return await run_logged(job, progress, sessions, base, learner)
-        return Learned(await _practise(job, progress, learner))
+    with asleep_for(job.deployment) if job.settings.kind is not RunKind.ROLLOUT else nullcontext():
+        if job.settings.kind is RunKind.SFT:
+            return await run_sft(job, progress, sessions, base, start, device)
+        with open_learner(_beginning(job, start, device), job.deployment.train_processes) as learner:
+            keep((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
+            if job.settings.kind is RunKind.LOGGED:
+                return await run_logged(job, progress, sessions, base, learner)
+            return Learned(await _practise(job, progress, learner))
 
 
 async def _practise(job: Job, progress: Progress, learner: Learner) -> Published:
@@ -90,9 +93,10 @@ async def _practise(job: Job, progress: Progress, learner: Learner) -> Published
             settings,
             job.directory,
             ground.new_library,
+            updating=partial(asleep_for, job.deployment),
         )
         await practiser.practise(report)
-    return publish(learner.model, job.deployment.adapters_dir)
+    return publish(learner.model, job.deployment.adapters_dir, opening_of(job.deployment))
 
 
 def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:
@@ -106,7 +110,7 @@ async def _start(job: Job, sessions: Sessions) -> Path | None:
     """
     noted = job.directory / _START
     if noted.exists():
-        return _path(job, noted.read_text())
+        return await _path(job, noted.read_text())
     if job.settings.start == "base":
         return None
     async with sessions() as session:
@@ -117,40 +121,46 @@ async def _start(job: Job, sessions: Sessions) -> Path | None:
             f"the active release wears an adapter for the base model {made.base}, but {job.deployment.model} is "
             f'served: set start="base" to begin anew, or SAGE_MODEL={made.base}'
         )
-    return _path(job, model)
+    return await _path(job, model)
 
 
-def _path(job: Job, model: str) -> Path | None:
-    return None if model == BASE else job.deployment.adapters_dir / model
+async def _path(job: Job, model: str) -> Path | None:
+    return None if model == BASE else await _store(job).path(model)
+
+
+def _store(job: Job) -> AdapterStore:
+    return AdapterStore(job.deployment.adapters_dir, job.deployment.adapter_store)
 
 
 async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: Published) -> gate.Held:
+    await _store(job).put(adapter.hash)  # before anything in the database speaks of it
     async with sessions.begin() as session:
-        await adapters.put(session, adapter.hash, base=job.deployment.model, rank=adapter.rank, run_id=job.id)
+        await adapters.put(
+            session,
+            adapter.hash,
+            base=job.deployment.model,
+            rank=adapter.rank,
+            run_id=job.id,
+            probe=adapter.probe,
+        )
     candidate = gate.Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
-    async with _servers(job.deployment) as servers:
-        if not job.settings.environment or not job.settings.gate_scenarios:
-            return await gate.hold(sessions, candidate, None, progress=progress, servers=servers)
-        async with open_ground(job.settings.environment, job.settings.retrieval, job.deployment) as ground:
-            examiner = Examiner(
-                ground.agent,
-                ground.engine,
-                ground.environment,
-                adapters=job.deployment.adapters_dir,
-                new_library=ground.new_library,
-                temperature=job.deployment.temperature,
-            )
-            return await gate.hold(
-                sessions, candidate, examiner, progress=progress, servers=servers, directory=job.directory
-            )
+    if not job.settings.environment or not job.settings.gate_scenarios:
+        return await gate.hold(sessions, candidate, None, progress=progress)
+    await _fetch_active(job, sessions)
+    async with open_ground(job.settings.environment, job.settings.retrieval, job.deployment) as ground:
+        examiner = Examiner(
+            ground.agent,
+            ground.engine,
+            ground.environment,
+            adapters=job.deployment.adapters_dir,
+            new_library=ground.new_library,
+            temperature=job.deployment.temperature,
+        )
+        return await gate.hold(sessions, candidate, examiner, progress=progress, directory=job.directory)
 
 
-@asynccontextmanager
-async def _servers(deployment: Settings) -> AsyncIterator[HttpEngine | None]:
-    """The model servers that this process knows of. None: they load the adapter when the release is activated."""
-    urls = urls_in(deployment.engine_urls)
-    if not urls:
-        yield None
-        return
-    async with HttpEngine(urls) as servers:
-        yield servers
+async def _fetch_active(job: Job, sessions: Sessions) -> None:
+    """It sits the exam, too, and may have been trained on another host."""
+    async with sessions() as session:
+        model = (await releases.active(session, job.project_id)).model
+    await _path(job, model)

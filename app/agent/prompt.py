@@ -1,14 +1,18 @@
 """How a task is put before the policy, and what it is shown afterwards. A model's card names its profile. Pure."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+from uuid import UUID
+
+import msgspec
 
 from app.agent.compact import Compact
 from app.agent.full import Full
-from app.engine.tokenizer import Message
+from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import SettingError
 from app.records import Json, Offer, Task
-from app.sandbox.protocol import Observation
+from app.sandbox.protocol import Observation, RunStop
 
 
 class Profile(Protocol):
@@ -35,3 +39,35 @@ def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
             f"There is no prompt profile {name!r}. Set SAGE_PROMPT_PROFILE to one of {', '.join(PROFILES)}."
         )
     return PROFILES[name]
+
+
+def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:
+    """Of what the policy reads around any task: the profile's words and the model's chat template.
+
+    The profile is put to a fixed task, since its words are code. The template's text is taken as it stands, since
+    what it renders may name the day.
+    """
+    words = [profile.opening(_TASK, offers, {"mail": "mails"}) for offers in ([], [_OFFER])]
+    shown = [profile.observation(each) for each in _OBSERVATIONS]
+    read = (profile.name, words, shown, tokenizer.source, sorted(tokenizer.special.items()))
+    return hashlib.sha256(msgspec.json.encode(read)).hexdigest()
+
+
+_TASK = Task(UUID(int=0), "archive the mails")
+_OFFER = Offer(
+    skill_id=UUID(int=1),
+    name="archive",
+    version=1,
+    signature="archive(who: str) -> int",
+    source="def archive(who: str) -> int:\n    return 0\n",
+    instruction="archive a mail",
+)
+_LONG = "a line\n" * 10_000
+_TRACEBACK = 'Traceback (most recent call last):\n  File "<turn 1>", line 1\n    f()\nKeyError: 3\n'
+_OBSERVATIONS = (  # each way in which a turn can end
+    Observation(stdout=""),
+    Observation(stdout=_LONG),
+    Observation(stdout="3\n", error=_TRACEBACK, stop=RunStop.ERROR),
+    Observation(stdout="", error=_TRACEBACK + _LONG, stop=RunStop.ERROR),
+    *(Observation(stdout="", stop=stop, alive=alive) for stop in RunStop for alive in (True, False)),
+)

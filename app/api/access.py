@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import keys, models, projects, tasks
+from app.db import keys, models, projects, releases, tasks
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -20,8 +20,14 @@ class Access(msgspec.Struct, frozen=True):
     """A key that was presented and found good."""
 
     key_id: UUID
+    name: str
     scopes: frozenset[str]
     project_id: UUID | None  # None: all projects
+
+    @property
+    def actor(self) -> str:
+        """What the log of who changed what serves calls it."""
+        return f"key {self.name}"
 
     def allows(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -51,7 +57,7 @@ async def _read_access(connection: Connection) -> Access:
         key = await keys.by_secret(session, secret.strip())
     if key is None:
         raise UnauthorizedError("this key is unknown or was revoked")
-    return Access(key.id, frozenset(key.scopes), key.project_id)
+    return Access(key.id, key.name, frozenset(key.scopes), key.project_id)
 
 
 async def provide_access(request: Request[Any, Any, Any]) -> Access:
@@ -88,6 +94,14 @@ async def project_names(session: AsyncSession) -> dict[UUID, str]:
 async def find_task(session: AsyncSession, access: Access, task_id: UUID) -> models.Task:
     """Raises NotFoundError also for a task of a project that the key may not see."""
     return await tasks.get(session, task_id, access.project_id)
+
+
+async def find_release(session: AsyncSession, access: Access, release_id: UUID) -> models.Release:
+    """Raises NotFoundError also for a release of a project that the key may not see."""
+    release = await releases.get(session, release_id)
+    if not access.sees(release.project_id):
+        raise NotFoundError(f"no release has the id {release_id}")
+    return release
 
 
 async def _visible_project(session: AsyncSession, access: Access, name: str) -> models.Project:

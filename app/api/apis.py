@@ -18,6 +18,7 @@ from app.apis.openapi import fetch_document, parse_document, read_document
 from app.db import apis
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
+from app.release import unit
 
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
 Document = Annotated[
@@ -53,11 +54,15 @@ class ApiController(Controller):
     async def put(
         self, data: JSONBody[NewApi], session: Db, access: Asking, client: NamedDependency[httpx.AsyncClient]
     ) -> ApiView:
-        """The document is fetched, read and stored; a document of the same name is replaced."""
+        """The document is fetched, read and stored; a document of the same name is replaced.
+
+        Where tasks have begun with what serves now, a release with the new tools becomes active: rolling back to
+        the former brings its documents back."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
         document = await _read(data, client)
         app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
+        serving = await unit.hold(session, project.id)
         row = await apis.put(
             session,
             project.id,
@@ -68,6 +73,7 @@ class ApiController(Controller):
             digest=app.digest,
             secret=data.bearer_token,
         )
+        await unit.tools_changed(session, serving, [data.name], access.actor)
         await session.commit()
         return ApiView.whole(row, project.name, app)
 
@@ -92,9 +98,11 @@ class ApiController(Controller):
         responses=problems(400, 401, 403, 404),
     )
     async def remove(self, name: FromPath[str], session: Db, access: Asking, project: ProjectName = None) -> None:
-        """Tasks that begin from now on cannot call it."""
+        """Tasks that begin from now on cannot call it, whatever their release: its token is gone."""
         owner = await find_project(session, access, project)
+        serving = await unit.hold(session, owner.id)
         await apis.delete(session, owner.id, name)
+        await unit.tools_changed(session, serving, [name], access.actor)
         await session.commit()
 
 

@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import authorize, provide_access
 from app.api.apis import ApiController
+from app.api.audit import AuditController
+from app.api.canaries import CanaryController
 from app.api.docs import docs_routes, openapi_config
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
@@ -19,11 +21,13 @@ from app.api.metrics import REQUESTS, metrics
 from app.api.parts import Parts
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
+from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
 from app.api.request_log import log_requests
 from app.api.run_stream import RunStreamController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
+from app.api.shadows import ShadowController
 from app.api.skills import SkillController
 from app.api.stream import StreamController
 from app.api.tasks import TaskController
@@ -39,6 +43,10 @@ _CONTROLLERS = [
     ProjectController,
     KeyController,
     ReleaseController,
+    ReleaseDiffController,
+    CanaryController,
+    ShadowController,
+    AuditController,
     RunController,
     RunStreamController,
     ScheduleController,

@@ -30,15 +30,15 @@ class EventFeed:
         self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._listening: asyncio.Task[None] | None = None
         self._at_work: Callable[[], None] = lambda: None
-        self._at_release: Callable[[], None] = lambda: None
+        self._at_release: list[Callable[[], None]] = []
 
     def call_at_work(self, wake: Callable[[], None]) -> None:
         """From now on `wake` is called whenever there may be a task to claim."""
         self._at_work = wake
 
     def call_at_release(self, wake: Callable[[], None]) -> None:
-        """From now on `wake` is called whenever another release may be active."""
-        self._at_release = wake
+        """From now on `wake`, too, is called whenever a release may have changed."""
+        self._at_release.append(wake)
 
     async def __aenter__(self) -> Self:
         self._listening = asyncio.create_task(self._listen_for_ever(), name="event feed")
@@ -89,7 +89,7 @@ class EventFeed:
                 if notice.channel == tasks.CHANNEL:
                     self._at_work()
                 elif notice.channel == releases.CHANNEL:
-                    self._at_release()
+                    self._call_at_release()
                 else:
                     self._wake(notice.payload)
 
@@ -98,9 +98,13 @@ class EventFeed:
             for news in self._streams.get(UUID(payload), ()):
                 news.set()
 
+    def _call_at_release(self) -> None:
+        for wake in self._at_release:
+            wake()
+
     def _wake_all(self) -> None:
         self._at_work()
-        self._at_release()
+        self._call_at_release()
         for streams in self._streams.values():
             for news in streams:
                 news.set()

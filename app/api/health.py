@@ -11,7 +11,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from app.errors import AppError
 
 Probe = Callable[[], Awaitable[object]]
-"""Returns if the part can work; raises AppError with the reason if not."""
+"""Returns if the part can work, with a remark where some of it cannot; raises AppError with the reason if not."""
 
 _PATIENCE = 5.0  # seconds a part may take to answer
 
@@ -21,10 +21,11 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Each part is `ready`, or says why not."""
+    """Each part is `ready`, or says why not. A remark says what a part that is ready goes without."""
 
     ready: bool
     parts: dict[str, str]
+    remarks: dict[str, str] = {}
 
 
 @get("/healthz", tags=["Health"], summary="Is the process up?")
@@ -41,17 +42,19 @@ async def healthz() -> Health:
 async def readyz(probes: NamedDependency[Mapping[str, Probe]]) -> Response[Readiness]:
     """Asks the database, the engine and the sandbox, and says which of them is not ready and why."""
     answers = await asyncio.gather(*(_ask(probe) for probe in probes.values()))
-    parts = dict(zip(probes, answers, strict=True))
-    ready = all(part == "ready" for part in answers)
-    return Response(Readiness(ready, parts), status_code=200 if ready else 503)
+    parts = {name: part for name, (part, _) in zip(probes, answers, strict=True)}
+    remarks = {name: remark for name, (_, remark) in zip(probes, answers, strict=True) if remark}
+    ready = all(part == "ready" for part in parts.values())
+    return Response(Readiness(ready, parts, remarks), status_code=200 if ready else 503)
 
 
-async def _ask(probe: Probe) -> str:
+async def _ask(probe: Probe) -> tuple[str, str]:
+    """How the part is, and the remark."""
     try:
         async with asyncio.timeout(_PATIENCE):
-            await probe()
+            told = await probe()
     except TimeoutError:
-        return f"no answer within {_PATIENCE:g} s"
+        return f"no answer within {_PATIENCE:g} s", ""
     except AppError as error:
-        return str(error)
-    return "ready"
+        return str(error), ""
+    return "ready", told if isinstance(told, str) else ""

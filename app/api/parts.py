@@ -10,7 +10,9 @@ import msgspec
 from app.api.feed import EventFeed
 from app.api.health import Probe
 from app.db.session import Sessions
+from app.hot_swap.files import AdapterDirectory
 from app.records import Offer
+from app.release.promote import Promoter, Swapper
 
 
 @runtime_checkable
@@ -30,15 +32,6 @@ class Search(Protocol):
 
 
 @runtime_checkable
-class Loader(Protocol):
-    """The model servers, as the edge sees them."""
-
-    async def load(self, model: str) -> None:
-        """All of them can answer as `model` when this returns. Raises AdapterError or EngineError if not."""
-        ...
-
-
-@runtime_checkable
 class Bell(Protocol):
     """The broker, as the edge sees it."""
 
@@ -54,7 +47,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     feed: EventFeed
     work: Work
     library: Search
-    loader: Loader
+    swap: Swapper  # the model servers
+    promoter: Promoter
+    adapters: AdapterDirectory
     bell: Bell
     client: httpx.AsyncClient  # fetches OpenAPI documents
     probes: Mapping[str, Probe]

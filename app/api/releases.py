@@ -1,4 +1,4 @@
-"""Which weights serve a project. Training makes releases and the gate promotes them; here people may, too."""
+"""What serves a project. Training makes releases and the gate promotes them; here people may, too."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -7,31 +7,50 @@ from uuid import UUID
 import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Asking, Db, find_project
 from app.api.fields import ProjectName
-from app.api.parts import Loader
 from app.api.problem import problems
+from app.db import adapters as known
 from app.db import models, releases
-from app.errors import NotFoundError
+from app.errors import AdapterError, InvalidError, NotFoundError
+from app.hot_swap.files import AdapterDirectory
 from app.records import Json
+from app.release.promote import Promoter
+from app.release.unit import Skills
 
 Insist = Annotated[
     bool, QueryParameter(name="rejected_too", description="true activates also a release that the gate rejected")
 ]
+SkillsToo = Annotated[
+    Skills,
+    QueryParameter(description="`restore` gives a release that served before its skills back, `keep` does not"),
+]
 _READ = problems(400, 401, 403, 404)
 
 
+class NewRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`adapter` is the name of its directory: the hash of what is in it."""
+
+    adapter: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    project: str | None = None
+
+
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """`evidence` is what the gate found; `activated_at` is when it last began to serve."""
+    """A release is a unit: weights, skills, tools and prompt, each by its hash. `evidence` is what the gate found;
+    `activated_at` is when it last began to serve."""
 
     id: UUID
     number: int
     state: models.ReleaseState
     model: str
     training_run_id: UUID | None
+    skills: str | None
+    tools: str | None
+    prompt: str | None
+    canary_percent: float | None
     evidence: dict[str, Json] | None
     created_at: datetime
     activated_at: datetime | None
@@ -57,6 +76,27 @@ class ReleaseController(Controller):
         """Its weights, the training run that made them, and what the gate found."""
         return ReleaseView.of(await _find(session, access, release_id))
 
+    @post(summary="Propose an adapter", opt={"scope": "admin"}, responses=problems(400, 401, 403, 404))
+    async def propose(
+        self,
+        data: JSONBody[NewRelease],
+        session: Db,
+        access: Asking,
+        adapters: NamedDependency[AdapterDirectory],
+    ) -> ReleaseView:
+        """A candidate with weights that lie in the adapter directory under the hash of their content, and fit the
+        base model. It serves when it is activated, or as a canary."""
+        project = await find_project(session, access, data.project)
+        await session.commit()  # no transaction is held while files are read
+        rank = await _read(adapters, data.adapter)
+        await adapters.share(data.adapter)
+        row = await known.put(session, data.adapter, base=adapters.base, rank=rank)
+        if row.base != adapters.base:
+            raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
+        release = await releases.propose(session, project.id, data.adapter)
+        await session.commit()
+        return ReleaseView.of(release)
+
     @post(
         "/{release_id:uuid}/activate",
         status_code=200,
@@ -69,17 +109,25 @@ class ReleaseController(Controller):
         release_id: FromPath[UUID],
         session: Db,
         access: Asking,
-        loader: NamedDependency[Loader],
+        promoter: NamedDependency[Promoter],
         rejected_too: Insist = False,
+        skills: SkillsToo = "restore",
     ) -> ReleaseView:
-        """Every model server has its weights before new tasks are pinned to it; where one of them refuses, nothing
-        changes. Tasks under way keep the release they began with. Activating an older release rolls back."""
-        release = await _find(session, access, release_id)
+        """Every model server has its weights, and has proven it, before new tasks are pinned to it; where one of
+        them refuses, nothing changes. Tasks under way keep the release they began with. Activating an older
+        release rolls back: weights, skills and tools."""
+        await _find(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
-        await loader.load(release.model)
-        row = await releases.activate(session, release.id, rejected_too=rejected_too)
-        await session.commit()
+        row = await promoter.activate(release_id, access.actor, rejected_too=rejected_too, skills=skills)
         return ReleaseView.of(row)
+
+
+async def _read(adapters: AdapterDirectory, name: str) -> int:
+    """Its rank. Raises InvalidError for what must not be served."""
+    try:
+        return (await adapters.sound(name)).rank
+    except AdapterError as error:
+        raise InvalidError(str(error)) from error
 
 
 async def _find(session: AsyncSession, access: Access, release_id: UUID) -> models.Release:

@@ -2,25 +2,39 @@
 
 from uuid import UUID
 
-from sqlalchemy import select
+import msgspec
+from sqlalchemy import and_, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.models import ReleaseState, TaskState
 from app.errors import NotFoundError
+from app.records import Probe
 
 
 async def put(
-    session: AsyncSession, digest: str, *, base: str, rank: int, run_id: UUID | None = None
+    session: AsyncSession,
+    digest: str,
+    *,
+    base: str,
+    rank: int,
+    run_id: UUID | None = None,
+    probe: Probe | None = None,
 ) -> models.Adapter:
     """Once its files lie there. The same content twice is the same adapter: the first row stays."""
     await session.execute(
         insert(models.Adapter)
-        .values(hash=digest, base=base, rank=rank, run_id=run_id)
+        .values(hash=digest, base=base, rank=rank, run_id=run_id, probe=msgspec.to_builtins(probe))
         .on_conflict_do_nothing(index_elements=["hash"])
     )
     return await get(session, digest)
+
+
+async def probe(session: AsyncSession, digest: str) -> Probe | None:
+    """What its trainer says of fixed tokens. None for an adapter that came from elsewhere."""
+    row = await session.get(models.Adapter, digest)
+    return None if row is None or row.probe is None else msgspec.convert(row.probe, Probe)
 
 
 async def get(session: AsyncSession, digest: str) -> models.Adapter:
@@ -36,9 +50,23 @@ async def active(session: AsyncSession) -> set[str]:
     return set(await session.scalars(query))
 
 
+async def serving(session: AsyncSession) -> set[str]:
+    """The models that new tasks may be pinned to: of active releases and of canaries."""
+    states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
+    return set(await session.scalars(select(models.Release.model).where(models.Release.state.in_(states))))
+
+
 async def needed(session: AsyncSession) -> set[str]:
-    """The models that unfinished tasks are pinned to, and those of candidates, which may be under examination."""
+    """The models that unfinished tasks and shadows are pinned to, those of canaries and of what passed, and those
+    of candidates that may be under examination.
+    """
     release, unfinished = models.Release, [TaskState.ACCEPTED, TaskState.RUNNING]
     pinned = select(models.Task.release_id).where(models.Task.state.in_(unfinished))
-    wanted = release.id.in_(pinned) | (release.state == ReleaseState.CANDIDATE)
+    shadowed = select(models.Shadow.release_id).where(models.Shadow.finished_at.is_(None))
+    wanted = or_(
+        release.id.in_(pinned),
+        release.id.in_(shadowed),
+        release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]),
+        and_(release.state == ReleaseState.CANDIDATE, release.evidence.is_(None)),
+    )
     return set(await session.scalars(select(release.model).where(wanted)))

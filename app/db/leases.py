@@ -4,12 +4,12 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import canaries, models
 from app.db.clock import from_now
-from app.db.models import TASK_MOVES, TaskState
+from app.db.models import TASK_MOVES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
 from app.errors import ConflictError
 from app.records import Json, Stop
@@ -31,7 +31,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Task | None:
     """The oldest task that waits or whose runner went silent, or None. Two runners never get the same one.
 
-    The first claim pins the active release and sets the clock that the sandbox shows.
+    The first claim pins the release, the canary for its share of the tasks and else the active one, and sets the
+    clock that the sandbox shows.
     """
     task = models.Task
     free = or_(
@@ -46,14 +47,8 @@ async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> mode
         .limit(1)
         .scalar_subquery()
     )
-    active = (
-        select(models.Release.id)
-        .where(
-            models.Release.project_id == task.project_id,
-            models.Release.state == models.ReleaseState.ACTIVE,
-        )
-        .scalar_subquery()
-    )
+    active = _release_in(ReleaseState.ACTIVE)
+    canary = _release_in(ReleaseState.CANARY, canaries.dealt())
     return await session.scalar(
         update(task)
         .where(task.id == oldest)
@@ -63,7 +58,7 @@ async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> mode
             lease_until=from_now(lease_seconds),
             attempt=task.attempt + 1,
             started_at=func.coalesce(task.started_at, func.clock_timestamp()),
-            release_id=func.coalesce(task.release_id, active),
+            release_id=func.coalesce(task.release_id, canary, active),
         )
         .returning(task)
         .execution_options(populate_existing=True)
@@ -141,6 +136,13 @@ async def hand_back(session: AsyncSession, owner: str) -> Sequence[UUID]:
     if given:
         await session.execute(select(func.pg_notify(CHANNEL, "")))
     return given
+
+
+def _release_in(state: ReleaseState, *more: ColumnElement[bool]) -> ScalarSelect[UUID]:
+    """The task's project has one at most."""
+    release = models.Release
+    found = select(release.id).where(release.project_id == models.Task.project_id, release.state == state, *more)
+    return found.scalar_subquery()
 
 
 async def _write(session: AsyncSession, which: ColumnElement[bool], **values: Json) -> Sequence[UUID]:

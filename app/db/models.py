@@ -1,4 +1,7 @@
-"""The whole schema, with the tables of `task_rows` and `training_rows`. A change here comes with a migration."""
+"""The whole schema, with the tables of `task_rows`, `training_rows` and `release_rows`.
+
+A change here comes with a migration.
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,6 +12,17 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.db.release_rows import (
+    RELEASE_MOVES,
+    AuditAction,
+    AuditEntry,
+    Release,
+    ReleaseState,
+    Shadow,
+    SkillSet,
+    ToolDocument,
+    ToolSet,
+)
 from app.db.rows import Base, Row
 from app.db.task_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
@@ -21,6 +35,8 @@ __all__ = [
     "TASK_MOVES",
     "Adapter",
     "Api",
+    "AuditAction",
+    "AuditEntry",
     "Base",
     "Evaluation",
     "Feedback",
@@ -32,14 +48,18 @@ __all__ = [
     "RunState",
     "RunStep",
     "Schedule",
+    "Shadow",
     "Skill",
     "SkillOffer",
+    "SkillSet",
     "SkillState",
     "Task",
     "TaskCall",
     "TaskEvent",
     "TaskState",
     "TaskTurn",
+    "ToolDocument",
+    "ToolSet",
     "TrainingRun",
     "Trajectory",
 ]
@@ -82,46 +102,6 @@ class Api(Row):
     secret: Mapped[str | None]
 
 
-class ReleaseState(StrEnum):
-    CANDIDATE = "candidate"
-    ACTIVE = "active"
-    REJECTED = "rejected"
-    RETIRED = "retired"
-
-
-RELEASE_MOVES = {
-    ReleaseState.CANDIDATE: {ReleaseState.ACTIVE, ReleaseState.REJECTED},
-    ReleaseState.ACTIVE: {ReleaseState.RETIRED},
-    ReleaseState.REJECTED: {ReleaseState.ACTIVE},  # only by hand
-    ReleaseState.RETIRED: {ReleaseState.ACTIVE},  # rolling back
-}
-
-
-class Release(Row):
-    """What serves, as a unit. At most one is active per project; a rollout keeps the one it began with."""
-
-    __tablename__ = "releases"
-    __table_args__ = (
-        UniqueConstraint("project_id", "number"),
-        Index(
-            "uq_releases_one_active",
-            "project_id",
-            unique=True,
-            postgresql_where=text("state = 'active'"),
-        ),
-    )
-
-    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
-    number: Mapped[int]
-    state: Mapped[ReleaseState] = mapped_column(default=ReleaseState.CANDIDATE)
-    model: Mapped[str] = mapped_column(default="base")  # the name the engine knows: "base" or an adapter's hash
-    training_run_id: Mapped[UUID | None] = mapped_column(  # that made it
-        ForeignKey("training_runs.id", ondelete="SET NULL"), index=True
-    )
-    evidence: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # the gate's figures
-    activated_at: Mapped[datetime | None]  # the last time
-
-
 class TaskState(StrEnum):
     ACCEPTED = "accepted"
     RUNNING = "running"
@@ -147,6 +127,7 @@ class Task(Row):
         UniqueConstraint("project_id", "idempotency_key"),
         Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
+        Index("ix_tasks_release", "release_id", "started_at"),
         Index("ix_tasks_scored", "project_id", postgresql_where=text("score IS NOT NULL")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )

@@ -16,7 +16,7 @@ CHANNEL = "sage_releases"  # NOTIFY: releases of a project changed; the id of th
 
 async def active(session: AsyncSession, project_id: UUID) -> models.Release:
     """The one that new tasks are pinned to."""
-    release = await _active(session, project_id)
+    release = await find_active(session, project_id)
     if release is None:
         raise NotFoundError(f"project {project_id} has no active release: activate one")
     return release
@@ -60,10 +60,34 @@ async def propose(
 
 async def note(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
     """What the gate found, whatever comes of it."""
-    release = await _locked(session, release_id)
+    release = await locked(session, release_id)
     release.evidence = evidence
     await session.flush()
     return await _told(session, release)
+
+
+async def approve(
+    session: AsyncSession, release_id: UUID, evidence: dict[str, Json], canary_percent: float | None = None
+) -> models.Release:
+    """The gate is for it. It serves, at once or a share of the new tasks first, when the model servers have proven
+    that they have its weights. Raises NotFoundError, and ConflictError for one that is no candidate any more.
+    """
+    release = await locked(session, release_id)
+    release.evidence, release.canary_percent = evidence, canary_percent or None
+    return await move(session, release, ReleaseState.PASSED)
+
+
+async def put_back(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
+    """A candidate again: what it was compared with serves no more, so a person decides. Raises as `approve`."""
+    release = await locked(session, release_id)
+    release.evidence = evidence
+    return await move(session, release, ReleaseState.CANDIDATE)
+
+
+async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[models.Release]:
+    """Of all projects, the oldest first."""
+    query = select(models.Release).where(models.Release.state == state)
+    return (await session.scalars(query.order_by(models.Release.created_at))).all()
 
 
 async def activate(session: AsyncSession, release_id: UUID, *, rejected_too: bool = False) -> models.Release:
@@ -71,29 +95,36 @@ async def activate(session: AsyncSession, release_id: UUID, *, rejected_too: boo
 
     Raises NotFoundError, and ConflictError for one that the gate rejected: a person may insist, `rejected_too`.
     """
-    release = await _locked(session, release_id)
+    release = await locked(session, release_id)
     if release.state == ReleaseState.ACTIVE:
         return release
+    check_may_serve(release, rejected_too=rejected_too)
+    former = await find_active(session, release.project_id)
+    if former is not None:
+        await move(session, former, ReleaseState.RETIRED)
+    release.activated_at, release.canary_percent = func.clock_timestamp(), None
+    return await move(session, release, ReleaseState.ACTIVE)
+
+
+def check_may_serve(release: models.Release, *, rejected_too: bool) -> None:
+    """Raises ConflictError for one that was rejected, unless someone insists."""
     if release.state == ReleaseState.REJECTED and not rejected_too:
         raise ConflictError(
-            f"release {release.number} was rejected by the gate (its evidence says why): "
+            f"release {release.number} was rejected (its evidence says why): "
             "to serve it nevertheless, ask for rejected ones too"
         )
-    former = await _active(session, release.project_id)
-    if former is not None:
-        await _move(session, former, ReleaseState.RETIRED)
-    release.activated_at = func.clock_timestamp()
-    return await _move(session, release, ReleaseState.ACTIVE)
 
 
 async def reject(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
-    """A candidate that does not pass. Raises NotFoundError, and ConflictError for any other release."""
-    release = await _locked(session, release_id)
+    """One that does not pass, or that the model servers refuse. Raises NotFoundError, and ConflictError for one
+    that serves or has served.
+    """
+    release = await locked(session, release_id)
     release.evidence = evidence
-    return await _move(session, release, ReleaseState.REJECTED)
+    return await move(session, release, ReleaseState.REJECTED)
 
 
-async def _active(session: AsyncSession, project_id: UUID) -> models.Release | None:
+async def find_active(session: AsyncSession, project_id: UUID) -> models.Release | None:
     return await session.scalar(
         select(models.Release).where(
             models.Release.project_id == project_id, models.Release.state == ReleaseState.ACTIVE
@@ -101,7 +132,7 @@ async def _active(session: AsyncSession, project_id: UUID) -> models.Release | N
     )
 
 
-async def _locked(session: AsyncSession, release_id: UUID) -> models.Release:
+async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
     """As it stands once no other change of a release of its project is under way."""
     await _lock(session, (await get(session, release_id)).project_id)
     return await session.get_one(models.Release, release_id, populate_existing=True)
@@ -115,7 +146,8 @@ async def _lock(session: AsyncSession, project_id: UUID) -> None:
         raise NotFoundError(f"no project has the id {project_id}")
 
 
-async def _move(session: AsyncSession, release: models.Release, state: ReleaseState) -> models.Release:
+async def move(session: AsyncSession, release: models.Release, state: ReleaseState) -> models.Release:
+    """Of a release that is `locked`. Raises ConflictError where its state allows no such move."""
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
     release.state = state

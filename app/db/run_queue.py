@@ -47,6 +47,11 @@ async def expire(session: AsyncSession, run_id: UUID, owner: str) -> None:
     )
 
 
+async def any_running(session: AsyncSession) -> bool:
+    """Of any project."""
+    return bool(await session.scalar(select(exists().where(_run.state == RunState.RUNNING))))
+
+
 async def to_ring(session: AsyncSession) -> list[UUID]:
     """The next run of each project that could begin, unless the doorbell was rung for it a moment ago.
 

@@ -3,11 +3,11 @@
 The counter row makes writers of one project wait for each other, so numbers become visible in their order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select, update
+from sqlalchemy import ARRAY, Uuid, any_, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -41,6 +41,15 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     scenario: str | None = None
     api: str | None = None  # "app.operation", or an app: all of its operations
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What became of a project's skills when a former set was restored."""
+
+    restored: list[models.Skill]  # active again
+    superseded: list[models.Skill]  # by a restored version of their name
+    retired: list[models.Skill]  # of other names
+    deleted: list[models.Skill]  # of the set, and gone for good
 
 
 async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
@@ -141,6 +150,35 @@ async def restore(session: AsyncSession, skill_id: UUID) -> models.Skill:
     active = await _in_state(session, skill.project_id, skill.name, SkillState.ACTIVE)
     await _supersede(session, active, rev)
     return await _move(session, skill, SkillState.ACTIVE, rev)
+
+
+async def restore_set(session: AsyncSession, project_id: UUID, skill_ids: Collection[UUID]) -> Restored:
+    """These of the project's skills are active from now on and no others, but for those deleted for good."""
+    rev = await _next_rev(session, project_id)
+    skill, wanted = models.Skill, set(skill_ids)
+    among = skill.id == any_(bindparam(None, list(wanted), ARRAY(Uuid)))  # one parameter however many ids
+    rows = await session.scalars(
+        select(skill)
+        .where(skill.project_id == project_id, among != (skill.state == SkillState.ACTIVE))
+        .order_by(skill.name, skill.version)
+        .execution_options(populate_existing=True)
+    )
+    changing = rows.all()
+    back = [row for row in changing if row.id in wanted and row.state is not SkillState.DELETED]
+    away = [row for row in changing if row.id not in wanted]
+    names = {row.name for row in back}
+    for row in away:
+        row.state, row.rev = SkillState.SUPERSEDED if row.name in names else SkillState.RETIRED, rev
+    await session.flush()  # before their successors become active: of each name one version is
+    for row in back:
+        row.state, row.rev = SkillState.ACTIVE, rev
+    await session.flush()
+    return Restored(
+        restored=back,
+        superseded=[row for row in away if row.state is SkillState.SUPERSEDED],
+        retired=[row for row in away if row.state is SkillState.RETIRED],
+        deleted=[row for row in changing if row.state is SkillState.DELETED],
+    )
 
 
 async def delete(session: AsyncSession, skill_id: UUID) -> models.Skill:

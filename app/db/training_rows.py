@@ -106,6 +106,7 @@ class Adapter(Base):
     hash: Mapped[str] = mapped_column(primary_key=True)
     base: Mapped[str]  # the model it was trained on
     rank: Mapped[int]
+    probe: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # records.Probe, by the trainer
     run_id: Mapped[UUID | None] = mapped_column(ForeignKey("training_runs.id", ondelete="SET NULL"), index=True)
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 

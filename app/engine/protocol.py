@@ -17,6 +17,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0  # 0 is greedy
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()  # the only ones that may be drawn, if any; logprobs do not know of it
 
 
 class Completion(msgspec.Struct, frozen=True):

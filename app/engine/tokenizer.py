@@ -34,6 +34,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
     tokenizer: Tokenizer
     template: jinja2.Template
+    source: str  # the template as it was written
     special: dict[str, str]  # bos_token, eos_token, ...: what templates may name
     eos_ids: tuple[int, ...]  # generation ends after any of these, also where nobody asked for it
     stop_ids: tuple[int, ...]  # these, and the end of the chat's turn
@@ -48,12 +49,14 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
         options = read_json(model_dir, "tokenizer_config.json")
         tokenizer = _tokenizer(model_dir)
         special = {name: text for name in _SPECIAL if (text := _token_text(options.get(name)))}
-        template = _template(model_dir, options)
+        source = _template_source(model_dir, options)
+        template = _template(model_dir, source)
         shape = config.get("text_config", config)
         eos = {*_eos_ids(model_dir, config), *_ids(tokenizer, [special.get("eos_token", "")])}
         return cls(
             tokenizer=tokenizer,
             template=template,
+            source=source,
             special=special,
             eos_ids=tuple(sorted(eos)),
             stop_ids=tuple(sorted(eos | _turn_end(tokenizer, template, special))),
@@ -114,13 +117,17 @@ def _tokenizer(model_dir: Path) -> Tokenizer:
     return tokenizer
 
 
-def _template(model_dir: Path, options: Mapping[str, Any]) -> jinja2.Template:
+def _template_source(model_dir: Path, options: Mapping[str, Any]) -> str:
     path = model_dir / "chat_template.jinja"
     source = path.read_text("utf-8") if path.is_file() else options.get("chat_template")
     if isinstance(source, list):  # several, by name
         source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
     if not isinstance(source, str):
         raise _missing(model_dir, path.name)
+    return source
+
+
+def _template(model_dir: Path, source: str) -> jinja2.Template:
     try:
         return _environment().from_string(source)
     except jinja2.TemplateError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from uuid import UUID
 
 import httpx
 import msgspec
@@ -11,13 +12,16 @@ from sqlalchemy.exc import DBAPIError
 
 from app.agent.halt import Halt, ParkedError
 from app.agent.loop import Agent, run_rollout
+from app.agent.prompt import prompt_hash
 from app.apis.catalog import Catalog
 from app.apis.credentials import mask_call
-from app.db import apis, events, leases, models, offers, projects, releases, skills, trajectories
+from app.db import events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import AppError, InvalidError, SandboxError
 from app.records import Policy, Stop, Task, Trajectory
+from app.release import unit
+from app.release.unit import ApiDocument
 from app.runner.catalogs import Catalogs, tokens_of
 from app.runner.journal import TaskJournal, told_of
 from app.runner.offering import Offering
@@ -33,12 +37,12 @@ _TRIES = 3  # with a sandbox that breaks
 _ATTEMPTS = 10  # of runners that died over a task, after which it is given up
 
 
-class _Setting(msgspec.Struct, frozen=True):
+class Setting(msgspec.Struct, frozen=True):
     """What the project gives the task to work with."""
 
     policy: Policy
     project: str
-    apis: Sequence[models.Api]
+    apis: Sequence[ApiDocument]
     catalog: Catalog
 
 
@@ -56,6 +60,10 @@ class Desk:
     @cached_property
     def offering(self) -> Offering:
         return Offering(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
+
+    @cached_property
+    def prompt(self) -> str:
+        return prompt_hash(self.agent.profile, self.agent.tokenizer)
 
     async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
         """Every end but a parked one is written to the task's row, as long as the owner holds it.
@@ -78,7 +86,7 @@ class Desk:
     async def _carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
         if row.attempt > _ATTEMPTS:
             raise InvalidError(f"{_ATTEMPTS} runners died over this task, so it is given up")
-        setting = await self._setting(row)
+        setting = await self.setting(row.project_id, row.release_id)
         journal = TaskJournal(self.sessions, row, owner, halt)
         trajectory = await self._rollout(row, setting, journal, owner)
         await journal.flush()
@@ -86,7 +94,7 @@ class Desk:
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
-                scored = await self._score(row, setting, trajectory)
+                scored = await self.score(row, setting, trajectory)
             except (InvalidError, SandboxError) as error:
                 failure = str(error)
         if trajectory.stop == Stop.COMPLETED and scored != 0:
@@ -94,22 +102,25 @@ class Desk:
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
-    async def _setting(self, row: models.Task) -> _Setting:
+    async def setting(self, project_id: UUID, release_id: UUID | None) -> Setting:
+        """Of a release; None: of the one that is active."""
         async with self.sessions() as session:
-            project = await projects.by_id(session, row.project_id)
-            if row.release_id is None:
-                release = await releases.active(session, row.project_id)
+            project = await projects.by_id(session, project_id)
+            if release_id is None:
+                release = await releases.active(session, project_id)
             else:
-                release = await releases.get(session, row.release_id)
-            documents = await apis.of_project(session, row.project_id)
+                release = await releases.get(session, release_id)
+            documents = await unit.document_set(session, release)
+            await unit.served_with(session, release, self.prompt)
+            await session.commit()
         catalog = await self.catalogs.of(documents)
-        return _Setting(Policy(release.model, release.id), project.name, documents, catalog)
+        return Setting(Policy(release.model, release.id), project.name, documents, catalog)
 
-    async def _rollout(self, row: models.Task, setting: _Setting, journal: TaskJournal, owner: str) -> Trajectory:
+    async def _rollout(self, row: models.Task, setting: Setting, journal: TaskJournal, owner: str) -> Trajectory:
         task = Task(row.id, row.instruction, setting.project, row.scenario, row.variables)
         for left in reversed(range(_TRIES)):
             origin = await journal.origin()
-            gateway = self._gateway(row, setting, journal=journal)
+            gateway = self.gateway(row, setting, journal=journal)
             limit = self.settings.skills_offered
             offered = await self.offering.choose(row, origin, owner, apis=gateway.names(), limit=limit)
             journal.offer(offered)
@@ -121,8 +132,8 @@ class Desk:
                 log.warning("the sandbox broke, the task goes on in another", task=str(row.id), cause=str(error))
         raise AssertionError("the last try returns or raises")
 
-    def _gateway(
-        self, row: models.Task, setting: _Setting, *, journal: TaskJournal | None, read_only: bool = False
+    def gateway(
+        self, row: models.Task, setting: Setting, *, journal: TaskJournal | None, read_only: bool = False
     ) -> Gateway:
         return Gateway(
             setting.catalog,
@@ -136,17 +147,17 @@ class Desk:
             allow_private_hosts=self.settings.allow_private_hosts,
         )
 
-    async def _score(self, row: models.Task, setting: _Setting, trajectory: Trajectory) -> float:
+    async def score(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> float:
         return await score(
             row.check_code or "",
             trajectory.answer,
             sandbox=self.agent.sandbox,
-            gateway=self._gateway(row, setting, journal=None, read_only=True),
+            gateway=self.gateway(row, setting, journal=None, read_only=True),
             limits=self.agent.limits.session,
             now=row.started_at,
         )
 
-    async def _keep_skills(self, row: models.Task, setting: _Setting, trajectory: Trajectory) -> None:
+    async def _keep_skills(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> None:
         """What the task wrote and what passes the checks. A resumed task does not store it a second time."""
         vetted = vet(trajectory, setting.catalog)
         kept = [draft.name for draft in vetted.kept]

@@ -7,29 +7,34 @@ from uuid import UUID
 from app.apis.catalog import App, Catalog
 from app.apis.credentials import BearerTokens
 from app.apis.openapi import parse_document
-from app.db import models
+from app.release.unit import ApiDocument
+
+_KEPT = 3  # versions of one API: releases that serve side by side may have different ones
+_Version = tuple[str, str, str | None]
 
 
 class Catalogs:
-    """Parses each document once per version; of each API the latest is kept."""
+    """Parses each document once per version; of each API the latest few are kept."""
 
     def __init__(self) -> None:
-        self._apps: dict[UUID, tuple[tuple[str, str, str | None], App]] = {}
+        self._apps: dict[UUID, dict[_Version, App]] = {}
 
-    async def of(self, apis: Sequence[models.Api]) -> Catalog:
+    async def of(self, apis: Sequence[ApiDocument]) -> Catalog:
         """Raises ApiDocumentError where a stored document cannot be read any more."""
         return Catalog({api.name: await self._app(api) for api in apis})
 
-    async def _app(self, api: models.Api) -> App:
+    async def _app(self, api: ApiDocument) -> App:
         version = (api.digest, api.source, api.server)
-        known = self._apps.get(api.id)
-        if known is not None and known[0] == version:
-            return known[1]
-        source = None if api.source == "upload" else api.source
-        app = await asyncio.to_thread(parse_document, api.name, api.document, source=source, server=api.server)
-        self._apps[api.id] = (version, app)
-        return app
+        versions = self._apps.setdefault(api.id, {})
+        if version not in versions:
+            source = None if api.source == "upload" else api.source
+            app = await asyncio.to_thread(parse_document, api.name, api.document, source=source, server=api.server)
+            versions[version] = app
+            if len(versions) > _KEPT:
+                del versions[next(iter(versions))]
+            return app
+        return versions[version]
 
 
-def tokens_of(apis: Sequence[models.Api]) -> BearerTokens:
+def tokens_of(apis: Sequence[ApiDocument]) -> BearerTokens:
     return BearerTokens({api.name: api.secret for api in apis if api.secret})

@@ -51,7 +51,7 @@ class TaskJournal(Watcher):
             each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
         )
         return Origin(
-            seed=self._task.id.int & 0x7FFFFFFF,
+            seed=seed_of(self._task),
             now=self._task.started_at,
             recorded=tuple(each.turn for each in recorded if each.ended),
             begun=begun.turn if begun else None,
@@ -128,6 +128,11 @@ class TaskJournal(Watcher):
 def _news_of_call(call: Call) -> events.News:
     told = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": mask(call.arguments)}
     return events.News("call", told | {"error": call.error, "seconds": round(call.seconds, 4)})
+
+
+def seed_of(task: models.Task) -> int:
+    """The same for all attempts at a task, and for its shadows."""
+    return task.id.int & 0x7FFFFFFF
 
 
 def told_of(what: str, offer: Offer) -> dict[str, str | int]:

@@ -58,6 +58,12 @@ class Offering:
                 await events.append(session, row.id, "skill", told_of("left_out", offer) | {"reason": reason})
         return tuple(good)
 
+    async def again(self, row: models.Task, *, apis: Apis) -> tuple[Offer, ...]:
+        """What the task was offered when it was done, as far as it still loads. Nothing is written down."""
+        async with self._sessions() as session:
+            earlier = await offers.offered(session, row.id)
+        return tuple((await self._try(row, earlier, apis))[0])
+
     async def _try(self, row: models.Task, found: Sequence[Offer], apis: Apis) -> tuple[list[Offer], _Broken]:
         good: list[Offer] = []
         broken: _Broken = []

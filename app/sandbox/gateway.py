@@ -65,6 +65,7 @@ class Gateway:
         self.status = ""  # what the agent said of its own success when it completed the task
         self.call_limit_hit = False
         self.in_doubt: str | None = None  # why no call is answered any more
+        self.would_write: str | None = None  # the first "app.operation" that reading alone would not do
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -159,6 +160,7 @@ class Gateway:
         if self._allowed is not None and not self._allowed(operation.api):
             raise HostError("PermissionError", f"{operation.api} may not be called here")
         if self._read_only and not operation.safe:
+            self.would_write = self.would_write or operation.api
             raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
         if self.made >= self._max_calls:
             self.call_limit_hit = True

@@ -196,14 +196,21 @@ class Town:
         raise click.ClickException("the schedule started no run: does the worker run?")
 
     def _active(self) -> dict[str, Any]:
-        """The release that serves, after a word on all."""
-        releases = self._server.ask("GET", "/v1/releases", project=self._project)
+        """The release that serves, after a word on all; what passed the gate gets the time to be swapped in."""
+        releases = self._releases()
+        while any(release["state"] == "passed" for release in releases):
+            time.sleep(_PAUSE_SECONDS / 10)
+            releases = self._releases()
         for release in releases:
             print(
                 f"release {release['number']}: {release['state']}. {(release['evidence'] or {}).get('reason', '')}"
             )
         active: dict[str, Any] = next(each for each in releases if each["state"] == "active")
         return active
+
+    def _releases(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._server.ask("GET", "/v1/releases", project=self._project)
+        return found
 
     def _control(self, old: dict[str, Any], new: dict[str, Any], places: list[Place]) -> list[TaskResult]:
         self._activate(old)
@@ -213,7 +220,8 @@ class Town:
             self._activate(new)
 
     def _activate(self, release: dict[str, Any]) -> None:
-        self._server.ask("POST", f"/v1/releases/{release['id']}/activate")
+        """With the library as it is."""
+        self._server.ask("POST", f"/v1/releases/{release['id']}/activate", skills="keep")
 
     def _tell(self, columns: dict[str, list[TaskResult]], run: dict[str, Any]) -> dict[str, Any]:
         metrics = {name: measure(results) for name, results in columns.items()}

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -22,13 +22,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from app.adapter_files import CONFIG, WEIGHTS, content_hash
 from app.errors import InvalidError, StorageError
-from app.records import Json
+from app.records import Json, Probe
 from trainer.learning.fused_lora import fuse
+from trainer.learning.probe import make_probe
 from trainer.learning.processes import whole
 
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
+__all__ = ["CONFIG", "WEIGHTS", "Learned", "Published", "check_adapter", "publish", "with_lora"]
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -37,6 +38,7 @@ class Published(msgspec.Struct, frozen=True):
     hash: str  # the engine knows it by this name
     path: Path
     rank: int
+    probe: Probe | None = None  # what it says of fixed tokens, for model servers to prove that they wear it
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -86,17 +88,19 @@ def _shape(tensors: dict[str, Tensor], name: str) -> str:
     return str(tuple(tensors[name].shape)) if name in tensors else "nothing"
 
 
-def publish(model: PeftModel, root: Path) -> Published:
+def publish(model: PeftModel, root: Path, opening: Sequence[int] = ()) -> Published:
     """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
 
-    Where processes share the model's weights, all of them must ask.
+    `opening` is the prompt of its probe; without one it has none. Where processes share the model's weights, all
+    of them must ask.
 
     Raises InvalidError if a weight is not finite, StorageError if the disk does not take it.
     """
     try:
-        return _publish(model, root)
+        written = _publish(model, root)
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the adapter could not be written to {root}: {_first_line(error)}") from error
+    return msgspec.structs.replace(written, probe=make_probe(model, opening)) if opening else written
 
 
 def _publish(model: PeftModel, root: Path) -> Published:
@@ -107,7 +111,7 @@ def _publish(model: PeftModel, root: Path) -> Published:
         model.save_pretrained(str(partial), state_dict=weights)
         config = _plain_config(partial)
         check_adapter(partial)
-        name = _hash(partial)
+        name = content_hash(partial)
         final = root / name
         contents = partial / name
         contents.mkdir()
@@ -151,13 +155,6 @@ def _plain_config(path: Path) -> dict[str, int]:
     config["target_modules"] = sorted(config["target_modules"])
     (path / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     return dict(config)
-
-
-def _hash(path: Path) -> str:
-    digest = sha256()
-    for file in (CONFIG, WEIGHTS):
-        digest.update((path / file).read_bytes())
-    return digest.hexdigest()[:32]
 
 
 def _first_line(error: Exception) -> str:

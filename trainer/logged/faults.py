@@ -1,6 +1,7 @@
 """Why can a trajectory not be learned from, whatever it did? Pure."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import isfinite
 from uuid import UUID
 
@@ -42,13 +43,15 @@ def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) ->
 def ages(releases: Sequence[Release], active: Release, learner: str) -> dict[UUID, int]:
     """How stale the samples of each release are for the weights that learn, `learner`: 0 only for its own.
 
-    Counted in releases to the active one; those that never served, such as rejected ones, do not count.
+    Counted in changes of the weights up to the active release; those that never served, such as rejected ones, do
+    not count, nor do releases that changed only tools or prompt.
     """
-    served = [release.number for release in releases if release.state in _SERVED]
+    served = sorted((release.number, release.model) for release in releases if release.state in _SERVED)
+    changes = [number for (_, before), (number, model) in pairwise(served) if model != before]
 
     def age(release: Release) -> int:
         low, high = sorted((release.number, active.number))
-        return 0 if release.model == learner else max(1, sum(low < number <= high for number in served))
+        return 0 if release.model == learner else max(1, sum(low < number <= high for number in changes))
 
     return {release.id: age(release) for release in releases}
 

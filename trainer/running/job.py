@@ -37,7 +37,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     adapter: str = ""  # content hash
     release_id: UUID | None = None
-    decision: str = ""  # promoted, rejected or waiting
+    decision: str = ""  # of the gate: passed, rejected or waiting
     reason: str = ""
     kept: dict[str, Json] = {}  # trajectories, groups and tokens it learned from, and why it dropped the rest
     figures: dict[str, Json] = {}

@@ -7,7 +7,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import structlog
@@ -15,6 +16,8 @@ from sqlalchemy.exc import DBAPIError
 
 from app.db import run_queue, schedules
 from app.db.session import Sessions, open_database
+from app.errors import EngineError
+from trainer.engines.sleep import wake
 
 log = structlog.get_logger(__name__)
 
@@ -24,9 +27,13 @@ Ring = Callable[[UUID], None]
 class Reconciler:
     """Looks after the queue from `start` until `stop`."""
 
-    def __init__(self, database_url: str, ring: Ring, *, seconds: float = 2.0) -> None:
+    def __init__(
+        self, database_url: str, ring: Ring, *, seconds: float = 2.0, sleepers: Sequence[str] = ()
+    ) -> None:
+        """`sleepers` are the model servers that sleep while a run updates, and are woken where none does."""
         self._url = database_url
         self._ring = ring
+        self._sleepers = sleepers
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
@@ -50,6 +57,7 @@ class Reconciler:
             while not self._ended.is_set():
                 try:
                     await reconcile(database.sessions, self._ring)
+                    await rouse(database.sessions, self._sleepers)
                 except (DBAPIError, OSError) as error:
                     log.warning("the queue of runs cannot be looked after", cause=str(error).partition("\n")[0])
                 await asyncio.to_thread(self._ended.wait, self._seconds)
@@ -65,3 +73,14 @@ async def reconcile(sessions: Sessions, ring: Ring) -> None:
         waiting = await run_queue.to_ring(session)
     for run_id in waiting:
         await asyncio.to_thread(ring, run_id)
+
+
+async def rouse(sessions: Sessions, sleepers: Sequence[str]) -> None:
+    """A run that died in the middle of an update leaves them asleep: nobody else would wake them."""
+    if not sleepers:
+        return
+    async with sessions() as session:
+        busy = await run_queue.any_running(session)
+    if not busy:
+        with suppress(EngineError):  # `wake` has told of it, and it is tried again at the next look
+            await asyncio.to_thread(wake, sleepers)

@@ -9,6 +9,7 @@ from celery.worker import state
 
 from app.queue import TRAIN, open_broker, ring
 from app.settings import Settings
+from trainer.engines.sleep import sleepers
 from trainer.running.attend import TRAINING, attend
 from trainer.running.reconciler import Reconciler
 
@@ -25,7 +26,8 @@ def build(settings: Settings, command: Sequence[str] = TRAINING) -> Celery:
         attend(UUID(run_id), settings, command, _is_stopping)
 
     seconds = min(_RECONCILE_SECONDS, settings.lease_seconds / 4)
-    reconciler = Reconciler(settings.database_url, partial(ring, broker), seconds=seconds)
+    bell = partial(ring, broker)
+    reconciler = Reconciler(settings.database_url, bell, seconds=seconds, sleepers=sleepers(settings))
     signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     signals.worker_shutdown.connect(lambda **_: reconciler.stop(), weak=False)
     return broker

@@ -6,7 +6,7 @@ _LABELS = {"model_name": "base"}
 
 
 class Metrics:
-    def __init__(self) -> None:
+    def __init__(self, max_loras: int = 1) -> None:
         self._registry = CollectorRegistry()
         self._running = self._gauge("vllm:num_requests_running", "Requests in the batch")
         self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a place in the batch")
@@ -21,6 +21,14 @@ class Metrics:
             registry=self._registry,
             buckets=[1, 2, 4, 8, 16, 32, 64, 128, 256],
         ).labels(**_LABELS)
+
+        adapters = Gauge(
+            "vllm:lora_requests_info",
+            "Running stats on lora requests.",
+            ["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
+            registry=self._registry,
+        )
+        adapters.labels(max_loras, "", "").set_to_current_time()
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, list(_LABELS), registry=self._registry).labels(**_LABELS)

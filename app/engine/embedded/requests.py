@@ -34,6 +34,7 @@ class Generation:
         self.prompt, self.adapter = prompt, adapter
         self.start = start_of(adapter, prompt)
         self.max_tokens, self.temperature, self.stops = sampling.max_tokens, sampling.temperature, stops
+        self.allowed = sampling.allowed_token_ids
         self.random = random.Random(sampling.seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []

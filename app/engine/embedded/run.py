@@ -37,7 +37,7 @@ def serve(options: Options, tokenizer: ChatTokenizer, listener: socket.socket) -
     device = _device(options.device)
     model = load_model(options.model, device, getattr(torch, options.dtype))
     decoder = Decoder(model, options.max_batch)
-    metrics, adapters = Metrics(), Adapters(model)
+    metrics, adapters = Metrics(options.max_loras), Adapters(model)
     scheduler = Scheduler(decoder, adapters, metrics, on_death=lambda: _end(server))
     service = Service(tokenizer, adapters, scheduler, options.max_loras)
     embeddings = None if options.embeddings == "none" else Embeddings(options.embeddings, device)

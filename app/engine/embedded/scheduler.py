@@ -172,7 +172,8 @@ class Scheduler:
     def _draw(self, first: int, logits: Tensor) -> None:
         """A token for every row from `first` on. logits: (rows, vocabulary)."""
         rows = self._rows[first:]
-        tokens, logprobs = draw(logits, [row.temperature for row in rows], [row.random.random() for row in rows])
+        uniforms = [row.random.random() for row in rows]
+        tokens, logprobs = draw(logits, [row.temperature for row in rows], uniforms, [row.allowed for row in rows])
         for index in reversed(range(len(rows))):  # ending one moves only rows that are already done
             self._take(first + index, tokens[index], logprobs[index])
 

@@ -45,6 +45,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     temperature: float | None = 1.0
     seed: int | None = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
     ignore_eos: bool = False
     logprobs: int | None = None  # 0: of the sampled tokens alone
     return_token_ids: bool | None = False
@@ -78,9 +79,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         temperature = 1.0 if self.temperature is None else self.temperature
         if not 0 <= temperature <= 100:
             raise ParameterError(f"temperature must be between 0 and 100, not {temperature}.", "temperature")
-        stops = tuple(self.stop_token_ids or ())
-        if not all(0 <= token < vocabulary for token in stops):
-            raise ParameterError(f"stop_token_ids must lie between 0 and {vocabulary - 1}.", "stop_token_ids")
+        self._check_tokens(vocabulary)
         room = max_length - prompt_tokens
         max_tokens = room if self.max_tokens is None else self.max_tokens
         if max_tokens < 1 and room >= 1:
@@ -91,7 +90,20 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 f"and max_tokens asks for {max_tokens} more: shorten the prompt or ask for fewer.",
                 "prompt",
             )
-        return Sampling(max_tokens=max_tokens, temperature=temperature, seed=self.seed, stop_token_ids=stops)
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=self.seed,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
+        )
+
+    def _check_tokens(self, vocabulary: int) -> None:
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if not all(0 <= token < vocabulary for token in getattr(self, name) or ()):
+                raise ParameterError(f"{name} must lie between 0 and {vocabulary - 1}.", name)
+        if self.allowed_token_ids == []:
+            raise ParameterError("allowed_token_ids must hold at least one token.", "allowed_token_ids")
 
 
 class LoadAdapter(msgspec.Struct, frozen=True):

@@ -1,0 +1,208 @@
+"""The files of an adapter, read without torch: are they whole, finite, and of this base model?
+
+Model servers do not ask: some load NaN, half a width or missing layers, and answer 200. So nothing is handed to
+them before it was looked at here.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import AdapterError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+_LAYER = re.compile(r"(?:^|\.)layers\.(?P<number>\d+)\.(?P<part>.+)$")
+_KINDS: dict[str, tuple[type[np.generic], int]] = {  # integers as wide, and the bits of the exponent
+    "F64": (np.uint64, 0x7FF0 << 48),
+    "F32": (np.uint32, 0x7F80 << 16),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
+_CHUNK = 1 << 24  # numbers looked at together
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of the weights of a base model, by the name of their module."""
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+    @property
+    def size(self) -> int:
+        return self.data_offsets[1] - self.data_offsets[0]
+
+
+class AdapterFiles(msgspec.Struct, frozen=True):
+    """What the files of a sound adapter say of it."""
+
+    path: Path
+    hash: str  # of the content
+    rank: int
+
+
+def content_hash(path: Path) -> str:
+    """The name that an adapter with these files has. Raises OSError where one of them cannot be read."""
+    digest = sha256()
+    for name in (CONFIG, WEIGHTS):
+        with (path / name).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
+    """Raises AdapterError for what must never be served; `base` says what the weights must fit."""
+    for name in (CONFIG, WEIGHTS):
+        if not (path / name).is_file():
+            raise AdapterError(
+                f"there is no adapter in {path}: it needs {name}. Put it back, or serve another release"
+            )
+    try:
+        digest, config, tensors = content_hash(path), _config(path), _header(path / WEIGHTS)
+        _check_finite(path / WEIGHTS, tensors)
+    except OSError as error:
+        raise AdapterError(f"the adapter in {path} cannot be read: {error}") from error
+    rank = _rank(path, config)
+    _check_shapes(path, config, tensors, base)
+    return AdapterFiles(path, digest, rank)
+
+
+def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
+    """As `inspect`, and its name is the hash of its content, so nothing in it has changed since it was written."""
+    found = inspect(path, base)
+    if found.hash != path.name:
+        raise AdapterError(
+            f"the files in {path} are not those that were written there: their content has the hash {found.hash}. "
+            "Copy the adapter again from where it was made, or serve another release"
+        )
+    return found
+
+
+def base_shapes(model_dir: Path) -> Shapes | None:
+    """From the headers of a model directory's weights. None where they do not lie on this machine."""
+    files = sorted(model_dir.glob("model*.safetensors"))
+    shapes = {}
+    for file in files:
+        for name, tensor in _header(file).items():
+            if name.endswith(".weight"):
+                shapes[name.removesuffix(".weight")] = tensor.shape
+    return shapes or None
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((path / CONFIG).read_text("utf-8"))
+    except ValueError as error:
+        raise AdapterError(f"{path / CONFIG} cannot be read as JSON: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
+        raise AdapterError(f"{path / CONFIG} describes no LoRA adapter: only LoRA is served")
+    return config
+
+
+def _header(file: Path) -> dict[str, _Tensor]:
+    """Raises AdapterError for a file that was cut off or is none of safetensors."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise AdapterError(f"{file} cannot be read: it was cut off")
+        try:
+            entries = msgspec.json.decode(opened.read(length), type=dict[str, Any])
+            entries.pop("__metadata__", None)
+            tensors = msgspec.convert(entries, dict[str, _Tensor])
+        except ValueError as error:
+            raise AdapterError(f"{file} cannot be read: it is no safetensors file ({error})") from error
+    end = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
+    if end != size - 8 - length:
+        raise AdapterError(f"{file} cannot be read: it was cut off or grew, for it tells of {end} bytes")
+    return tensors
+
+
+def _check_finite(file: Path, tensors: Mapping[str, _Tensor]) -> None:
+    with file.open("rb") as opened:
+        start = 8 + int.from_bytes(opened.read(8), "little")
+        for name, tensor in tensors.items():
+            if tensor.dtype not in _KINDS:
+                raise AdapterError(f"{file} holds {name} as {tensor.dtype}: only floats are served")
+            opened.seek(start + tensor.data_offsets[0])
+            kind, exponent = _KINDS[tensor.dtype]
+            if any(((bits & exponent) == exponent).any() for bits in _chunks(opened, tensor.size, kind)):
+                raise AdapterError(f"the adapter in {file.parent} has weights that are not finite: {name}")
+
+
+def _chunks(opened: Any, size: int, kind: type[np.generic]) -> Iterator[NDArray[Any]]:
+    left = size // np.dtype(kind).itemsize
+    while left:
+        bits = np.fromfile(opened, kind, min(left, _CHUNK))
+        left -= len(bits)
+        yield bits
+
+
+def _rank(path: Path, config: Mapping[str, Any]) -> int:
+    rank = config.get("r")
+    if not isinstance(rank, int) or rank < 1:
+        raise AdapterError(f"{path / CONFIG} does not say r, the rank")
+    return rank
+
+
+def _check_shapes(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, _Tensor], base: Shapes | None
+) -> None:
+    halves = _halves(path, tensors)
+    own_ranks = bool(config.get("rank_pattern"))
+    base = None if config.get("fan_in_fan_out") else base  # such a base keeps its weights the other way round
+    known = {_place(name): shape for name, shape in (base or {}).items()}
+    for module, (down, up) in halves.items():
+        rank = down[0] if own_ranks else _rank(path, config)
+        if base is not None and _place(module) not in known:
+            raise AdapterError(f"the adapter in {path} changes {module}, which this base model does not have")
+        width, height = down[1], up[0]
+        if base is not None:
+            height, width = known[_place(module)][:2]
+        if (down, up) != ((rank, width), (height, rank)):
+            raise AdapterError(
+                f"the adapter in {path} does not fit {module}: it has the shapes {down} and {up}, but rank {rank} "
+                f"and this base model need {(rank, width)} and {(height, rank)}"
+            )
+    if base is not None and not config.get("layers_to_transform") and not config.get("exclude_modules"):
+        _check_complete(path, set(halves), set(base))
+
+
+def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The shapes of both halves, by module."""
+    found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        if match := _KEY.fullmatch(name):
+            found[match["module"]][match["half"]] = tensor.shape
+    if not found:
+        raise AdapterError(f"the adapter in {path} holds no weights of LoRA")
+    for module, halves in found.items():
+        if len(halves) != 2 or any(len(shape) != 2 for shape in halves.values()):
+            raise AdapterError(f"the adapter in {path} lacks one of lora_A and lora_B of {module}")
+    return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
+
+
+def _check_complete(path: Path, adapted: set[str], base: set[str]) -> None:
+    """What is changed in one layer is changed in all that have it."""
+    parts = {match["part"] for name in adapted if (match := _LAYER.search(name))}
+    wanted = {_place(name) for name in base if (match := _LAYER.search(name)) and match["part"] in parts}
+    if missing := sorted(wanted - {_place(name) for name in adapted}):
+        raise AdapterError(f"the adapter in {path} lacks weights of {len(missing)} layers, such as {missing[0]}")
+
+
+def _place(module: str) -> str:
+    """A module's name from its layer on: what stands before differs between a model and the files it came from."""
+    match = _LAYER.search(module)
+    return f"layers.{match['number']}.{match['part']}" if match else module.rpartition(".")[2]

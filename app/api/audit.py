@@ -1,0 +1,61 @@
+"""GET who changed what serves, when, and what the model servers proved."""
+
+from datetime import datetime
+from typing import Self
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, get
+from litestar.params import FromQuery
+
+from app.api.access import Asking, Db, project_filter, project_names
+from app.api.fields import Cursor, Limit, ProjectName
+from app.api.problem import problems
+from app.db import audit, models
+from app.records import Json
+
+
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
+    """`detail` of an activation is its receipt: hashes, seconds and figures of each model server."""
+
+    id: UUID
+    project: str
+    release_id: UUID | None
+    actor: str  # "key <name>", "gate", "canary" or "server"
+    action: models.AuditAction
+    detail: dict[str, Json]
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: models.AuditEntry, project: str) -> Self:
+        columns = {name: getattr(row, name) for name in cls.__struct_fields__ if name != "project"}
+        return cls(project=project, **columns)
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Newest first. `next_cursor` is null on the last page."""
+
+    entries: list[AuditLine]
+    next_cursor: str | None
+
+
+class AuditController(Controller):
+    path = "/audit"
+    tags = ("Releases",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get(summary="Who changed what serves", responses=problems(400, 401, 403, 404))
+    async def index(
+        self,
+        session: Db,
+        access: Asking,
+        project: ProjectName = None,
+        release_id: FromQuery[UUID | None] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> AuditPage:
+        """Releases that were activated or refused, and canaries that began and ended. Entries never change."""
+        only = await project_filter(session, access, project)
+        page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)
+        names = await project_names(session)
+        return AuditPage([AuditLine.of(row, names[row.project_id]) for row in page.items], page.cursor)

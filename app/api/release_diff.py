@@ -1,0 +1,28 @@
+"""What changed from one release to another, over HTTP."""
+
+from uuid import UUID
+
+from litestar import Controller, get
+from litestar.params import FromPath
+
+from app.api.access import Asking, Db, find_release
+from app.api.problem import problems
+from app.release.diff import Diff, diff
+
+
+class ReleaseDiffController(Controller):
+    path = "/releases/{release_id:uuid}/diff"
+    tags = ("Releases",)
+    opt = {"scope": "tasks"}  # noqa: RUF012
+
+    @get("/{other:uuid}", summary="Compare two releases", responses=problems(400, 401, 403, 404))
+    async def compare(
+        self, release_id: FromPath[UUID], other: FromPath[UUID], session: Db, access: Asking
+    ) -> Diff:
+        """What the second one has otherwise: weights, skills, API documents by operation, prompt.
+
+        Skills are as they were when a release last ceased to serve; for the one that serves, and for those that
+        never did, as they are now.
+        """
+        release = await find_release(session, access, release_id)
+        return await diff(session, release, await find_release(session, access, other))

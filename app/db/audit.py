@@ -1,0 +1,64 @@
+"""The log of who changed what serves. Entries are only ever added."""
+
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import AuditAction
+from app.db.page import Page, read_page
+from app.records import Json
+
+
+async def add(
+    session: AsyncSession,
+    project_id: UUID,
+    release_id: UUID | None,
+    actor: str,
+    action: AuditAction,
+    detail: dict[str, Json],
+) -> models.AuditEntry:
+    """`actor` is "key <name>", "gate" or "canary"."""
+    row = models.AuditEntry(
+        project_id=project_id, release_id=release_id, actor=actor, action=action, detail=detail
+    )
+    session.add(row)
+    await session.flush()
+    return row
+
+
+async def add_once(
+    session: AsyncSession,
+    project_id: UUID,
+    release_id: UUID,
+    actor: str,
+    action: AuditAction,
+    detail: dict[str, Json],
+) -> models.AuditEntry:
+    """Unless the release's latest entry says the same: what is tried again and again is told once."""
+    row = models.AuditEntry
+    newest = (
+        select(row).where(row.release_id == release_id).order_by(row.created_at.desc(), row.id.desc()).limit(1)
+    )
+    last = await session.scalar(newest)
+    if last is not None and (last.actor, last.action, last.detail) == (actor, action, detail):
+        return last
+    return await add(session, project_id, release_id, actor, action, detail)
+
+
+async def page(
+    session: AsyncSession,
+    project_id: UUID | None,
+    *,
+    release_id: UUID | None = None,
+    cursor: str | None = None,
+    limit: int,
+) -> Page[models.AuditEntry]:
+    """Newest first; None: of every project. Raises InvalidError for a cursor that is none of ours."""
+    query = select(models.AuditEntry)
+    if project_id is not None:
+        query = query.where(models.AuditEntry.project_id == project_id)
+    if release_id is not None:
+        query = query.where(models.AuditEntry.release_id == release_id)
+    return await read_page(session, query, models.AuditEntry, cursor, limit)

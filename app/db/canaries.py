@@ -1,0 +1,163 @@
+"""Canaries in the database: which release serves a share of the new tasks, and what the tasks of both came to."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import BigInteger, ColumnElement, case, cast, func, literal, or_, select
+from sqlalchemy.dialects.postgresql import BIT, aggregate_order_by
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, releases
+from app.db.models import ReleaseState, TaskState
+from app.errors import ConflictError, InvalidError
+from app.records import Json, Stop
+
+_MOST = 20_000  # tasks of one arm that are compared: the first ones
+_USUAL = 1_000  # earlier tasks that tell what a task takes
+
+_task = models.Task
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tasks of one release came to, each in the order it became known. Cancelled ones are left out."""
+
+    rewards: Sequence[float] = ()  # of those that have a score
+    errors: Sequence[float] = ()  # of each: 1 if it failed, or stopped otherwise than by completing
+    turns: Sequence[float] = ()  # of those that could be carried out
+    tokens: Sequence[float] = ()  # generated, of the same
+
+
+class Usual(msgspec.Struct, frozen=True):
+    """What 95 of 100 tasks of a project stay within."""
+
+    turns: float
+    tokens: float
+
+
+def dealt() -> ColumnElement[bool]:
+    """Is a row of `Task` for the canary in `Release`? By a hash of both ids: another canary gets other tasks."""
+    release = models.Release
+    digest = func.md5(func.concat(_task.id, release.id))
+    number = cast(cast(func.concat("x", func.left(digest, 8)), BIT(32)), BigInteger)  # 0 <= number < 2**32
+    return number < release.canary_percent / 100 * 2**32
+
+
+async def begin(session: AsyncSession, release_id: UUID, percent: float) -> models.Release:
+    """From now on this share of the new tasks is pinned to it.
+
+    Raises InvalidError for a share that is none, NotFoundError, and ConflictError for a release that serves
+    already and beside another canary of the project.
+    """
+    release = await releases.locked(session, release_id)
+    await check_may_begin(session, release, percent)
+    release.canary_percent, release.canary_at = percent, func.clock_timestamp()
+    return await releases.move(session, release, ReleaseState.CANARY)
+
+
+async def check_may_begin(session: AsyncSession, release: models.Release, percent: float) -> None:
+    """Raises as `begin` does."""
+    if not 0 < percent <= 100:
+        raise InvalidError(f"a canary serves more than 0 and at most 100 percent of new tasks, not {percent:g}")
+    there = await of_project(session, release.project_id)
+    if there is not None:
+        raise ConflictError(
+            f"release {there.number} is a canary, and a project has one at a time: wait for its end, or end it "
+            f"(DELETE /v1/releases/{there.id}/canary)"
+        )
+    if release.state is ReleaseState.ACTIVE:
+        raise ConflictError(f"release {release.number} is active: it serves all new tasks already")
+
+
+async def of_project(session: AsyncSession, project_id: UUID) -> models.Release | None:
+    release = models.Release
+    there = select(release).where(release.project_id == project_id, release.state == ReleaseState.CANARY)
+    found: models.Release | None = await session.scalar(there)
+    return found
+
+
+async def end(
+    session: AsyncSession, release_id: UUID, state: ReleaseState, evidence: dict[str, Json]
+) -> models.Release:
+    """A candidate again, or rejected. Tasks pinned to it keep it. Raises ConflictError if it is no canary."""
+    release = await releases.locked(session, release_id)
+    check_is_canary(release)
+    release.evidence, release.canary_percent = evidence, None
+    return await releases.move(session, release, state)
+
+
+def check_is_canary(release: models.Release) -> None:
+    """Raises ConflictError."""
+    if release.state is not ReleaseState.CANARY:
+        raise ConflictError(f"release {release.number} is {release.state}, not a canary")
+
+
+def since(canary: models.Release, active: models.Release) -> datetime:
+    """When the two began to share the new tasks: the later one's beginning."""
+    moments = [each for each in (canary.canary_at, active.activated_at) if each is not None]
+    return max(moments)
+
+
+async def ended(session: AsyncSession, release: models.Release, began: datetime) -> Ended:
+    """Of the tasks pinned to it since then, the first 20,000 that ended."""
+    first = (
+        select(_task)
+        .where(
+            _task.release_id == release.id,
+            _task.started_at >= began,
+            _task.state.in_([TaskState.DONE, TaskState.FAILED]),
+        )
+        .order_by(_task.finished_at, _task.id)
+        .limit(_MOST)
+        .subquery()
+    )
+    columns = first.c
+    given = (
+        select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
+    )
+    scored_at = case((columns.checked, columns.finished_at), else_=given)
+    wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED))
+    done = columns.state == TaskState.DONE
+
+    def listed(value: ColumnElement[Json], moment: ColumnElement[Json]) -> ColumnElement[Json]:
+        return func.array_agg(aggregate_order_by(value, moment, columns.id))
+
+    row = (
+        await session.execute(
+            select(
+                listed(columns.score, scored_at).filter(columns.score.is_not(None)),
+                listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
+                listed(columns.turns, columns.finished_at).filter(done),
+                listed(columns.generated_tokens, columns.finished_at).filter(done),
+            )
+        )
+    ).one()
+    rewards, errors, turns, tokens = (each or () for each in row)
+    return Ended(rewards=rewards, errors=errors, turns=turns, tokens=tokens)
+
+
+async def usual(session: AsyncSession, project_id: UUID, before: datetime) -> Usual | None:
+    """From the last 1,000 tasks of the project by then; None if there were none."""
+    last = (
+        select(_task.turns, _task.generated_tokens)
+        .where(
+            _task.project_id == project_id,
+            _task.created_at < before,
+            _task.finished_at < before,
+            _task.state == TaskState.DONE,
+        )
+        .order_by(_task.created_at.desc())
+        .limit(_USUAL)
+        .subquery()
+    )
+    most = literal(0.95)
+    turns, tokens = (
+        await session.execute(
+            select(
+                func.percentile_disc(most).within_group(last.c.turns),
+                func.percentile_disc(most).within_group(last.c.generated_tokens),
+            )
+        )
+    ).one()
+    return None if turns is None else Usual(float(turns), float(tokens))

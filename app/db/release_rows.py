@@ -1,0 +1,129 @@
+"""Releases in tables: what serves as a unit, what it is made of, who changed it, and what shadows of it did."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, func, text
+from sqlalchemy.dialects.postgresql import JSON, JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.rows import Base, Row
+
+
+class ReleaseState(StrEnum):
+    CANDIDATE = "candidate"
+    PASSED = "passed"  # the gate is for it; it serves once the model servers have proven that they have it
+    CANARY = "canary"  # serves a share of the new tasks
+    ACTIVE = "active"
+    REJECTED = "rejected"
+    RETIRED = "retired"
+
+
+_S = ReleaseState
+RELEASE_MOVES = {
+    _S.CANDIDATE: {_S.PASSED, _S.CANARY, _S.ACTIVE, _S.REJECTED},
+    _S.PASSED: {_S.CANDIDATE, _S.CANARY, _S.ACTIVE, _S.REJECTED},
+    _S.CANARY: {_S.CANDIDATE, _S.ACTIVE, _S.REJECTED},
+    _S.ACTIVE: {_S.RETIRED},
+    _S.REJECTED: {_S.CANARY, _S.ACTIVE},  # only by hand
+    _S.RETIRED: {_S.CANARY, _S.ACTIVE},  # rolling back
+}
+
+
+class Release(Row):
+    """What serves, as a unit: weights, skills, tools and prompt. A rollout keeps the one it began with.
+
+    `skills` are as they were when it last ceased to serve, for a roll-back to restore; while it serves the library
+    lives. `tools` and `prompt` are those it serves with. NULL in one that never served.
+    """
+
+    __tablename__ = "releases"
+    __table_args__ = (
+        UniqueConstraint("project_id", "number"),
+        CheckConstraint("canary_percent > 0 AND canary_percent <= 100", name="canary_percent"),
+        Index("uq_releases_one_active", "project_id", unique=True, postgresql_where=text("state = 'active'")),
+        Index("uq_releases_one_canary", "project_id", unique=True, postgresql_where=text("state = 'canary'")),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    number: Mapped[int]
+    state: Mapped[ReleaseState] = mapped_column(default=ReleaseState.CANDIDATE)
+    model: Mapped[str] = mapped_column(default="base")  # the name the engine knows: "base" or an adapter's hash
+    skills: Mapped[str | None] = mapped_column(ForeignKey("skill_sets.hash"), index=True)
+    tools: Mapped[str | None] = mapped_column(ForeignKey("tool_sets.hash"), index=True)
+    prompt: Mapped[str | None]  # hash of the templates that the policy reads
+    training_run_id: Mapped[UUID | None] = mapped_column(  # that made it
+        ForeignKey("training_runs.id", ondelete="SET NULL"), index=True
+    )
+    evidence: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # the gate's figures
+    canary_percent: Mapped[float | None]  # of the new tasks, while it is a canary or once the gate passed it
+    canary_at: Mapped[datetime | None]  # it last began to be one
+    activated_at: Mapped[datetime | None]  # the last time
+
+
+class SkillSet(Base):
+    """The skills that were active at one moment, by the hash of their ids. Never changes."""
+
+    __tablename__ = "skill_sets"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    skills: Mapped[list[str]]  # ids, sorted
+
+
+class ToolSet(Base):
+    """The API documents of a project at one moment, by the hash of names and digests. Never changes."""
+
+    __tablename__ = "tool_sets"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    documents: Mapped[dict[str, Any]]  # name of the API -> digest of its document
+
+
+class ToolDocument(Base):
+    """An OpenAPI document that some tool set names."""
+
+    __tablename__ = "tool_documents"
+
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which forgets the order of arguments
+
+
+class AuditAction(StrEnum):
+    ACTIVATED = "activated"  # `detail` is the receipt: hashes, probe figures, seconds per replica
+    REFUSED = "refused"  # the model servers do not serve it as it was trained; nothing changed
+    CANARY_BEGAN = "canary began"
+    CANARY_ENDED = "canary ended"
+
+
+class AuditEntry(Row):
+    """Who changed what serves, when, and what was found. Only ever added to."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (Index("ix_audit_entries_listing", "project_id", "created_at", "id"),)
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"), index=True)
+    actor: Mapped[str]  # "key <name>", "gate", "canary" or "server"
+    action: Mapped[AuditAction]
+    detail: Mapped[dict[str, Any]]
+
+
+class Shadow(Base):
+    """A finished task done again by another release, without side effects. Waiting rows are a queue."""
+
+    __tablename__ = "shadows"
+    __table_args__ = (Index("ix_shadows_queue", "created_at", postgresql_where=text("finished_at IS NULL")),)
+
+    release_id: Mapped[UUID] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True)
+    owner: Mapped[str | None]  # the process that does it
+    lease_until: Mapped[datetime | None]
+    score: Mapped[float | None]  # the check's
+    stop: Mapped[str | None]
+    failure: Mapped[str | None]
+    turns: Mapped[int] = mapped_column(default=0)
+    generated_tokens: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    finished_at: Mapped[datetime | None]

@@ -1,0 +1,115 @@
+"""What releases are made of, in the database: sets of skills and sets of API documents, each under its hash."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ARRAY, ColumnElement, any_, bindparam, exists, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
+
+from app.db import models
+from app.db.models import SkillState
+from app.records import Json
+
+Key = TypeVar("Key")
+
+
+class SkillName(msgspec.Struct, frozen=True):
+    """A skill, as a list of changes names it."""
+
+    id: UUID
+    name: str
+    version: int
+
+    @classmethod
+    def of(cls, skill: models.Skill) -> "SkillName":
+        return cls(skill.id, skill.name, skill.version)
+
+
+async def keep_skills(session: AsyncSession, project_id: UUID) -> str:
+    """Write down which skills are active at this moment; the hash of that set."""
+    skills = [str(skill_id) for skill_id in await active_skills(session, project_id)]
+    digest = _hash(skills)
+    await session.execute(insert(models.SkillSet).values(hash=digest, skills=skills).on_conflict_do_nothing())
+    return digest
+
+
+async def active_skills(session: AsyncSession, project_id: UUID) -> list[UUID]:
+    """Ids, sorted."""
+    skill = models.Skill
+    query = select(skill.id).where(skill.project_id == project_id, skill.state == SkillState.ACTIVE)
+    return sorted(await session.scalars(query))
+
+
+async def skills_of(session: AsyncSession, digest: str) -> list[UUID]:
+    """Ids, sorted."""
+    return [UUID(skill_id) for skill_id in (await session.get_one(models.SkillSet, digest)).skills]
+
+
+async def names_of(session: AsyncSession, skill_ids: Collection[UUID]) -> list[SkillName]:
+    """By name and version."""
+    skill = models.Skill
+    query = select(skill.id, skill.name, skill.version).where(_among(skill.id, skill_ids))
+    query = query.order_by(skill.name, skill.version, skill.id)
+    return [SkillName(*row) for row in await session.execute(query)]
+
+
+async def registered(session: AsyncSession, project_id: UUID) -> dict[str, str]:
+    """Name and digest of each API of the project."""
+    api = models.Api
+    rows = await session.execute(select(api.name, api.digest).where(api.project_id == project_id))
+    return {row.name: row.digest for row in rows}
+
+
+async def keep_tools(session: AsyncSession, project_id: UUID, digests: Mapping[str, str]) -> str:
+    """Write down a set of API documents, by name and digest; the hash of that set.
+
+    Those that are registered now are kept with it, so that they outlive their APIs; others were kept before.
+    """
+    api, document = models.Api, models.ToolDocument
+    wanted = select(api.digest, api.document).where(
+        api.project_id == project_id, _among(api.digest, digests.values())
+    )
+    await session.execute(insert(document).from_select(["digest", "document"], wanted).on_conflict_do_nothing())
+    digest = _hash(sorted(digests.items()))
+    row = insert(models.ToolSet).values(hash=digest, documents=dict(digests))
+    await session.execute(row.on_conflict_do_nothing())
+    return digest
+
+
+async def tools_of(session: AsyncSession, digest: str) -> dict[str, str]:
+    """Name and digest of each API document of a set."""
+    documents: dict[str, str] = (await session.get_one(models.ToolSet, digest)).documents
+    return documents
+
+
+async def documents(session: AsyncSession, digests: Collection[str]) -> dict[str, dict[str, Json]]:
+    """Kept documents by digest."""
+    document = models.ToolDocument
+    rows = await session.execute(
+        select(document.digest, document.document).where(_among(document.digest, digests))
+    )
+    return {row.digest: row.document for row in rows}
+
+
+async def unused(session: AsyncSession, release: models.Release) -> bool:
+    """Has no task begun with it? Then none will before this transaction ends: who pins one waits for the row."""
+    row, task = models.Release, models.Task
+    begun = select(exists().where(task.project_id == release.project_id, task.release_id == release.id))
+    if await session.scalar(begun):
+        return False
+    await session.execute(select(row.id).where(row.id == release.id).with_for_update())
+    return not await session.scalar(begun)
+
+
+def _among(column: InstrumentedAttribute[Key], keys: Iterable[Key]) -> ColumnElement[bool]:
+    """One parameter however many keys: a query takes no more than 65,535."""
+    return column == any_(bindparam(None, list(keys), ARRAY(column.type)))
+
+
+def _hash(parts: Sequence[object]) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

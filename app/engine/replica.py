@@ -1,0 +1,220 @@
+"""One model server: what it has loaded, whether it may be asked, and how it is asked."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from enum import Enum
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from app.engine.apart import Apart
+from app.engine.capability import Capabilities
+from app.engine.completions import completion_of, request_for
+from app.engine.protocol import Completion, Sampling
+from app.engine.routing import Seen
+from app.engine.wire import (
+    Answer,
+    Models,
+    NonsenseError,
+    ReplicaError,
+    UnreachableError,
+    Version,
+    open_client,
+    send,
+)
+from app.errors import AppError, EngineRefusalError
+
+log = structlog.get_logger(__name__)
+
+_BASE = "base"
+_STRIKES = 3  # failures in a row that put a server out; a single one may be the request's own fault
+
+
+class State(Enum):
+    NEW = "new"  # nobody has looked yet
+    LIVE = "live"
+    RETURNING = "returning"  # it answers, and is made ready for requests
+    OUT = "out"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    at_once: int  # requests that the engine gives one server
+    seconds: float  # that one answer may take
+    vocabulary: int  # token ids are below it
+    base_apart: bool = False  # base and adapters never generate at the same time
+
+
+class Replica:
+    """Its methods may be called in every state; only a live one is given requests by the engine."""
+
+    def __init__(self, url: str, limits: Limits, changed: Callable[[], None]) -> None:
+        """`changed` is called whenever it may answer more or less than before."""
+        self.url, self.at_once = url, limits.at_once
+        self.state, self.names = State.NEW, frozenset[str]()
+        self.cause: AppError | None = None  # why it is out
+        self.in_flight = 0  # requests that the engine gave it
+        self.seen = Seen()
+        self.capabilities: Capabilities | None = None
+        self.falls = 0  # times it was put out by requests since one last succeeded
+        self.doubt = asyncio.Event()  # a request met something odd: have a look
+        self._limits, self._changed = limits, changed
+        self._apart = Apart() if limits.base_apart else None
+        self._http = open_client(limits.at_once, limits.seconds)
+        self._own: set[str] = set()  # loaded through this object: a restart loses them
+        self._strikes = 0
+        self._edits = 0  # of what it has loaded
+        self._scopes: set[asyncio.Timeout] = set()  # of the generations under way
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    @property
+    def alive(self) -> bool:
+        return self.state is State.LIVE
+
+    @property
+    def max_loras(self) -> int | None:
+        """Adapters that may answer at the same time, where the server tells."""
+        return self.capabilities.max_loras if self.capabilities else None
+
+    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
+        """Cancelling the calling task closes the connection, and with it the generation.
+
+        Raises ReplicaError where another server may do better, and what `send` raises.
+        """
+        prompt = list(prompt_ids)
+        try:
+            answer = await self._generate(request_for(prompt, model, sampling))
+            completion = completion_of(answer, prompt, self._limits.vocabulary, self.url)
+        except ReplicaError as error:
+            self._strike(error)
+            raise
+        except EngineRefusalError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                self._edit(self.names - {model})
+                self.doubt.set()
+            raise
+        self._strikes = 0
+        if self.alive:  # else it answered an examination, which it may pass each time it falls
+            self.falls = 0
+        return completion
+
+    async def _generate(self, body: dict[str, Any]) -> Answer:
+        """Ends after the timeout, and when the server is put out."""
+        scope = asyncio.timeout(self._limits.seconds)
+        self._scopes.add(scope)
+        try:
+            async with scope, self._company(body["model"]):
+                answer: Answer = await self.ask("POST", "/v1/completions", Answer, body)
+                return answer
+        except TimeoutError as error:
+            raise self._late() from error
+        finally:
+            self._scopes.discard(scope)
+
+    def _company(self, model: str) -> AbstractAsyncContextManager[None]:
+        """Entered when the model may generate beside what generates already."""
+        return self._apart.among(model == _BASE) if self._apart else nullcontext()
+
+    async def models(self) -> list[str]:
+        """What it can generate with at this moment, "base" included, in the order of loading."""
+        before = self._edits
+        answer: Models = await self.ask("GET", "/v1/models", Models)
+        listed = [model.id for model in answer.data if model.task == "generate"]
+        if self._edits == before:  # else the list may be older than what is known
+            self._set_names(frozenset(listed))
+        return listed
+
+    async def load(self, name: str, path: Path) -> None:
+        """Returns once it answers as `name`. A name stands for one set of weights for ever."""
+        if name not in await self.models():
+            await self._load(name, path)
+        self._own.add(name)
+        self._edit(self.names | {name})
+
+    async def _load(self, name: str, path: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(path)}
+        try:
+            await self.ask("POST", "/v1/load_lora_adapter", None, body)
+        except EngineRefusalError:
+            if name not in await self.models():  # else another process was faster
+                raise
+
+    async def unload(self, name: str) -> None:
+        """A server without the adapter is done."""
+        self._own.discard(name)
+        if name in await self.models():
+            self._edit(self.names - {name})  # no new request from here on
+            try:
+                await self.ask("POST", "/v1/unload_lora_adapter", None, {"lora_name": name})
+            except EngineRefusalError as error:
+                if error.code != HTTPStatus.NOT_FOUND:  # else another process was faster
+                    raise
+        self._edit(self.names - {name})
+
+    async def version(self) -> str:
+        answer: Version = await self.ask("GET", "/version", Version)
+        return answer.version
+
+    async def ask(self, method: str, path: str, kind: Any, body: Any = None) -> Any:
+        """One request, its answer as `kind`: see `send`. No connection puts the server out."""
+        try:
+            return await send(self._http, method, f"{self.url}{path}", kind, body)
+        except UnreachableError as error:
+            self.eject(error)
+            raise
+
+    def lost(self) -> set[str]:
+        """Adapters it had from here and has no more: it was restarted, or another process unloaded them.
+
+        They are told once.
+        """
+        missing = self._own - self.names
+        self._own -= missing
+        return missing
+
+    def enter(self, state: State) -> None:
+        self.state = state
+        if state is State.LIVE:
+            self.cause, self._strikes = None, 0
+        self._changed()
+
+    def eject(self, cause: AppError) -> None:
+        """No requests any more, and those under way end with a ReplicaError, so that another server is asked."""
+        was, self.state, self.cause = self.state, State.OUT, cause
+        if was is State.OUT:
+            return
+        log.warning("a model server is out", url=self.url, cause=str(cause), requests=len(self._scopes))
+        self.seen.clear()
+        for scope in self._scopes:
+            if not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
+        self._changed()
+
+    def _strike(self, error: ReplicaError) -> None:
+        self._strikes += 1
+        self.doubt.set()
+        if self.alive and (isinstance(error, NonsenseError) or self._strikes >= _STRIKES):
+            self.falls += 1
+            self.eject(error)
+
+    def _late(self) -> ReplicaError:
+        if self.state is State.OUT:
+            return ReplicaError(f"the engine at {self.url} went out while it answered: {self.cause}")
+        return ReplicaError(
+            f"the engine at {self.url} gave no answer in {self._limits.seconds:g} s: look into its log, or raise "
+            "SAGE_ENGINE_TIMEOUT_SECONDS."
+        )
+
+    def _edit(self, names: frozenset[str]) -> None:
+        self._edits += 1
+        self._set_names(names)
+
+    def _set_names(self, names: frozenset[str]) -> None:
+        if names != self.names:
+            self.names = names
+            self._changed()

@@ -1,0 +1,50 @@
+"""Asks a model server for the logprobs of fixed tokens, as an adapter and as the base model."""
+
+import asyncio
+from collections.abc import Sequence
+
+from app.engine.protocol import Sampling
+from app.engine.replica import Replica
+from app.errors import EngineError
+from app.hot_swap.figures import Figures, compare
+from app.records import Probe, ProbePoint
+
+BASE = "base"
+_OPENING = tuple(range(1, 33))  # of an adapter without a probe: every vocabulary has these
+_LENGTH = 16
+
+
+async def prove(replica: Replica, model: str, probe: Probe) -> Figures:
+    """Raises AdapterError where it does not wear the adapter as it was trained, EngineError where it is down."""
+    base = await _ask(replica, BASE, probe)  # first: some backends mix up a batch of both
+    return compare(probe, await _ask(replica, model, probe), base)
+
+
+async def observe(replica: Replica, model: str) -> Probe:
+    """For an adapter that no trainer of ours spoke for: what this server says, for all of them to agree with."""
+    greedy = Sampling(max_tokens=_LENGTH, temperature=0)
+    said = await replica.complete(_OPENING, model=model, sampling=greedy)
+    places = tuple(ProbePoint(len(_OPENING) + index, token, 0.0, 0.0) for index, token in enumerate(said.ids))
+    blank = Probe(_OPENING + said.ids, places)
+    base, adapter = await _ask(replica, BASE, blank), await _ask(replica, model, blank)
+    points = (
+        ProbePoint(place.position, place.token, worn, plain)
+        for place, worn, plain in zip(places, adapter, base, strict=True)
+    )
+    return Probe(blank.prompt_ids, tuple(points))
+
+
+async def _ask(replica: Replica, model: str, probe: Probe) -> Sequence[float]:
+    return await asyncio.gather(*(_logprob(replica, model, probe, point) for point in probe.points))
+
+
+async def _logprob(replica: Replica, model: str, probe: Probe, point: ProbePoint) -> float:
+    """What the server says of one token: the only one that it may draw."""
+    forced = Sampling(max_tokens=1, temperature=0, allowed_token_ids=(point.token,))
+    said = await replica.complete(probe.prompt_ids[: point.position], model=model, sampling=forced)
+    if said.ids != (point.token,):
+        raise EngineError(
+            f"{replica.url} drew {said.ids} where only {point.token} is allowed: it does not know "
+            "allowed_token_ids, so nothing can be proven. Use a newer vLLM"
+        )
+    return said.logprobs[0]

@@ -1,0 +1,53 @@
+"""Room for one more adapter. vLLM would evict one by itself, and not ask which of them a rollout still needs."""
+
+import structlog
+
+from app.db import adapters
+from app.db.session import Sessions
+from app.engine.client import HttpEngine
+from app.errors import EngineError
+from app.hot_swap.probe import BASE
+
+log = structlog.get_logger(__name__)
+
+
+async def make_room(engine: HttpEngine, sessions: Sessions, model: str) -> None:
+    """Every model server that says how many adapters it holds can take `model`: those nobody needs go, one by one.
+
+    Raises EngineError where all that are loaded are in use.
+    """
+    spare: list[str] | None = None
+    while full := _full(engine, model):
+        spare = await spare_adapters(engine, sessions, model) if spare is None else spare
+        if not spare:
+            raise in_use(f"{full} holds --max-loras of them")
+        await unload(engine, spare.pop(0))
+
+
+def _full(engine: HttpEngine, model: str) -> str | None:
+    """The URL of a live server without room."""
+    for replica in engine.replicas:
+        adapters_there = replica.names - {BASE, model}
+        if replica.alive and replica.max_loras is not None and len(adapters_there) >= replica.max_loras:
+            return replica.url
+    return None
+
+
+async def spare_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> list[str]:
+    """Loaded adapters that nothing unfinished needs; those of active releases come last."""
+    async with sessions() as session:
+        needed, active = await adapters.needed(session), await adapters.active(session)
+    loaded = [name for name in await engine.loaded() if name not in {BASE, model} | needed]
+    return sorted(loaded, key=active.__contains__)
+
+
+async def unload(engine: HttpEngine, model: str) -> None:
+    await engine.unload_adapter(model)
+    log.info("an adapter made room", model=model)
+
+
+def in_use(cause: str) -> EngineError:
+    return EngineError(
+        f"all adapters loaded are in use, and there is no room for another ({cause}): wait until tasks of older "
+        "releases have ended, or serve with more --max-loras"
+    )

@@ -1,0 +1,102 @@
+"""A swap as a transaction: model servers load an adapter and prove that they wear it, all of them or none."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from app.engine.protocol import Sampling
+from app.engine.replica import Replica
+from app.engine.wire import ReplicaError
+from app.errors import AdapterError, EngineError, EngineRefusalError
+from app.hot_swap.figures import Figures
+from app.hot_swap.probe import BASE, observe, prove
+from app.hot_swap.receipt import Receipt, ReplicaReceipt
+from app.records import Probe
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class NoRoomError(EngineError):
+    """A model server holds as many adapters as it may."""
+
+
+async def bring(replicas: Sequence[Replica], path: Path, probe: Probe | None) -> Receipt:
+    """The adapter under `path` answers on every one of them when this returns, and they have proven it.
+
+    Where one of them fails, those that did not have it before have it no more. Raises AdapterError for weights
+    that are refused or not proven, NoRoomError, and EngineError where a server is down.
+    """
+    began, name = time.perf_counter(), path.name
+    listed = await _all(*(replica.models() for replica in replicas))
+    fresh = [replica for replica, names in zip(replicas, listed, strict=True) if name not in names]
+    try:
+        loading = await _all(*(_load(replica, path) for replica in replicas))
+        agreed = probe or await observe(replicas[0], name)
+        proving = await _all(*(_prove(replica, name, agreed) for replica in replicas))
+    except (AdapterError, EngineError, asyncio.CancelledError):
+        await asyncio.shield(_undo(fresh, name))
+        raise
+    told = (
+        ReplicaReceipt(
+            url=replica.url,
+            load_seconds=load_seconds,
+            probe_seconds=probe_seconds,
+            probed=probe is not None,
+            error=figures.error,
+            distance=figures.distance,
+            noise=figures.noise,
+        )
+        for replica, load_seconds, (figures, probe_seconds) in zip(replicas, loading, proving, strict=True)
+    )
+    return Receipt(model=name, seconds=time.perf_counter() - began, replicas=tuple(told))
+
+
+async def _load(replica: Replica, path: Path) -> float:
+    """Seconds. A server that answers other questions and fails at this one has something against the adapter."""
+    began = time.perf_counter()
+    try:
+        await replica.load(path.name, path)
+    except (EngineRefusalError, ReplicaError) as error:
+        if error.code == HTTPStatus.CONFLICT:
+            raise NoRoomError(str(error)) from error
+        if error.code == HTTPStatus.INTERNAL_SERVER_ERROR:  # so vLLM refuses: what it cannot read, too high a rank
+            await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0))
+        elif not isinstance(error, EngineRefusalError):
+            raise
+        raise AdapterError(f"the adapter cannot be served: {error}") from error
+    return time.perf_counter() - began
+
+
+async def _prove(replica: Replica, name: str, probe: Probe) -> tuple[Figures, float]:
+    began = time.perf_counter()
+    try:
+        figures = await prove(replica, name, probe)
+    except AdapterError as error:
+        raise AdapterError(f"{replica.url} does not serve adapter {name}: {error}") from error
+    return figures, time.perf_counter() - began
+
+
+async def _undo(replicas: Sequence[Replica], name: str) -> None:
+    for replica in replicas:
+        try:
+            await replica.unload(name)
+        except EngineError as error:  # it forgets the adapter when it is restarted
+            log.warning("a swap could not be undone here", replica=replica.url, model=name, cause=str(error))
+
+
+async def _all(*parts: Awaitable[T]) -> list[T]:
+    """Every one has ended when this returns or raises what the first that failed raised."""
+    results = await asyncio.gather(*parts, return_exceptions=True)
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

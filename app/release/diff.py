@@ -1,0 +1,107 @@
+"""What changed from one release to another: weights, skills, tools, prompt."""
+
+import asyncio
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, releases, units
+from app.db.units import SkillName
+from app.errors import InvalidError
+from app.release import operations, unit
+from app.release.operations import OperationChanges
+
+
+class Moved(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
+    """A part that is another one."""
+
+    before: str | None
+    after: str | None
+
+
+class SkillChanges(msgspec.Struct, frozen=True):
+    """By name and version."""
+
+    added: list[SkillName]
+    removed: list[SkillName]
+
+
+class ToolChanges(msgspec.Struct, frozen=True):
+    """APIs by name, and of those with another document the operations."""
+
+    added: list[str]
+    removed: list[str]
+    changed: dict[str, OperationChanges]
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """What the second release has otherwise than the first. A part that is the same in both is null."""
+
+    model: Moved | None
+    training_run: Moved | None  # that made the weights
+    skills: SkillChanges
+    tools: ToolChanges
+    prompt: Moved | None
+    empty: bool
+
+
+class _Side(msgspec.Struct, frozen=True):
+    """What a release is made of. One that never served has what it would serve with at this moment."""
+
+    skills: set[UUID]
+    tools: dict[str, str]
+    prompt: str | None
+
+
+async def diff(session: AsyncSession, release: models.Release, other: models.Release) -> Diff:
+    """From `release` to `other`. Raises InvalidError where they are of two projects."""
+    if release.project_id != other.project_id:
+        raise InvalidError("the two releases belong to different projects: compare releases of one project")
+    one, two = await _side(session, release), await _side(session, other)
+    model = _moved(release.model, other.model)
+    training_run = _moved(_text(release.training_run_id), _text(other.training_run_id))
+    skills = await _skills(session, one.skills, two.skills)
+    tools = await _tools(session, one.tools, two.tools)
+    prompt = _moved(one.prompt, two.prompt)
+    return Diff(
+        model=model,
+        training_run=training_run,
+        skills=skills,
+        tools=tools,
+        prompt=prompt,
+        empty=(model, training_run, prompt, one.skills, one.tools) == (None, None, None, two.skills, two.tools),
+    )
+
+
+async def _side(session: AsyncSession, release: models.Release) -> _Side:
+    prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
+    skills, tools = await unit.skills_of(session, release), await unit.tools_of(session, release)
+    return _Side(set(skills), tools, prompt)
+
+
+async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) -> SkillChanges:
+    return SkillChanges(
+        added=await units.names_of(session, after - before),
+        removed=await units.names_of(session, before - after),
+    )
+
+
+async def _tools(session: AsyncSession, before: Mapping[str, str], after: Mapping[str, str]) -> ToolChanges:
+    """What differs is kept: only what was never changed is served from where it was registered."""
+    apart = {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
+    documents = await units.documents(session, {digest for pair in apart.values() for digest in pair})
+    changed = {
+        name: await asyncio.to_thread(operations.compare, name, documents[old], documents[new])
+        for name, (old, new) in sorted(apart.items())
+    }
+    return ToolChanges(sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), changed)
+
+
+def _moved(before: str | None, after: str | None) -> Moved | None:
+    return None if before == after else Moved(before, after)
+
+
+def _text(value: UUID | None) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,177 @@
+"""What the agent server leaves of a vLLM's speed: tasks per second through it, beside the same tokens without it.
+
+    python -m tests.bench.bench_overhead [--tasks 64] [--at-once 16] [--repeats 3]
+
+Through the server: `sage up` with the demo's office suite before a vLLM on this machine's CPU, tasks over HTTP
+and the whole loop: queue, skills, sandbox, API calls, journal. Straight: the prompts of those very tasks again,
+as many tokens generated for each, the turns of a task one after the other, as many tasks at once, sent to vLLM by
+a bare HTTP client. vLLM forgets what it has cached before each. On one machine they share the cores, and the seed
+policy is so small that everything around it counts. So what the server's processes compute per task is told, too:
+with a larger model on other hardware this is what is left.
+"""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+from tqdm import tqdm
+
+from tests.bench.results_file import write_results
+from tests.bench.straight import Request, Straight
+from tests.bench.traffic import draw_traffic, kinds_of, submission
+from tests.processes import command_of, descendants, free_ports
+from tests.vllm.server import VllmServer
+from trainer.remote.rest import Server
+
+_KINDS = 20  # of tasks
+_ENDED = ("done", "failed", "cancelled")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@click.command()
+@click.option("--tasks", default=64, show_default=True, help="in a round")
+@click.option("--at-once", default=16, show_default=True, help="tasks")
+@click.option("--repeats", default=3, show_default=True, help="rounds")
+def main(tasks: int, at_once: int, repeats: int) -> None:
+    """Measure the agent server's overhead."""
+    with (
+        TemporaryDirectory() as folder,
+        vllm(Path(folder)) as url,
+        agent_server(Path(folder), url, at_once) as town,
+    ):
+        rounds = []
+        town.serve(at_once, seed=0)  # whatever is done only once
+        for repeat in range(repeats):
+            asyncio.run(_forget(url))
+            served = town.serve(tasks, seed=1 + repeat)
+            seconds = asyncio.run(_straight(url, served["requests"], at_once))
+            rounds.append(_round(served, seconds))
+            print(rounds[-1], flush=True)
+    ratio = statistics.median(each["ratio"] for each in rounds)
+    print(f"of vLLM's own speed, median: {ratio:.0%}")
+    write_results("overhead", {"tasks": tasks, "at_once": at_once, "ratio": ratio, "rounds": rounds})
+
+
+def _round(served: dict[str, Any], straight: float) -> dict[str, float]:
+    requests = [request for sequence in served["requests"] for request in sequence]
+    tasks, seconds = len(served["requests"]), served["seconds"]
+    return {
+        "turns": len(requests),
+        "tokens": sum(request.tokens for request in requests),
+        "tasks/s through the server": round(tasks / seconds, 2),
+        "tasks/s straight": round(tasks / straight, 2),
+        "ratio": round(straight / seconds, 3),
+        "ms of CPU a task, agent server": round(1000 * served["cpu"] / tasks, 1),
+    }
+
+
+@contextmanager
+def vllm(directory: Path) -> Iterator[str]:
+    server = VllmServer(directory / "vllm.log", dev=True)
+    try:
+        yield server.wait().url
+    finally:
+        server.stop()
+
+
+class Town:
+    """The demo project, and those who send it tasks."""
+
+    def __init__(self, url: str, key: str, root: int, postgres: Path) -> None:
+        self._server = Server(url, key)
+        self._root, self._postgres = root, postgres
+
+    def serve(self, count: int, seed: int) -> dict[str, Any]:
+        """Seconds from the first task that was accepted to the last that ended; what vLLM was asked for it."""
+        places = draw_traffic(kinds_of("train", _KINDS), 0, count, seed)
+        bodies = [{**submission(place, "demo", labels=True), "check": None} for place in places]
+        computed = self._cpu()
+        accepted = self._server.ask("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
+        ended = [self._ended(task["id"]) for task in tqdm(accepted, unit="task")]
+        computed = self._cpu() - computed
+        times = [[datetime.fromisoformat(task[name]) for task in ended] for name in ("created_at", "finished_at")]
+        requests = [self._requests(task["id"]) for task in ended if task["turns"]]
+        return {
+            "seconds": (max(times[1]) - min(times[0])).total_seconds(),
+            "requests": requests,
+            "cpu": computed,
+        }
+
+    def _ended(self, task_id: str) -> dict[str, Any]:
+        while True:
+            task: dict[str, Any] = self._server.ask("GET", f"/v1/tasks/{task_id}")
+            if task["state"] in _ENDED:
+                return task
+            time.sleep(0.5)
+
+    def _requests(self, task_id: str) -> list[Request]:
+        requests, ids = list[Request](), tuple[int, ...]()
+        for turn in self._server.ask("GET", f"/v1/tasks/{task_id}/trajectory")["turns"]:
+            ids = (ids if turn["extends"] else ()) + tuple(turn["context_ids"])
+            requests.append(Request(ids, len(turn["sampled_ids"])))
+            ids += tuple(turn["sampled_ids"])
+        return requests
+
+    def _cpu(self) -> float:
+        """Seconds that API, sandboxes, worker and database have computed; the live APIs are not the server's."""
+        postgres = int(self._postgres.read_text().split()[0])
+        own = {self._root, postgres} | descendants(self._root) | descendants(postgres)
+        return sum(_cpu_seconds(pid) for pid in own if "demo-apis" not in command_of(pid))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """With those of its children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICKS
+
+
+@contextmanager
+def agent_server(directory: Path, engine_url: str, at_once: int) -> Iterator[Town]:
+    """`sage up`, as a user starts it."""
+    port, demo = free_ports(2)
+    env = os.environ | {
+        "DATABASE_URL": "",
+        "ENGINE_URLS": engine_url,
+        "SAGE_DATA_DIR": str(directory / "data"),
+        "SAGE_PORT": str(port),
+        "SAGE_DEMO_PORT": str(demo),
+        "SAGE_TASKS_AT_ONCE": str(at_once),
+        "SAGE_TEMPERATURE": "1",
+        "SAGE_RETRIEVAL": "query_ngram",
+    }
+    with Popen([sys.executable, "-m", "app.cli", "up"], env=env, stdout=PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            key = next(line for line in process.stdout if line.strip().startswith("KEY="))
+            postgres = directory / "data" / "postgres" / "postmaster.pid"
+            yield Town(f"http://127.0.0.1:{port}", key.strip().removeprefix("KEY="), process.pid, postgres)
+        finally:
+            process.terminate()
+
+
+async def _forget(url: str) -> None:
+    async with Straight(url, 1) as server:
+        await server.forget()
+
+
+async def _straight(url: str, sequences: Sequence[Sequence[Request]], at_once: int) -> float:
+    async with Straight(url, at_once) as server:
+        await server.forget()
+        return await server.run(sequences)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""A project with a candidate, for tests of canaries: tasks that ended as told, and what brings one to serve."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, update
+
+from app.db import leases, models, releases
+from app.db.models import TaskState
+from app.db.session import Sessions
+from app.records import Stop
+from app.release.promote import Promoter
+from tests.loading import Loads
+from tests.rows import LEASE, project_row, task_row
+
+
+@dataclass
+class Project:
+    """One project: release 1 is active, release 2 is a candidate."""
+
+    sessions: Sessions
+    id: UUID
+    candidate: UUID
+    servers: Loads = field(default_factory=Loads)
+
+    @property
+    def promoter(self) -> Promoter:
+        return Promoter(self.sessions, self.servers, "the prompt's hash")
+
+    async def release(self, number: int = 2) -> models.Release:
+        async with self.sessions() as session:
+            return next(each for each in await releases.of_project(session, self.id) if each.number == number)
+
+    async def propose(self, model: str = "cafe") -> UUID:
+        async with self.sessions.begin() as session:
+            return (await releases.propose(session, self.id, model)).id
+
+    async def claimed(self, count: int) -> list[models.Task]:
+        """New tasks, begun."""
+        async with self.sessions.begin() as session:
+            for _ in range(count):
+                await task_row(session, self.id)
+            tasks = [await leases.claim(session, "me", LEASE) for _ in range(count)]
+        return [task for task in tasks if task is not None]
+
+    async def ended(self, release_id: UUID, score: float | None, count: int = 1, **columns: Any) -> list[UUID]:
+        """So many tasks that were pinned to it, one after the other."""
+        values = {
+            "state": TaskState.DONE,
+            "stop": Stop.COMPLETED,
+            "score": score,
+            "checked": score is not None,
+            "turns": 2,
+            "generated_tokens": 100,
+            "started_at": func.clock_timestamp(),
+        } | columns
+        made = []
+        async with self.sessions.begin() as session:
+            for place in range(count):
+                task = await task_row(session, self.id)
+                finished = func.clock_timestamp() + timedelta(microseconds=place)
+                whole = {"release_id": release_id, "finished_at": finished} | values
+                await session.execute(update(models.Task).where(models.Task.id == task.id).values(whole))
+                made.append(task.id)
+        return made
+
+
+async def open_project(sessions: Sessions) -> Project:
+    async with sessions.begin() as session:
+        project = await project_row(session)
+        candidate = await releases.propose(session, project.id, "f00d")
+    return Project(sessions, project.id, candidate.id)

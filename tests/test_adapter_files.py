@@ -1,0 +1,188 @@
+"""Adapters are read before a model server gets them, and each of their faults has a name."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from app.adapter_files import CONFIG, WEIGHTS, Shapes, base_shapes, content_hash, inspect, verify
+from app.errors import AdapterError
+from tests.named_adapters import make_named
+from tests.tiny_adapter import make_adapter
+from tests.tiny_model import make_model_dir
+
+Tensors = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def base(model_dir: Path) -> Shapes | None:
+    return base_shapes(model_dir)
+
+
+@pytest.fixture(scope="module")
+def whole(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("adapters")
+    return root / make_named(model_dir, root, 1)
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / whole.name))
+
+
+def changed(path: Path, change: Callable[[Tensors], Any]) -> Path:
+    tensors = load_file(path / WEIGHTS)
+    change(tensors)
+    save_file(tensors, path / WEIGHTS)
+    return path
+
+
+def some(tensors: Tensors, half: str) -> str:
+    return min(name for name in tensors if f"lora_{half}" in name)
+
+
+def test_a_sound_adapter_tells_its_hash_and_its_rank(whole: Path, base: Shapes | None) -> None:
+    found = verify(whole, base)
+    assert (found.hash, found.rank, found.path) == (whole.name, 4, whole)
+    assert base is not None
+
+
+@pytest.mark.parametrize("file", [CONFIG, WEIGHTS])
+def test_a_file_that_is_missing_is_named(copy: Path, file: str) -> None:
+    (copy / file).unlink()
+    with pytest.raises(AdapterError, match=f"there is no adapter in .*{file}"):
+        verify(copy)
+
+
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AdapterError, match=r"there is no adapter in .*gone"):
+        verify(tmp_path / "gone")
+
+
+@pytest.mark.parametrize("left", [0, 4, 100, -100])
+def test_a_file_that_was_cut_off_is_named(copy: Path, left: int) -> None:
+    (copy / WEIGHTS).write_bytes((copy / WEIGHTS).read_bytes()[:left])
+    with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: it was cut off"):
+        verify(copy)
+
+
+def test_bytes_that_are_no_weights_are_named(copy: Path) -> None:
+    (copy / WEIGHTS).write_bytes((2).to_bytes(8, "little") + b"[]")
+    with pytest.raises(AdapterError, match="no safetensors file"):
+        verify(copy)
+    (copy / CONFIG).write_text("{")
+    with pytest.raises(AdapterError, match="cannot be read as JSON"):
+        verify(copy)
+
+
+def test_one_changed_weight_is_found_by_the_name(copy: Path, base: Shapes | None) -> None:
+    changed(copy, lambda tensors: tensors[some(tensors, "A")].add_(1))
+    inspect(copy, base)
+    with pytest.raises(AdapterError, match="not those that were written there"):
+        verify(copy, base)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_weight_that_is_not_finite_is_named(copy: Path, kind: torch.dtype, value: float) -> None:
+    def spoil(tensors: Tensors) -> None:
+        tensors[some(tensors, "B")][-1, -1] = value
+        tensors |= {name: tensor.to(kind) for name, tensor in tensors.items()}
+
+    spoiled = changed(copy, spoil)
+    with pytest.raises(AdapterError, match=r"not finite: .*lora_B"):
+        inspect(spoiled)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_greatest_numbers_of_every_kind_are_finite(copy: Path, kind: torch.dtype) -> None:
+    def fill(tensors: Tensors) -> None:
+        tensors |= {
+            name: torch.full_like(each, torch.finfo(kind).max, dtype=kind) for name, each in tensors.items()
+        }
+
+    assert inspect(changed(copy, fill)).rank == 4
+
+
+def test_weights_in_integers_are_refused(copy: Path) -> None:
+    with pytest.raises(AdapterError, match="only floats are served"):
+        inspect(changed(copy, lambda tensors: tensors.update({n: t.int() for n, t in tensors.items()})))
+
+
+def test_half_a_width_is_refused_though_a_server_would_take_it(copy: Path, base: Shapes | None) -> None:
+    def halve(tensors: Tensors) -> None:
+        name = some(tensors, "A")
+        tensors[name] = tensors[name][:, ::2].contiguous()
+
+    with pytest.raises(AdapterError, match=r"does not fit .*, but rank 4"):
+        inspect(changed(copy, halve), base)
+
+
+def test_another_rank_than_the_configuration_says_is_refused(copy: Path) -> None:
+    config = json.loads((copy / CONFIG).read_text())
+    (copy / CONFIG).write_text(json.dumps(config | {"r": 8}))
+    with pytest.raises(AdapterError, match="rank 8"):
+        inspect(copy)
+    (copy / CONFIG).write_text(json.dumps(config | {"r": "four"}))
+    with pytest.raises(AdapterError, match="does not say r"):
+        inspect(copy)
+
+
+def test_a_layer_without_weights_is_refused_though_a_server_would_take_it(copy: Path, base: Shapes | None) -> None:
+    def drop(tensors: Tensors) -> None:
+        for name in [each for each in tensors if ".layers.1.self_attn.q_proj." in each]:
+            del tensors[name]
+
+    with pytest.raises(AdapterError, match=r"lacks weights of 1 layers, such as layers\.1\.self_attn\.q_proj"):
+        inspect(changed(copy, drop), base)
+
+
+def test_half_a_pair_is_refused(copy: Path) -> None:
+    with pytest.raises(AdapterError, match="lacks one of lora_A and lora_B"):
+        inspect(changed(copy, lambda tensors: tensors.pop(some(tensors, "B"))))
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path: Path, base: Shapes | None) -> None:
+    other = make_adapter(make_model_dir(tmp_path / "llama", "llama"), tmp_path / "x", 1)
+    with pytest.raises(AdapterError, match="does not fit"):
+        inspect(other, base)
+
+
+def test_a_layer_that_the_base_does_not_have_is_refused(copy: Path, base: Shapes | None) -> None:
+    def rename(tensors: Tensors) -> None:
+        for name in [each for each in tensors if ".layers.2." in each]:
+            tensors[name.replace(".layers.2.", ".layers.7.")] = tensors.pop(name)
+
+    with pytest.raises(AdapterError, match=r"layers\.7\..* which this base model does not have"):
+        inspect(changed(copy, rename), base)
+
+
+def test_no_weights_are_no_adapter(copy: Path) -> None:
+    with pytest.raises(AdapterError, match="holds no weights of LoRA"):
+        inspect(changed(copy, lambda tensors: tensors.clear()))
+
+
+def test_what_is_no_lora_is_refused(copy: Path) -> None:
+    (copy / CONFIG).write_text(json.dumps({"peft_type": "IA3", "r": 4}))
+    with pytest.raises(AdapterError, match="only LoRA is served"):
+        inspect(copy)
+
+
+def test_the_trainer_names_adapters_by_the_same_hash(whole: Path) -> None:
+    assert content_hash(whole) == whole.name
+    assert len(whole.name) == 32
+
+
+def test_a_machine_without_the_base_weights_checks_all_but_the_fit(copy: Path, tmp_path: Path) -> None:
+    assert base_shapes(tmp_path / "nothing") is None
+    assert verify(copy, None).rank == 4

@@ -1,0 +1,147 @@
+"""Adapters go from one host to another through a store: a directory, or anything that fsspec reads."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from app.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.adapter_store import AdapterStore
+from app.errors import AdapterError, EngineError, SettingError, StorageError
+from tests.processes import free_ports
+from tests.s3_server import KEYS, s3_server
+
+BUCKET = "adapters"
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    with s3_server(BUCKET) as url:
+        yield url
+
+
+@pytest.fixture(params=["directory", "file", "memory", "s3"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty store that outlives the process of one host."""
+    if request.param == "s3":
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": request.getfixturevalue("s3_url")}.items():
+            monkeypatch.setenv(name, value)
+        return f"s3://{BUCKET}/{uuid4().hex}"
+    if request.param == "memory":
+        return f"memory://{uuid4().hex}"
+    return f"{'file://' if request.param == 'file' else ''}{tmp_path / 'store'}"
+
+
+def trained(host: Path, text: str = "weights") -> str:
+    """Files in the place where a trainer publishes them; their name."""
+    made = host / "made"
+    made.mkdir(parents=True)
+    (made / CONFIG).write_text("{}\n")
+    (made / WEIGHTS).write_bytes(text.encode() * 1000)
+    name = content_hash(made)
+    made.rename(host / name)
+    return name
+
+
+async def test_what_one_host_puts_another_fetches_byte_by_byte(store_url: str, tmp_path: Path) -> None:
+    name = trained(tmp_path / "trainer")
+    giving = AdapterStore(tmp_path / "trainer", store_url)
+    await giving.put(name)
+    await giving.put(name)
+    taking = AdapterStore(tmp_path / "api", store_url)
+    path = await taking.path(name)
+    assert path == tmp_path / "api" / name
+    assert [each.name for each in sorted(path.iterdir())] == [CONFIG, WEIGHTS]
+    assert content_hash(path) == name
+    assert [each.name for each in path.parent.iterdir()] == [name], "nothing of the transfer is left"
+
+
+async def test_an_adapter_that_the_store_lacks_is_named_and_found_once_it_is_put(
+    store_url: str, tmp_path: Path
+) -> None:
+    name = trained(tmp_path / "trainer")
+    taking = AdapterStore(tmp_path / "api", store_url)
+    with pytest.raises(AdapterError, match=f"does not hold {name}"):
+        await taking.path(name)
+    await AdapterStore(tmp_path / "trainer", store_url).put(name)
+    assert content_hash(await taking.path(name)) == name
+
+
+async def test_an_upload_that_broke_off_is_not_trusted_and_the_next_one_completes_it(tmp_path: Path) -> None:
+    name = trained(tmp_path / "trainer")
+    store = str(tmp_path / "store")
+    await AdapterStore(tmp_path / "trainer", store).put(name)
+    (tmp_path / "store" / name / "complete").unlink()
+    (tmp_path / "store" / name / WEIGHTS).write_bytes(b"half")
+    taking = AdapterStore(tmp_path / "api", store)
+    with pytest.raises(AdapterError, match=f"does not hold {name}"):
+        await taking.path(name)
+    await AdapterStore(tmp_path / "trainer", store).put(name)
+    assert content_hash(await taking.path(name)) == name
+
+
+async def test_damaged_weights_are_refused_by_their_hash_and_nothing_of_them_stays(tmp_path: Path) -> None:
+    name = trained(tmp_path / "trainer")
+    store = tmp_path / "store"
+    await AdapterStore(tmp_path / "trainer", str(store)).put(name)
+    (store / name / WEIGHTS).write_bytes(b"damaged")
+    with pytest.raises(AdapterError, match=rf"{name} holds has the hash \w{{32}}, so it was damaged"):
+        await AdapterStore(tmp_path / "api", str(store)).path(name)
+    assert not list((tmp_path / "api").iterdir())
+
+
+async def test_without_a_store_an_adapter_is_where_it_was_made_or_nowhere(tmp_path: Path) -> None:
+    name = trained(tmp_path)
+    alone = AdapterStore(tmp_path)
+    await alone.put(name)
+    assert await alone.path(name) == tmp_path / name
+    with pytest.raises(AdapterError, match=r"there is no adapter in .*missing"):
+        await alone.path("missing")
+
+
+async def test_many_who_want_an_adapter_at_once_all_get_it(tmp_path: Path) -> None:
+    name = trained(tmp_path / "trainer")
+    store = str(tmp_path / "store")
+    await AdapterStore(tmp_path / "trainer", store).put(name)
+    processes = [AdapterStore(tmp_path / "api", store) for _ in range(4)]
+    paths = await asyncio.gather(*(each.path(name) for each in processes for _ in range(3)))
+    assert set(paths) == {tmp_path / "api" / name}
+    assert [each.name for each in (tmp_path / "api").iterdir()] == [name]
+
+
+async def test_half_an_adapter_on_this_machine_is_named_as_what_is_in_the_way(tmp_path: Path) -> None:
+    name = trained(tmp_path / "trainer")
+    store = str(tmp_path / "store")
+    await AdapterStore(tmp_path / "trainer", store).put(name)
+    (tmp_path / "api" / name).mkdir(parents=True)
+    (tmp_path / "api" / name / CONFIG).write_text("{}\n")
+    with pytest.raises(AdapterError, match=f"{name} holds half an adapter: remove it"):
+        await AdapterStore(tmp_path / "api", store).path(name)
+
+
+async def test_a_store_that_is_down_is_no_fault_of_the_adapter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [port] = free_ports(1)
+    for key, value in {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_MAX_ATTEMPTS": "1"}.items():
+        monkeypatch.setenv(key, value)
+    store = AdapterStore(tmp_path, f"s3://{BUCKET}/down")
+    with pytest.raises(EngineError, match="cannot be fetched from s3://adapters/down"):
+        await store.path("a" * 32)
+    name = trained(tmp_path)
+    with pytest.raises(StorageError, match="SAGE_ADAPTER_STORE"):
+        await store.put(name)
+
+
+async def test_a_disk_that_takes_nothing_is_told_as_such(tmp_path: Path) -> None:
+    name = trained(tmp_path / "trainer")
+    (tmp_path / "store").write_text("a file where the directory should be")
+    with pytest.raises(StorageError, match=f"does not take {name}"):
+        await AdapterStore(tmp_path / "trainer", str(tmp_path / "store")).put(name)
+
+
+def test_a_url_that_nothing_reads_is_refused_by_the_setting_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="SAGE_ADAPTER_STORE=nosuch://x: Protocol not known"):
+        AdapterStore(tmp_path, "nosuch://x")

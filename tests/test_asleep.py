@@ -1,0 +1,75 @@
+"""A model server that sleeps while a run updates is asked nothing, and is asked again once it wakes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.engine.client import HttpEngine
+from app.engine.protocol import Sampling
+from app.engine.watch import Pace
+from app.errors import EngineError
+from tests.engine_process import engine_process
+from tests.faulty import Faulty, Forward, Reply, faulty, until
+from tests.tiny_model import make_model_dir
+
+PACE = Pace(every=0.05, patience=10.0, sleepers=True)
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with engine_process(make_model_dir(tmp_path_factory.mktemp("model")), "--embeddings", "none") as url:
+        yield url
+
+
+class Bed:
+    """What /is_sleeping answers."""
+
+    def __init__(self) -> None:
+        self.sleeping = False
+
+    async def fault(self, path: str, _: Any, forward: Forward) -> Reply | None:
+        return (200, {"is_sleeping": self.sleeping}) if path == "/is_sleeping" else await forward()
+
+
+async def ask(engine: HttpEngine) -> None:
+    await engine.complete([1, 2, 3], model="base", sampling=Sampling(max_tokens=2))
+
+
+async def asked_by(engine: HttpEngine, proxy: Faulty) -> int:
+    before = len(proxy.bodies)
+    await ask(engine)
+    await ask(engine)
+    return len(proxy.bodies) - before
+
+
+async def test_while_one_sleeps_the_other_is_asked_and_once_it_wakes_both_are(upstream: str) -> None:
+    bed, other = Bed(), Bed()
+    async with (
+        faulty(upstream, bed.fault) as first,
+        faulty(upstream, other.fault) as second,
+        HttpEngine([first.url, second.url], pace=PACE) as engine,
+    ):
+        await ask(engine)
+        bed.sleeping = True
+        await until(lambda: not engine.replicas[0].alive)
+        assert "asleep" in str(engine.replicas[0].cause)
+        assert (await asked_by(engine, first), await asked_by(engine, second)) == (0, 2)
+        other.sleeping = True
+        await until(lambda: not engine.replicas[1].alive)
+        with pytest.raises(EngineError, match="is asleep"):
+            await ask(engine)
+        bed.sleeping = False
+        await until(lambda: engine.replicas[0].alive)
+        await ask(engine)
+
+
+async def test_a_server_that_cannot_tell_whether_it_sleeps_is_refused_by_the_flags_it_lacks(upstream: str) -> None:
+    async with HttpEngine([upstream], pace=PACE) as engine:
+        with pytest.raises(EngineError, match=r"VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"):
+            await ask(engine)
+
+
+async def test_where_no_server_sleeps_none_is_asked_whether_it_does(upstream: str) -> None:
+    async with HttpEngine([upstream], pace=Pace(every=0.05, patience=10.0)) as engine:
+        await ask(engine)

@@ -1,0 +1,171 @@
+"""What docker/ says, checked without Docker: compose.yaml by a strict parser, the Dockerfile by a linter."""
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from compose_spec import PyCompose
+from packaging.requirements import Requirement
+
+from tests.compose import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
+
+DOCKERFILE = ROOT / "docker" / "Dockerfile"
+PROFILES = ("embedded", "cpu", "gpu")
+
+
+def services(profile: str) -> dict[str, dict[str, Any]]:
+    """That run where this profile is chosen."""
+    every: dict[str, dict[str, Any]] = read()["services"]
+    return {name: each for name, each in every.items() if profile in each.get("profiles", [profile])}
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"MODELS_DIR": "/srv/models", "MODEL": "Qwen3-8B", "VLLM_FLAGS": "--seed 1"}]
+)
+def test_the_file_is_sound_by_the_compose_specification(values: dict[str, str]) -> None:
+    parsed = PyCompose.from_yaml(yaml.safe_dump(read(PASSWORDS | values)))
+    parsed.validate()
+
+
+@pytest.mark.parametrize("name", PASSWORDS)
+def test_a_password_that_is_not_set_stops_everything_and_none_has_a_default(name: str) -> None:
+    with pytest.raises(UnsetError, match=f"{name}: set it in docker/.env"):
+        read({key: value for key, value in PASSWORDS.items() if key != name})
+    named = re.findall(r"(?m)^(?:# )?(\w*PASSWORD)=(.*)$", (ROOT / "docker" / ".env.example").read_text())
+    assert (name, "") in named, "the example says what to fill in, and fills nothing in"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_each_profile_has_one_engine_one_source_of_embeddings_and_one_worker(profile: str) -> None:
+    chosen = services(profile)
+    names = [alias for each in chosen.values() for alias in _aliases(each)] + list(chosen)
+    assert names.count("engine") == 1
+    assert names.count("embeddings") == 1
+    assert sum(each.get("command") == ["sage", "worker"] for each in chosen.values()) == 1
+    assert service("api").environment["ENGINE_URLS"] == "http://engine:8000"
+    assert service("api").environment["EMBEDDINGS_URL"] == "http://embeddings:8000"
+
+
+@pytest.mark.parametrize("profile", [*PROFILES, "demo"])
+def test_what_is_waited_for_can_come_and_what_serves_says_whether_it_does(profile: str) -> None:
+    chosen = services(profile)
+    for name, each in chosen.items():
+        for other, how in each.get("depends_on", {}).items():
+            assert other in chosen, f"{name} waits for {other}, which is in another profile"
+            wanted = "healthcheck" if how["condition"] == "service_healthy" else "command"
+            assert wanted in chosen[other], f"{name} waits for {other}"
+        assert "healthcheck" in each or each["command"] in (["sage", "worker"], ["sage", "migrate"]), name
+
+
+def test_all_images_are_pinned_and_all_volumes_declared() -> None:
+    whole = read()
+    for name, each in whole["services"].items():
+        version = each["image"].rpartition(":")[2]
+        assert re.match(r"v?\d+\.\d+", version), f"{name}: {each['image']}"
+    used = {volume.partition(":")[0] for each in whole["services"].values() for volume in each.get("volumes", [])}
+    assert {each for each in used if not each.startswith((".", "/"))} == set(whole["volumes"])
+
+
+def test_model_servers_see_the_adapters_and_the_model_by_the_paths_that_the_api_tells_them() -> None:
+    data, model = (service("api").environment[name] for name in ("SAGE_DATA_DIR", "SAGE_MODEL"))
+    for name, each in read()["services"].items():
+        command = service(name).argv
+        if any("/models/" in word for word in command):
+            assert any(word.rpartition("=")[2] == model for word in command), name
+            assert f"adapters:{data}/adapters:ro" in each["volumes"], name
+    for name in ("api", "worker", "worker-gpu"):
+        assert f"adapters:{data}/adapters" in read()["services"][name]["volumes"], name
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
+def test_vllm_is_the_version_that_was_tried_and_may_load_adapters_while_it_serves(name: str) -> None:
+    tried = re.search(r"(?m)^vllm-cpu==(.+)$", (ROOT / "tests" / "vllm" / "requirements.lock").read_text())
+    assert tried is not None
+    assert read()["services"][name]["image"].rpartition(":")[2].lstrip("v") == tried[1]
+    assert service(name).environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert {"--enable-lora", "--served-model-name", "base"} < set(service(name).argv)
+
+
+def test_nothing_of_ours_runs_as_root_or_may_become_more_than_it_is() -> None:
+    stages = re.split(r"(?m)^FROM ", DOCKERFILE.read_text())[1:]
+    users = {stage.split()[2]: re.findall(r"(?m)^USER (.+)$", stage) for stage in stages}
+    for name, each in read()["services"].items():
+        target = each.get("build", {}).get("target")
+        if name not in ("postgres", "redis"):
+            assert each["security_opt"] == ["no-new-privileges:true"], name
+            assert each["cap_drop"] == ["ALL"], name
+            assert (users[target] if target else [each["user"]]) == ["2000:0"], name
+
+
+def test_the_linter_finds_nothing_in_the_dockerfile() -> None:
+    beside = str(Path(sys.executable).parent)
+    hadolint = shutil.which("hadolint", path=os.pathsep.join([beside, os.environ["PATH"]]))
+    assert hadolint, "install the extra dev"
+    done = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_all_that_the_dockerfile_copies_is_there_and_let_through() -> None:
+    ignored = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    let_through = [line[1:] for line in ignored if line.startswith("!")]
+    for source in _copied(DOCKERFILE.read_text()):
+        assert (ROOT / source).exists(), source
+        assert any(fnmatch.fnmatch(source, each) for each in let_through), source
+
+
+def test_the_image_of_the_api_gets_no_torch_and_that_of_the_trainer_does() -> None:
+    heavy = {"torch", "transformers", "peft", "accelerate", "sentence-transformers"}
+    assert not heavy & closure(wanted("s3"))
+    assert heavy <= closure(wanted("s3", "embedded", "trainer"))
+
+
+def wanted(*extras: str) -> list[str]:
+    command = [sys.executable, "docker/wanted.py", *extras]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """The names of what pip would install for them."""
+    found, open_ = set[str](), [Requirement(each) for each in requirements]
+    while open_:
+        one = open_.pop()
+        name = one.name.lower().replace("_", "-")
+        if name not in found:
+            found.add(name)
+            open_ += _needed_by(one)
+    return found
+
+
+def _needed_by(one: Requirement) -> Iterator[Requirement]:
+    try:
+        needs = requires(one.name) or []
+    except PackageNotFoundError:
+        pytest.fail(f"{one.name} is not installed: install requirements.lock")
+    for need in map(Requirement, needs):
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ["", *one.extras]):
+            yield need
+
+
+def _aliases(each: dict[str, Any]) -> list[str]:
+    aliases: list[str] = each.get("networks", {}).get("default", {}).get("aliases", [])
+    return aliases
+
+
+def _copied(dockerfile: str) -> list[str]:
+    lines = re.findall(r"(?m)^COPY (.+)$", dockerfile)
+    return list(chain.from_iterable(line.split()[:-1] for line in lines))
+
+
+def test_the_file_names_no_other_place_for_secrets_than_the_ignored_one() -> None:
+    assert "/docker/.env" in (ROOT / ".gitignore").read_text().splitlines()
+    assert COMPOSE.parent == ROOT / "docker", "which is where Docker Compose looks for .env"

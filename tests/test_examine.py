@@ -1,0 +1,176 @@
+"""What a model server must be able to do, and which flag the refusal of one that cannot names."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engine.capability import Needs
+from app.engine.client import HttpEngine
+from app.engine.protocol import Sampling
+from app.engine.watch import Pace
+from app.errors import EngineError, SettingError
+from tests.engine_process import engine_process
+from tests.faulty import COMPLETIONS, Fault, Forward, Reply, answering, faulty, rewriting, sound, until
+from tests.tiny_model import MAX_LENGTH, make_model_dir
+
+LOAD = "/v1/load_lora_adapter"
+QUICK = Pace(every=0.05, patience=10.0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def upstream(model: Path) -> Iterator[str]:
+    with engine_process(model, "--embeddings", "none", "--max-loras", "4") as url:
+        yield url
+
+
+def needs(model: Path, adapters: Path, **more: Any) -> Needs:
+    return Needs(**{"adapters": adapters, "model": model, "rank": 16, "loras": 2, "vocabulary": 259, **more})
+
+
+async def test_a_server_proves_what_it_can_do_and_is_left_as_it_was(
+    upstream: str, model: Path, tmp_path: Path
+) -> None:
+    async with HttpEngine([upstream], needs=needs(model, tmp_path), pace=QUICK) as engine:
+        [found] = await engine.check()
+        assert (found.max_model_len, found.max_loras, found.rank, found.note) == (MAX_LENGTH, 4, 16, "")
+        assert engine.replicas[0].max_loras == 4
+        assert await engine.models() == ["base"]
+    assert os.listdir(tmp_path) == [".capability-16-3x64x64"]
+
+
+def failing_load(status: int, message: str, *, of_zeros: bool) -> Fault:
+    """The load of nothing, or that of the adapter of zeros."""
+
+    async def fault(path: str, body: Any, forward: Forward) -> Reply | None:
+        if path == LOAD and of_zeros != body["lora_path"].endswith(".capability-none"):
+            return status, {"error": {"message": message}}
+        return await forward()
+
+    return fault
+
+
+def changing(change: Any) -> Fault:
+    """The one choice of each answer, by what was asked."""
+
+    def spoil(body: Any, answer: Any) -> Any:
+        change(body, answer["choices"][0])
+        return answer
+
+    return rewriting(COMPLETIONS, spoil)
+
+
+def processed(body: Any, choice: Any) -> None:
+    """As --logprobs-mode processed_logprobs: the only token allowed has all probability."""
+    if body.get("allowed_token_ids"):
+        choice["logprobs"]["token_logprobs"] = [0.0]
+
+
+def tempered(body: Any, choice: Any) -> None:
+    if body["temperature"]:
+        choice["logprobs"]["token_logprobs"][0] /= body["temperature"]
+
+
+def logits(_: Any, choice: Any) -> None:
+    """As --logprobs-mode raw_logits."""
+    choice["logprobs"]["token_logprobs"][0] += 12.0
+
+
+def mistaken(_: Any, choice: Any) -> None:
+    choice["prompt_token_ids"] = [*choice["prompt_token_ids"], 9]
+
+
+FAULTS = [
+    (answering(200, {"data": [{"id": "llama"}]}, "/v1/models"), "--served-model-name base"),
+    (answering(404, {"detail": "Not Found"}, LOAD), "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"),
+    (
+        failing_load(500, "LoRA is not enabled. Use --enable-lora to enable LoRA.", of_zeros=False),
+        "--enable-lora$",
+    ),
+    (answering(200, "Success", LOAD), "where there is none"),
+    (
+        failing_load(500, "LoRA rank 16 is greater than max_lora_rank 8.", of_zeros=True),
+        "--max-lora-rank 16$",
+    ),
+    (failing_load(404, "No adapter found for /x", of_zeros=True), "the same directory at the same path"),
+    (
+        answering(200, 'vllm:lora_requests_info{max_lora="1",running_lora_adapters=""} 1.0', "/metrics"),
+        "--max-loras 2$",
+    ),
+    (changing(processed), "--logprobs-mode raw_logprobs"),
+    (changing(tempered), "--logprobs-mode raw_logprobs"),
+    (changing(logits), "--logprobs-mode raw_logprobs"),
+    (changing(lambda _, choice: choice.update(token_ids=None)), "return_token_ids"),
+    (changing(lambda _, choice: choice.update(token_ids=[259])), "does it serve another one"),
+    (changing(mistaken), "another prompt"),
+    (answering(200, "<html>", "/version"), "does not answer as vLLM does"),
+    (answering(404, "<html>", "/health"), "is no vLLM: .*404"),
+]
+
+
+@pytest.mark.parametrize(("fault", "words"), FAULTS)
+async def test_a_server_that_lacks_something_is_refused_with_what_to_change(
+    upstream: str, model: Path, tmp_path: Path, fault: Fault, words: str
+) -> None:
+    async with (
+        faulty(upstream, fault) as proxy,
+        HttpEngine([proxy.url], needs=needs(model, tmp_path), pace=QUICK) as engine,
+    ):
+        with pytest.raises(SettingError, match=words):
+            await engine.check()
+        with pytest.raises(EngineError, match=words.rstrip("$")):  # and it is not asked for anything
+            await engine.complete([1], model="base", sampling=Sampling(max_tokens=1))
+
+
+async def test_a_server_that_is_down_is_no_reason_not_to_start(upstream: str, model: Path, tmp_path: Path) -> None:
+    async with faulty(upstream) as proxy:
+        await proxy.down()
+        async with HttpEngine([proxy.url, upstream], needs=needs(model, tmp_path), pace=QUICK) as engine:
+            assert [found.url for found in await engine.check()] == [upstream]
+        async with HttpEngine([proxy.url], needs=needs(model, tmp_path), pace=QUICK) as engine:
+            assert await engine.check() == []
+
+
+async def test_a_server_that_comes_up_wrong_stays_out_until_it_is_mended(
+    upstream: str, model: Path, tmp_path: Path
+) -> None:
+    async with faulty(upstream, answering(404, {"detail": "Not Found"}, LOAD)) as proxy:
+        await proxy.down()
+        async with HttpEngine([proxy.url, upstream], needs=needs(model, tmp_path), pace=QUICK) as engine:
+            await proxy.up()
+            await until(lambda: "VLLM_ALLOW_RUNTIME" in str(engine.replicas[0].cause))
+            assert f"{proxy.url} is out: {proxy.url} loads no adapters while it runs" in await engine.ready()
+            proxy.fault = sound
+            await until(lambda: engine.replicas[0].alive)
+            assert len(await engine.check()) == 2
+
+
+async def test_the_rank_is_not_probed_where_the_base_does_not_tell_its_shape(
+    upstream: str, model: Path, tmp_path: Path
+) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["linear_attention"] * 3}))
+    async with HttpEngine([upstream], needs=needs(tmp_path, tmp_path / "adapters"), pace=QUICK) as engine:
+        [found] = await engine.check()
+    assert found.rank is None
+    assert "does not tell the shape" in found.note
+
+
+async def test_a_server_without_room_for_one_more_adapter_is_not_refused(
+    upstream: str, model: Path, tmp_path: Path
+) -> None:
+    fault = failing_load(409, "4 adapters are loaded, which is --max-loras", of_zeros=True)
+    async with (
+        faulty(upstream, fault) as proxy,
+        HttpEngine([proxy.url], needs=needs(model, tmp_path), pace=QUICK) as engine,
+    ):
+        [found] = await engine.check()
+    assert (found.rank, "4 adapters" in found.note) == (None, True)

@@ -1,0 +1,85 @@
+"""Hosts that share nothing but the database and the adapter store."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from app.adapter_store import AdapterStore
+from app.db.session import Sessions
+from app.errors import AdapterError
+from app.hot_swap.files import AdapterDirectory
+from app.records import Json
+from app.settings import Settings
+from tests.sleepy_server import sleepy_server
+from tests.test_adapter_store import trained
+from tests.tiny_model import make_model_dir
+from tests.whole_run import Hearer, Shop, chats
+from trainer.train import carry_out
+
+SFT = {"kind": "sft", "steps": 2, "micro_batch_tokens": 128}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+def first(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
+    """A host that trains."""
+    return Settings(
+        model=str(tiny),
+        data_dir=tmp_path / "first",
+        database_url=database_url,
+        engine_device="cpu",
+        adapter_store=str(tmp_path / "store"),
+    )
+
+
+async def test_what_one_host_trained_another_serves_and_a_third_goes_on_from(
+    committed: Sessions, first: Settings, tiny: Path, tmp_path: Path
+) -> None:
+    data = chats(tmp_path / "chats.jsonl")
+    shop = await Shop.open(committed, first)
+    made = await carry_out(await shop.job(**SFT, data=data), Hearer())
+    serving = AdapterDirectory(
+        tmp_path / "second", tiny, AdapterStore(tmp_path / "second", first.adapter_store), base=first.model
+    )
+    assert (await serving.sound(made.adapter)).path == tmp_path / "second" / made.adapter
+    await shop.activate(made.adapter)
+    third = msgspec.structs.replace(first, data_dir=tmp_path / "third")
+    next_one = await carry_out(await Shop(committed, third, shop.project_id).job(**SFT, data=data), Hearer())
+    assert next_one.adapter != made.adapter
+    assert (third.adapters_dir / made.adapter).is_dir(), "where its run began"
+    with pytest.raises(AdapterError, match="there is no adapter"):
+        await AdapterDirectory(tmp_path / "fourth", tiny).sound(made.adapter)
+
+
+async def test_an_adapter_that_is_brought_by_hand_to_one_host_can_be_had_by_all(tmp_path: Path) -> None:
+    name = trained(tmp_path / "here")
+    here, there = (AdapterStore(tmp_path / host, str(tmp_path / "store")) for host in ("here", "there"))
+    await AdapterDirectory(tmp_path / "here", store=here).share(name)
+    assert await there.path(name) == tmp_path / "there" / name
+
+
+async def test_model_servers_sleep_while_a_run_updates_and_are_awake_at_its_end(
+    committed: Sessions, first: Settings, tmp_path: Path
+) -> None:
+    with sleepy_server() as server:
+        server.sleeping = True  # as an attempt that was killed left it
+        one_gpu = msgspec.structs.replace(first, engine_urls=server.url, engine_sleep="update")
+        job = await (await Shop.open(committed, one_gpu)).job(**SFT, data=chats(tmp_path / "chats.jsonl"))
+        slept = []
+
+        class Looker(Hearer):
+            async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
+                slept.append(server.sleeping)
+                await super().step(index, total, metrics)
+
+        await carry_out(job, Looker())
+        assert slept == [True, True]
+        assert not server.sleeping
+        assert server.asked == ["/wake_up", "/sleep?level=1&mode=keep", "/wake_up"]

@@ -1,0 +1,132 @@
+"""What the gate approved is brought to serve by itself, on a real database; the model servers are stood in for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from uuid import UUID
+
+import pytest
+
+from app.db import audit, models, projects, releases
+from app.db.models import AuditAction, ReleaseState
+from app.db.session import Sessions
+from app.errors import AdapterError, EngineError
+from app.release.keeper import Keeper
+from app.release.promote import Promoter
+from tests.loading import Loads
+from tests.rows import project_row
+
+PROMPT = "the present prompt"
+WEIGHTS = "a" * 32
+
+
+class House:
+    """A project and two processes that serve it; no notices reach them, so they are woken by hand."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions, self.loads = sessions, Loads()
+        promoters = [Promoter(sessions, self.loads, PROMPT) for _ in range(2)]
+        self.keepers = [Keeper(sessions, promoter, PROMPT, pause=0.05) for promoter in promoters]
+
+    async def open(self) -> "House":
+        async with self.sessions.begin() as session:
+            self.project_id = (await project_row(session)).id
+        return self
+
+    async def approve(self, model: str = WEIGHTS, *, over: str = "base", percent: float = 0.0) -> UUID:
+        async with self.sessions.begin() as session:
+            release = await releases.propose(session, self.project_id, model)
+            evidence = {"verdict": "promote", "compared_with": {"number": 1, "model": over}}
+            await releases.approve(session, release.id, evidence, percent)
+        for keeper in self.keepers:
+            keeper.wake()
+        return release.id
+
+    async def get(self, release_id: UUID) -> models.Release:
+        async with self.sessions() as session:
+            return await releases.get(session, release_id)
+
+    async def until(self, release_id: UUID, holds: Callable[[models.Release], bool]) -> models.Release:
+        async with asyncio.timeout(30):
+            while not holds(release := await self.get(release_id)):  # noqa: ASYNC110  nobody tells of it
+                await asyncio.sleep(0.02)
+        return release
+
+    async def actions(self) -> list[tuple[str, AuditAction]]:
+        """Oldest first."""
+        async with self.sessions() as session:
+            page = await audit.page(session, self.project_id, limit=50)
+        return [(each.actor, each.action) for each in reversed(page.items)]
+
+
+@pytest.fixture
+async def house(committed: Sessions) -> AsyncIterator[House]:
+    house = await House(committed).open()
+    async with house.keepers[0], house.keepers[1]:
+        yield house
+
+
+def serves(release: models.Release) -> bool:
+    return release.state is ReleaseState.ACTIVE
+
+
+async def test_what_passed_serves_once_however_many_processes_look_after_it(house: House) -> None:
+    release = await house.until(await house.approve(), serves)
+    assert release.prompt == PROMPT
+    await asyncio.sleep(0.2)
+    assert await house.actions() == [("gate", AuditAction.ACTIVATED)]
+
+
+async def test_while_the_servers_are_down_it_waits_and_then_it_serves(house: House) -> None:
+    house.loads.refusal = EngineError("no model server answers")
+    release_id = await house.approve()
+    async with asyncio.timeout(30):
+        while not await house.actions():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (await house.get(release_id)).state is ReleaseState.PASSED
+    house.loads.refusal = None
+    await house.until(release_id, serves)
+    assert await house.actions() == [("gate", AuditAction.REFUSED), ("gate", AuditAction.ACTIVATED)]
+
+
+async def test_weights_that_cannot_be_proven_are_rejected_with_the_figures(house: House) -> None:
+    house.loads.refusal = AdapterError("off by up to 0.3000, and 0.0010 is allowed")
+    release_id = await house.approve()
+    release = await house.until(release_id, lambda one: one.state is ReleaseState.REJECTED)
+    assert release.evidence is not None
+    assert release.evidence["verdict"] == "refused"
+    assert "off by up to 0.3000" in release.evidence["reason"]
+    assert release.evidence["compared_with"]["number"] == 1
+    async with house.sessions() as session:
+        assert (await releases.active(session, house.project_id)).number == 1
+
+
+async def test_what_was_compared_with_other_weights_waits_for_a_person(house: House) -> None:
+    release_id = await house.approve(over="b" * 32)
+    release = await house.until(release_id, lambda one: one.state is ReleaseState.CANDIDATE)
+    assert release.evidence is not None
+    assert f"POST /v1/releases/{release_id}/activate" in release.evidence["next"]
+
+
+async def test_a_run_that_wanted_a_canary_gets_one(house: House) -> None:
+    release_id = await house.approve(percent=10.0)
+    release = await house.until(release_id, lambda one: one.state is ReleaseState.CANARY)
+    assert release.canary_percent == 10
+    assert house.loads.models == [WEIGHTS]
+    assert await house.actions() == [("gate", AuditAction.CANARY_BEGAN)]
+
+
+async def test_a_server_with_another_prompt_says_so_in_a_release_of_its_own(committed: Sessions) -> None:
+    house = await House(committed).open()
+    first = (await releases_of(house))[0]
+    async with house.sessions.begin() as session:
+        (await session.get_one(models.Release, first.id)).prompt = "an older prompt"
+    async with house.keepers[0], asyncio.timeout(30):
+        while (await releases_of(house))[0].prompt != PROMPT:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def releases_of(house: House) -> list[models.Release]:
+    """Newest first."""
+    async with house.sessions() as session:
+        project = await projects.by_id(session, house.project_id)
+        return list(await releases.of_project(session, project.id))

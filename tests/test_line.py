@@ -1,0 +1,155 @@
+"""How much a model server is given at a time, in which order, and which one a prompt goes to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app.engine.client import HttpEngine
+from app.engine.protocol import Sampling
+from app.engine.routing import BLOCK, Seen, blocks_of
+from app.engine.watch import Pace
+from tests.engine_process import engine_process
+from tests.faulty import COMPLETIONS, Faulty, faulty, held, sound, until
+from tests.tiny_model import make_model_dir
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    model = make_model_dir(tmp_path_factory.mktemp("model"))
+    with engine_process(model, "--embeddings", "none") as url:
+        yield url
+
+
+@asynccontextmanager
+async def two_servers(upstream: str, at_once: int = 64) -> AsyncIterator[tuple[Faulty, Faulty, HttpEngine]]:
+    """The proxies have forgotten what the servers were examined by."""
+    async with (
+        faulty(upstream) as one,
+        faulty(upstream) as two,
+        HttpEngine([one.url, two.url], at_once=at_once, pace=Pace(every=0.05, patience=10.0)) as engine,
+    ):
+        for proxy in (one, two):
+            proxy.bodies.clear()
+            proxy.most = 0
+        yield one, two, engine
+
+
+def asking(engine: HttpEngine, *prompts: list[int]) -> list[asyncio.Task[object]]:
+    one = Sampling(max_tokens=1)
+    return [asyncio.create_task(engine.complete(prompt, model="base", sampling=one)) for prompt in prompts]
+
+
+def prompts_at(proxy: Faulty) -> list[list[int]]:
+    return [body["prompt"] for body in proxy.bodies]
+
+
+async def test_a_server_is_given_so_many_at_once_and_the_others_wait_in_order(upstream: str) -> None:
+    prompts = [[number] for number in range(12)]
+    gate = asyncio.Event()
+    async with two_servers(upstream, at_once=2) as (one, two, engine):
+        one.fault = two.fault = held(gate, COMPLETIONS)
+        tasks = asking(engine, *prompts)
+        await until(lambda: one.at_once == two.at_once == 2)
+        assert [replica.in_flight for replica in engine.replicas] == [2, 2]
+        assert (prompts_at(one), prompts_at(two)) == ([[0], [2]], [[1], [3]])
+        gate.set()
+        await asyncio.gather(*tasks)
+        assert (one.most, two.most) == (2, 2)
+        for seen in (prompts_at(one), prompts_at(two)):  # two at once may overtake each other on their way
+            assert all(abs(sorted(seen).index(prompt) - place) <= 1 for place, prompt in enumerate(seen))
+        assert [replica.in_flight for replica in engine.replicas] == [0, 0]
+
+
+async def test_the_room_of_a_server_that_returns_is_used_at_once(upstream: str) -> None:
+    gate = asyncio.Event()
+    async with two_servers(upstream, at_once=1) as (one, two, engine):
+        await two.down()
+        await until(lambda: not engine.replicas[1].alive)
+        one.fault = held(gate, COMPLETIONS)
+        tasks = asking(engine, [1], [2], [3])
+        await until(lambda: one.at_once == 1)
+        await two.up()
+        await until(lambda: tasks[1].done() and tasks[2].done())
+        assert not tasks[0].done()
+        gate.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_one_who_stops_waiting_leaves_the_line_and_holds_no_place(upstream: str) -> None:
+    gate = asyncio.Event()
+    async with two_servers(upstream, at_once=1) as (one, two, engine):
+        one.fault = two.fault = held(gate, COMPLETIONS)
+        tasks = asking(engine, [1], [2], [3], [4])
+        await until(lambda: one.at_once == two.at_once == 1)
+        tasks[2].cancel()
+        gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert tasks[2].cancelled()
+        assert [3] not in prompts_at(one) + prompts_at(two)
+        assert [replica.in_flight for replica in engine.replicas] == [0, 0]
+
+
+async def test_one_cancelled_in_the_moment_of_its_grant_gives_the_place_back(upstream: str) -> None:
+    async with two_servers(upstream, at_once=1) as (one, _, engine):
+        held_back = asking(engine, [1], [2], [3])
+        await asyncio.sleep(0)  # all three stand in line, two are granted, none has gone on
+        for task in held_back:
+            task.cancel()
+        await asyncio.gather(*held_back, return_exceptions=True)
+        assert [replica.in_flight for replica in engine.replicas] == [0, 0]
+        one.fault = sound
+        await asyncio.gather(*asking(engine, [4], [5]))
+
+
+async def test_a_next_turn_goes_where_the_last_one_went_and_other_prompts_spread(upstream: str) -> None:
+    async with two_servers(upstream) as (one, two, engine):
+        opening, other = [3] * (2 * BLOCK), [4] * (2 * BLOCK)
+        await asyncio.gather(*asking(engine, opening, other))
+        for turn in range(1, 4):
+            await asyncio.gather(*asking(engine, [*opening, *[5] * (turn * 10)]))
+            await asyncio.gather(*asking(engine, [*other, *[5] * (turn * 10)]))
+        assert {tuple(prompt[:1]) for prompt in prompts_at(one)} == {(3,)}
+        assert {tuple(prompt[:1]) for prompt in prompts_at(two)} == {(4,)}
+        assert (len(one.bodies), len(two.bodies)) == (4, 4)
+
+
+async def test_a_server_that_was_out_is_not_believed_to_remember_anything(upstream: str) -> None:
+    async with two_servers(upstream) as (one, two, engine):
+        opening = [3] * BLOCK
+        await asyncio.gather(*asking(engine, opening))
+        await one.down()
+        await until(lambda: not engine.replicas[0].alive)
+        await asyncio.gather(*asking(engine, opening))
+        await one.up()
+        await until(lambda: engine.replicas[0].alive)
+        one.bodies.clear()
+        await asyncio.gather(*asking(engine, opening))
+        assert (len(one.bodies), len(two.bodies)) == (0, 2)
+
+
+async def test_a_prompt_that_all_have_in_common_does_not_crowd_one_server(upstream: str) -> None:
+    gate = asyncio.Event()
+    async with two_servers(upstream) as (one, two, engine):
+        one.fault = two.fault = held(gate, COMPLETIONS)
+        tasks = asking(engine, *([3] * BLOCK for _ in range(20)))
+        await until(lambda: one.at_once + two.at_once == 20)
+        assert abs(one.at_once - two.at_once) <= 4
+        gate.set()
+        await asyncio.gather(*tasks)
+
+
+def test_what_was_seen_longest_ago_is_forgotten_from_its_end() -> None:
+    seen = Seen(room=3)
+    first, second = blocks_of("base", [1] * (2 * BLOCK)), blocks_of("base", [2] * (2 * BLOCK))
+    seen.add(first)
+    seen.add(second)
+    assert (seen.prefix(first), seen.prefix(second)) == (1, 2)
+
+
+def test_the_beginning_of_a_prompt_counts_for_its_own_model_only() -> None:
+    seen = Seen()
+    seen.add(blocks_of("base", [1] * BLOCK))
+    assert seen.prefix(blocks_of("base", [1] * (3 * BLOCK))) == 1
+    assert seen.prefix(blocks_of("adapter", [1] * BLOCK)) == 0

@@ -1,0 +1,148 @@
+"""Bringing releases to serve, on a real database; the model servers are stood in for."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from app.db import audit, models, releases
+from app.db.models import AuditAction, ReleaseState
+from app.db.session import Sessions
+from app.errors import AdapterError, AppError, ConflictError, EngineError
+from app.records import Json
+from app.release.promote import Promoter, SupersededError, check_compared
+from tests.loading import Loads
+from tests.rows import project_row
+
+PROMPT = "a prompt's hash"
+
+
+class Floor:
+    """A project whose release 1 serves the base, and a candidate."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions, self.loads = sessions, Loads()
+        self.promoter = Promoter(sessions, self.loads, PROMPT)
+
+    async def open(self) -> "Floor":
+        async with self.sessions.begin() as session:
+            self.project_id = (await project_row(session)).id
+        self.candidate = await self.propose("a" * 32)
+        return self
+
+    async def propose(self, model: str) -> UUID:
+        async with self.sessions.begin() as session:
+            return (await releases.propose(session, self.project_id, model)).id
+
+    async def active(self) -> models.Release:
+        async with self.sessions() as session:
+            return await releases.active(session, self.project_id)
+
+    async def log(self) -> list[tuple[str, AuditAction, dict[str, Json]]]:
+        """Oldest first."""
+        async with self.sessions() as session:
+            page = await audit.page(session, self.project_id, limit=50)
+        return [(each.actor, each.action, each.detail) for each in reversed(page.items)]
+
+
+@pytest.fixture
+async def floor(committed: Sessions) -> Floor:
+    return await Floor(committed).open()
+
+
+async def test_a_release_serves_once_it_is_proven_and_the_receipt_says_who_what_and_how(floor: Floor) -> None:
+    row = await floor.promoter.activate(floor.candidate, "key ops")
+    assert (row.state, row.model, row.prompt) == (ReleaseState.ACTIVE, "a" * 32, PROMPT)
+    assert row.skills is not None
+    assert row.tools is not None
+    assert floor.loads.models == ["a" * 32]
+    [(actor, action, detail)] = await floor.log()
+    assert (actor, action, detail["over"]) == ("key ops", AuditAction.ACTIVATED, 1)
+    assert detail["serves"] == {"model": row.model, "skills": row.skills, "tools": row.tools, "prompt": PROMPT}
+    [replica] = detail["receipt"]["replicas"]
+    assert replica["url"] == "http://engine"
+    assert replica.keys() >= {"load_seconds", "probe_seconds", "error", "distance", "probed"}
+
+
+@pytest.mark.parametrize("refusal", [AdapterError("off by 0.3"), EngineError("unreachable")])
+async def test_a_refusal_changes_nothing_that_serves_and_is_told_once_however_often_it_is_tried(
+    floor: Floor, refusal: AppError
+) -> None:
+    floor.loads.refusal = refusal
+    for _ in range(3):
+        with pytest.raises(type(refusal), match=str(refusal)):
+            await floor.promoter.activate(floor.candidate, "gate")
+    assert (await floor.active()).number == 1
+    told = {"error": type(refusal).__name__, "reason": str(refusal)}
+    assert await floor.log() == [("gate", AuditAction.REFUSED, told)]
+    floor.loads.refusal = None
+    assert (await floor.promoter.activate(floor.candidate, "gate")).state is ReleaseState.ACTIVE
+
+
+async def test_of_two_swaps_at_once_the_second_is_told_which_one_is_under_way(floor: Floor) -> None:
+    other = await floor.propose("b" * 32)
+    floor.loads.open.clear()
+    first = asyncio.create_task(floor.promoter.activate(floor.candidate, "key one"))
+    await floor.loads.begun.wait()
+    with pytest.raises(ConflictError, match="release 2 is being brought to serve at this moment"):
+        await floor.promoter.activate(other, "key two")
+    floor.loads.open.set()
+    assert (await first).number == 2
+    assert (await floor.promoter.activate(other, "key two")).number == 3
+    assert floor.loads.models == ["a" * 32, "b" * 32]
+
+
+async def test_swaps_of_two_projects_do_not_wait_for_each_other(floor: Floor, committed: Sessions) -> None:
+    other = await Floor(committed).open()
+    floor.loads.open.clear()
+    first = asyncio.create_task(floor.promoter.activate(floor.candidate, "gate"))
+    await floor.loads.begun.wait()
+    assert (await other.promoter.activate(other.candidate, "gate")).state is ReleaseState.ACTIVE
+    floor.loads.open.set()
+    await first
+
+
+async def test_a_swap_that_was_cancelled_keeps_nobody_from_the_next(floor: Floor) -> None:
+    floor.loads.open.clear()
+    first = asyncio.create_task(floor.promoter.activate(floor.candidate, "gate"))
+    await floor.loads.begun.wait()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    floor.loads.open.set()
+    assert (await floor.promoter.activate(floor.candidate, "gate")).state is ReleaseState.ACTIVE
+
+
+async def test_activating_what_serves_asks_no_server_and_tells_nothing(floor: Floor) -> None:
+    await floor.promoter.activate((await floor.active()).id, "key ops")
+    assert floor.loads.models == []
+    assert await floor.log() == []
+
+
+async def test_a_rejected_release_is_not_even_loaded_unless_someone_insists(floor: Floor) -> None:
+    async with floor.sessions.begin() as session:
+        await releases.reject(session, floor.candidate, {"reason": "worse"})
+    with pytest.raises(ConflictError, match="was rejected"):
+        await floor.promoter.activate(floor.candidate, "key ops")
+    assert floor.loads.models == []
+    row = await floor.promoter.activate(floor.candidate, "key ops", rejected_too=True)
+    assert row.state is ReleaseState.ACTIVE
+
+
+async def test_a_roll_back_to_weights_that_are_gone_leaves_what_serves(floor: Floor) -> None:
+    await floor.promoter.activate(floor.candidate, "gate")
+    newer = await floor.propose("b" * 32)
+    await floor.promoter.activate(newer, "gate")
+    floor.loads.refusal = AdapterError("there is no adapter in ...")
+    with pytest.raises(AdapterError, match="there is no adapter"):
+        await floor.promoter.activate(floor.candidate, "key ops")
+    assert (await floor.active()).id == newer
+
+
+async def test_what_was_compared_with_other_weights_does_not_take_their_place(floor: Floor) -> None:
+    async with floor.sessions.begin() as session:
+        await releases.note(session, floor.candidate, {"compared_with": {"number": 1, "model": "c" * 32}})
+    with pytest.raises(SupersededError, match=r"compared with release 1, but release 1, with other"):
+        await floor.promoter.activate(floor.candidate, "gate", check=check_compared)
+    assert (await floor.active()).number == 1
+    assert (await floor.promoter.activate(floor.candidate, "key ops")).state is ReleaseState.ACTIVE

@@ -1,0 +1,61 @@
+"""The hash of the prompt: it changes with any word that the policy reads around its task."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.agent.compact import Compact
+from app.agent.prompt import PROFILES, prompt_hash
+from app.engine.tokenizer import ChatTokenizer, Message
+from app.records import Offer, Task
+from app.sandbox.protocol import Observation
+
+SEED_POLICY = Path(__file__).parents[1] / "app" / "seed_policy"
+
+
+class Polite:
+    """The compact profile, one word longer where `where` says."""
+
+    name = Compact.name
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._plain = Compact()
+
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
+        messages = self._plain.opening(task, offers, apps)
+        if self._where == "opening" or (self._where == "skills" and offers):
+            messages = [Message(each.role, f"{each.content} please") for each in messages]
+        return messages
+
+    def observation(self, observation: Observation) -> str:
+        shown = self._plain.observation(observation)
+        return f"{shown} thanks" if self._where == "observation" else shown
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return ChatTokenizer.load(SEED_POLICY)
+
+
+def test_the_same_prompt_has_the_same_hash_in_every_process(tokenizer: ChatTokenizer) -> None:
+    again = ChatTokenizer.load(SEED_POLICY)
+    assert prompt_hash(Polite("nowhere"), again) == prompt_hash(Compact(), tokenizer)
+
+
+@pytest.mark.parametrize("where", ["opening", "skills", "observation"])
+def test_one_other_word_anywhere_is_another_prompt(tokenizer: ChatTokenizer, where: str) -> None:
+    assert prompt_hash(Polite(where), tokenizer) != prompt_hash(Compact(), tokenizer)
+
+
+def test_each_profile_is_another_prompt(tokenizer: ChatTokenizer) -> None:
+    assert len({prompt_hash(profile, tokenizer) for profile in PROFILES.values()}) == len(PROFILES)
+
+
+def test_another_chat_template_is_another_prompt(tmp_path: Path, tokenizer: ChatTokenizer) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SEED_POLICY / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(tokenizer.source + "{{ messages | length }}")
+    assert prompt_hash(Compact(), ChatTokenizer.load(tmp_path)) != prompt_hash(Compact(), tokenizer)

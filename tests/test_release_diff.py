@@ -1,0 +1,163 @@
+"""What changed from one release to another, part by part and over HTTP."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.apis.openapi import parse_document
+from app.db import apis, leases, releases, runs, skills
+from app.db.models import Release
+from app.db.session import Sessions
+from app.db.units import SkillName
+from app.release import unit
+from app.release.operations import compare
+from app.run_settings import RunSettings
+from tests.edge import Edge, open_edge, problem
+from tests.rows import LEASE, new_skill, task_row
+
+NOTHING: dict[str, Any] = {
+    "model": None,
+    "training_run": None,
+    "skills": {"added": [], "removed": []},
+    "tools": {"added": [], "removed": [], "changed": {}},
+    "prompt": None,
+    "empty": True,
+}
+
+
+def document(*names: str, **more: Any) -> dict[str, Any]:
+    """One operation per name; each takes a page of the shape that `components` gives."""
+    page = {"name": "page", "in": "query", "schema": {"$ref": "#/components/schemas/Page"}}
+    paths = {f"/{name}": {"get": {"operationId": name, "parameters": [page]}} for name in names}
+    plain = {"openapi": "3.1.0", "paths": paths, "components": {"schemas": {"Page": {"type": "integer"}}}}
+    return plain | more
+
+
+def test_operations_that_came_and_went_are_named() -> None:
+    found = compare("mail", document("list", "send"), document("list", "trash"))
+    assert (found.added, found.removed, found.changed) == (["trash"], ["send"], [])
+
+
+def test_an_operation_is_changed_by_a_schema_that_it_refers_to() -> None:
+    other = document("list", "send", components={"schemas": {"Page": {"type": "string"}}})
+    found = compare("mail", document("list", "send"), other)
+    assert (found.added, found.removed, found.changed) == ([], [], ["list", "send"])
+
+
+def test_what_no_agent_sees_changes_no_operation() -> None:
+    found = compare("mail", document("list"), document("list", info={"version": "2"}, servers=[{"url": "/v2"}]))
+    assert (found.added, found.removed, found.changed) == ([], [], [])
+
+
+def test_schemas_that_refer_to_each_other_over_and_over_are_compared_in_time() -> None:
+    fields = {f"f{number}": {"$ref": f"#/components/schemas/S{number}"} for number in range(40)}
+    schemas = {f"S{number}": {"type": "object", "properties": fields} for number in range(40)}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}}
+    knot = {
+        "openapi": "3.1.0",
+        "paths": {"/tie": {"post": {"operationId": "tie", "requestBody": body}}},
+        "components": {"schemas": schemas},
+    }
+    assert compare("knots", knot, knot | {"info": {"version": "2"}}).changed == []
+
+
+class Project:
+    """One with releases to compare, over HTTP."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+        self._project = edge.demo.id
+
+    async def put(self, session: AsyncSession, name: str, content: dict[str, Any]) -> Release:
+        serving = await unit.hold(session, self._project)
+        digest = parse_document(name, content, server="http://x").digest
+        await apis.put(session, self._project, name, source="upload", document=content, digest=digest)
+        return await unit.tools_changed(session, serving, [name], "key me")
+
+    async def activate(self, session: AsyncSession, release: Release, prompt: str = "p") -> None:
+        former = await releases.active(session, self._project)
+        await releases.activate(session, release.id)
+        await unit.serve(session, release, former, prompt)
+
+    async def begin_task(self, session: AsyncSession) -> None:
+        await task_row(session, self._project)
+        assert await leases.claim(session, "me", LEASE) is not None
+
+    async def diff(self, one: UUID, other: UUID) -> Any:
+        answer = await self._edge.client.get(f"/v1/releases/{one}/diff/{other}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture
+async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
+    async with open_edge(committed, database_url) as opened:
+        yield opened
+
+
+async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed(edge: Edge) -> None:
+    project = Project(edge)
+    async with edge.sessions.begin() as session:
+        first = await project.put(session, "mail", document("list", "send"))
+        first = await project.put(session, "notes", document("list"))
+        await project.begin_task(session)
+        old = await skills.add(session, edge.demo.id, new_skill("greet"))
+        run = await runs.create(session, edge.demo.id, RunSettings())
+        second = await releases.propose(session, edge.demo.id, "f00d", run.id)
+        await project.activate(session, second)
+        await unit.prompt_changed(session, edge.demo.id, "q")
+        await project.begin_task(session)
+        new = await skills.add(session, edge.demo.id, new_skill("greet", "def greet(): return 1"))
+        third = await project.put(session, "mail", document("list", "trash"))
+        await apis.delete(session, edge.demo.id, "notes")
+        third = await unit.tools_changed(session, third, ["notes"], "key me")
+        third = await project.put(session, "files", document("open"))
+        named = [{"id": str(each.id), "name": "greet", "version": each.version} for each in (old, new)]
+        assert [SkillName.of(each).version for each in (old, new)] == [1, 2]
+    found = await project.diff(first.id, third.id)
+    assert found == {
+        "model": {"from": "base", "to": "f00d"},
+        "training_run": {"from": None, "to": str(run.id)},
+        "skills": {"added": [named[1]], "removed": [named[0]]},
+        "tools": {
+            "added": ["files"],
+            "removed": ["notes"],
+            "changed": {"mail": {"added": ["trash"], "removed": ["send"], "changed": []}},
+        },
+        "prompt": {"from": "p", "to": "q"},
+        "empty": False,
+    }
+    back = await project.diff(third.id, first.id)
+    assert back["model"] == {"from": "f00d", "to": "base"}
+    assert back["skills"] == {"added": [named[0]], "removed": [named[1]]}
+    assert back["tools"]["changed"] == {"mail": {"added": ["send"], "removed": ["trash"], "changed": []}}
+    assert await project.diff(third.id, third.id) == NOTHING
+
+
+async def test_a_candidate_differs_by_its_weights_alone_from_what_serves(edge: Edge) -> None:
+    project = Project(edge)
+    async with edge.sessions.begin() as session:
+        await project.put(session, "mail", document("list"))
+        await unit.prompt_changed(session, edge.demo.id, "p")
+        active = await releases.active(session, edge.demo.id)
+        await skills.add(session, edge.demo.id, new_skill())
+        candidate = await releases.propose(session, edge.demo.id, "f00d")
+    expected = NOTHING | {"model": {"from": "base", "to": "f00d"}, "empty": False}
+    assert await project.diff(active.id, candidate.id) == expected
+
+
+async def test_releases_of_two_projects_or_of_one_that_the_key_may_not_see_are_not_compared(edge: Edge) -> None:
+    other = await edge.project("other")
+    async with edge.sessions() as session:
+        mine, theirs = [(await releases.active(session, each.id)).id for each in (edge.demo, other)]
+    answer = await edge.client.get(f"/v1/releases/{mine}/diff/{theirs}")
+    assert (answer.status_code, "different projects" in str(problem(answer)["detail"])) == (400, True)
+    own = await edge.key("tasks", project_id=edge.demo.id)
+    for one, two in ((mine, theirs), (theirs, mine), (mine, uuid4())):
+        hidden = await edge.client.get(f"/v1/releases/{one}/diff/{two}", headers=own)
+        assert hidden.status_code == 404
+        assert "no release has the id" in str(problem(hidden)["detail"])
+    assert (await edge.client.get(f"/v1/releases/{mine}/diff/nonsense")).status_code == 404

@@ -1,0 +1,113 @@
+"""Model servers sleep while a run updates on their GPU, and wake whatever becomes of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.db import run_queue, runs
+from app.db.session import Sessions
+from app.errors import EngineError, SettingError
+from app.run_settings import RunKind, RunSettings
+from app.settings import Settings
+from tests.processes import free_ports
+from tests.rows import LEASE, project_row
+from tests.sleepy_server import SleepyServer, sleepy_server
+from trainer.engines.sleep import asleep, asleep_for, sleepers, wake
+from trainer.running.reconciler import rouse
+
+
+@pytest.fixture
+def server() -> Iterator[SleepyServer]:
+    with sleepy_server() as server:
+        yield server
+
+
+def test_a_server_sleeps_as_long_as_the_update_and_keeps_the_requests_it_has(server: SleepyServer) -> None:
+    with asleep([server.url]):
+        assert server.sleeping
+    assert not server.sleeping
+    assert server.asked == ["/sleep?level=1&mode=keep", "/wake_up"]
+
+
+def test_it_wakes_when_the_update_fails_and_the_failure_is_told(server: SleepyServer) -> None:
+    with pytest.raises(ZeroDivisionError), asleep([server.url]):
+        raise ZeroDivisionError
+    assert not server.sleeping
+
+
+def test_where_one_server_cannot_sleep_the_other_wakes_and_the_flags_are_named(server: SleepyServer) -> None:
+    with (
+        sleepy_server(dev_mode=False) as unable,
+        pytest.raises(SettingError, match="VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"),
+        asleep([server.url, unable.url]),
+    ):
+        raise AssertionError("the update must not begin")
+    assert not server.sleeping
+
+
+def test_a_server_that_would_only_pretend_to_sleep_is_refused(server: SleepyServer) -> None:
+    server.sleep_mode = False
+    with pytest.raises(SettingError, match="--enable-sleep-mode"), asleep([server.url]):
+        raise AssertionError("the update must not begin")
+    assert server.asked == []
+
+
+def test_a_sleep_that_fails_half_way_is_undone(server: SleepyServer) -> None:
+    server.broken = True
+    with pytest.raises(EngineError, match="does not fall asleep"), asleep([server.url]):
+        raise AssertionError("the update must not begin")
+    assert not server.sleeping
+
+
+def test_waking_is_tried_again_and_a_server_that_stays_asleep_is_named(server: SleepyServer) -> None:
+    server.sleeping, server.deaf = True, 2
+    wake([server.url])
+    assert not server.sleeping
+    server.sleeping, server.deaf = True, 1000
+    with sleepy_server() as other:
+        other.sleeping = True
+        with pytest.raises(EngineError, match=f"{server.url} does not wake .*500.*: restart it"):
+            wake([server.url, other.url])
+        assert not other.sleeping, "one that fails keeps none of the others asleep"
+
+
+def test_a_server_that_is_down_holds_no_memory_and_stops_nobody(server: SleepyServer) -> None:
+    [port] = free_ports(1)
+    with asleep([f"http://127.0.0.1:{port}", server.url]):
+        assert server.sleeping
+    assert not server.sleeping
+
+
+def test_all_servers_sleep_where_the_deployment_says_so_and_none_elsewhere(server: SleepyServer) -> None:
+    deployment = Settings(engine_urls=f"{server.url},http://b", rollout_engine_urls="http://c,http://b")
+    assert sleepers(deployment) == []
+    with asleep_for(deployment):
+        assert not server.sleeping
+    one_gpu = Settings(
+        engine_urls=f"{server.url},http://b", rollout_engine_urls="http://c,http://b", engine_sleep="update"
+    )
+    assert sleepers(one_gpu) == [server.url, "http://b", "http://c"]
+    with asleep_for(Settings(engine_urls=server.url, engine_sleep="update")):
+        assert server.sleeping
+
+
+async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_under_way(
+    sessions: Sessions, server: SleepyServer
+) -> None:
+    server.sleeping = True
+    async with sessions.begin() as session:
+        run = await runs.create(session, (await project_row(session)).id, RunSettings(kind=RunKind.SFT))
+        await runs.claim(session, "me", LEASE, run.id)
+    await rouse(sessions, [server.url])
+    assert server.sleeping, "it sleeps for the update of this run"
+    async with sessions.begin() as session:
+        await run_queue.expire(session, run.id, "me")
+        await run_queue.requeue_expired(session)
+    await rouse(sessions, [server.url])
+    assert not server.sleeping
+
+
+async def test_a_server_that_does_not_wake_stops_no_worker(sessions: Sessions, server: SleepyServer) -> None:
+    server.sleeping, server.deaf = True, 1000
+    await rouse(sessions, [server.url])
+    assert server.sleeping

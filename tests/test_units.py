@@ -1,0 +1,274 @@
+"""Releases as units: what serves with the weights, what changes it, and what a roll-back brings back."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import apis, audit, leases, models, releases, skills
+from app.db.models import ReleaseState, SkillState
+from app.db.session import Sessions
+from app.records import Json
+from app.release import unit
+from app.release.unit import ApiDocument, Skills
+from tests.rows import LEASE, new_skill, project_row, task_row
+
+
+async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> models.Release:
+    """As the edge does it. The document says its version."""
+    serving = await unit.hold(session, project_id)
+    document, digest = {"version": version}, f"{name} {version}"
+    await apis.put(session, project_id, name, source=f"http://{version}", document=document, digest=digest)
+    return await unit.tools_changed(session, serving, [name], "key me")
+
+
+async def remove(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
+    serving = await unit.hold(session, project_id)
+    await apis.delete(session, project_id, name)
+    return await unit.tools_changed(session, serving, [name], "key me")
+
+
+async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
+    await task_row(session, project_id)
+    claimed = await leases.claim(session, "me", LEASE)
+    assert claimed is not None
+    return claimed
+
+
+async def activate(
+    session: AsyncSession, release: models.Release, prompt: str = "p", keep: Skills = "restore"
+) -> dict[str, Json]:
+    """As a promotion does it."""
+    former = await releases.active(session, release.project_id)
+    await releases.activate(session, release.id)
+    return await unit.serve(session, release, former, prompt, skills=keep)
+
+
+async def served(session: AsyncSession, release: models.Release) -> list[tuple[str, int]]:
+    """Name and version of each document that its tasks see."""
+    return [(each.name, each.document["version"]) for each in await unit.document_set(session, release)]
+
+
+async def library(session: AsyncSession, project_id: UUID) -> list[tuple[str, int]]:
+    found = await skills.page(session, skills.SkillFilter(project_id=project_id, state=SkillState.ACTIVE))
+    return sorted((each.name, each.version) for each in found.items)
+
+
+async def learn(session: AsyncSession, project_id: UUID, name: str, body: str = "...") -> models.Skill:
+    return await skills.add(session, project_id, new_skill(name, f"def {name}(): {body}"))
+
+
+async def test_a_project_that_did_nothing_yet_keeps_its_release_while_its_apis_are_registered(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    for name in ("mail", "notes"):
+        assert (await put(session, project.id, name)).number == 1
+    first = await releases.active(session, project.id)
+    assert await served(session, first) == [("mail", 1), ("notes", 1)]
+
+
+async def test_another_document_is_another_release_with_the_same_weights(session: AsyncSession) -> None:
+    project = await project_row(session)
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await put(session, project.id, "mail")
+    task = await begin_task(session, project.id)
+    release = await put(session, project.id, "mail", 2)
+    assert (release.number, release.model, release.state) == (3, "f00d", ReleaseState.ACTIVE)
+    assert release.evidence == {"reason": "the API mail changed"}
+    assert task.release_id is not None
+    former = await releases.get(session, task.release_id)
+    assert (former.number, former.state) == (2, ReleaseState.RETIRED)
+    assert (await served(session, former), await served(session, release)) == ([("mail", 1)], [("mail", 2)])
+    [entry] = [
+        each for each in (await audit.page(session, project.id, limit=9)).items if each.release_id == release.id
+    ]
+    assert (entry.actor, entry.detail["reason"]) == ("key me", "the API mail changed")
+    assert entry.detail["tools"] == {"was": former.tools, "now": release.tools}
+
+
+async def test_the_same_document_again_changes_nothing(session: AsyncSession) -> None:
+    project = await project_row(session)
+    await put(session, project.id, "mail")
+    await begin_task(session, project.id)
+    assert (await put(session, project.id, "mail")).number == 1
+    assert (await put(session, project.id, "mail", 2)).number == 2
+
+
+async def test_an_old_document_is_served_from_where_it_is_served_now(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await put(session, project.id, "mail")
+    await begin_task(session, project.id)
+    await put(session, project.id, "mail", 2)
+    await apis.put(
+        session,
+        project.id,
+        "mail",
+        source="upload",
+        document={"version": 2},
+        digest="mail 2",
+        server="http://now",
+        secret="s",
+    )
+    [document] = await unit.document_set(session, first)
+    assert isinstance(document, ApiDocument)
+    assert (document.document, document.digest) == ({"version": 1}, "mail 1")
+    assert (document.source, document.server, document.secret) == ("upload", "http://now", "s")
+
+
+async def test_an_api_that_was_removed_is_offered_by_no_release_and_named_by_a_roll_back(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    await put(session, project.id, "mail")
+    first = await put(session, project.id, "notes")
+    await begin_task(session, project.id)
+    second = await remove(session, project.id, "mail")
+    assert second.number == 2
+    assert await served(session, second) == await served(session, first) == [("notes", 1)]
+    assert (await activate(session, first))["tools"] == {"missing": ["mail"]}
+
+
+async def test_after_a_roll_back_a_change_of_one_api_leaves_the_others_as_they_were_rolled_back_to(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    await put(session, project.id, "mail")
+    first = await put(session, project.id, "notes")
+    await begin_task(session, project.id)
+    await put(session, project.id, "mail", 2)
+    await activate(session, first)
+    third = await put(session, project.id, "notes", 2)
+    assert await served(session, third) == [("mail", 1), ("notes", 2)]
+    candidate = await releases.propose(session, project.id, "f00d")
+    assert await served(session, candidate) == await served(session, third), "it would serve with what serves"
+    await activate(session, candidate)
+    assert candidate.tools == third.tools
+    fourth = await put(session, project.id, "mail", 2)
+    assert await served(session, fourth) == [("mail", 2), ("notes", 2)], "putting it says that it is to be served"
+
+
+async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    same, _, lost, gone = [await learn(session, project.id, name) for name in ("same", "better", "lost", "gone")]
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    assert len(await library(session, project.id)) == 4, "what serves anew finds the library as it is"
+    await learn(session, project.id, "better", "return 2")
+    new = await learn(session, project.id, "new")
+    await skills.retire(session, lost.id)
+    await skills.delete(session, gone.id)
+    rev = same.rev
+    changed = (await activate(session, first))["skills"]
+    assert await library(session, project.id) == [("better", 1), ("lost", 1), ("same", 1)]
+    assert {how: [(each["name"], each["version"]) for each in rows] for how, rows in changed.items()} == {
+        "restored": [("better", 1), ("lost", 1)],
+        "superseded": [("better", 2)],
+        "retired": [("new", 1)],
+        "deleted": [("gone", 1)],
+    }
+    moved = {each.name for each in await skills.changed_since(session, project.id, rev)}
+    assert moved >= {"better", "lost", "new"}, "caches follow"
+    assert (await skills.restore(session, new.id)).state is SkillState.ACTIVE
+
+
+async def test_the_library_stays_as_it_is_where_that_is_asked_for(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await learn(session, project.id, "new")
+    assert await activate(session, first, keep="keep") == {}
+    assert await library(session, project.id) == [("new", 1)]
+
+
+async def test_what_is_rolled_back_to_has_the_skills_it_ended_with_not_those_it_began_with(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    second = await releases.propose(session, project.id, "f00d")
+    await activate(session, second)
+    await learn(session, project.id, "grown")
+    await activate(session, first)
+    assert await library(session, project.id) == []
+    await activate(session, second)
+    assert await library(session, project.id) == [("grown", 1)]
+
+
+async def test_activating_what_serves_already_takes_no_skill_away(session: AsyncSession) -> None:
+    project = await project_row(session)
+    release = await releases.propose(session, project.id, "f00d")
+    await activate(session, release)
+    await learn(session, project.id, "new")
+    assert await activate(session, release) == {}
+    assert await library(session, project.id) == [("new", 1)]
+
+
+async def test_skills_of_another_project_are_left_alone_by_a_roll_back(session: AsyncSession) -> None:
+    project, other = await project_row(session), await project_row(session)
+    first = await releases.active(session, project.id)
+    await learn(session, other.id, "theirs")
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await learn(session, project.id, "mine")
+    await activate(session, first)
+    assert (await library(session, project.id), await library(session, other.id)) == ([], [("theirs", 1)])
+
+
+async def test_a_changed_prompt_is_another_release_and_cannot_be_rolled_back(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    assert (await unit.prompt_changed(session, project.id, "old")).prompt == "old"
+    await begin_task(session, project.id)
+    assert (await unit.prompt_changed(session, project.id, "old")).number == 1
+    second = await unit.prompt_changed(session, project.id, "new")
+    assert (second.number, second.prompt, second.evidence) == (2, "new", {"reason": "the prompt changed"})
+    assert first.prompt == "old"
+    assert (await activate(session, first, prompt="new"))["prompt"] == {"was": "old", "now": "new"}
+    assert first.prompt == "new", "the row says what serves"
+
+
+async def test_the_first_task_of_a_release_writes_its_prompt_down(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    for prompt in ("one", "two"):
+        await unit.served_with(session, first, prompt)
+        await session.refresh(first)
+    assert first.prompt == "one"
+
+
+async def test_a_task_claimed_while_tools_change_is_pinned_to_what_it_will_see(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        project = await project_row(session)
+        await task_row(session, project.id)
+
+    async def claim() -> models.Task | None:
+        async with committed.begin() as session:
+            return await leases.claim(session, "me", LEASE)
+
+    async with committed.begin() as session:
+        await put(session, project.id, "mail")
+        claiming = asyncio.create_task(claim())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(claiming), 0.3)
+    task = await claiming
+    assert task is not None
+    assert task.release_id is not None
+    async with committed.begin() as session:
+        assert await served(session, await releases.get(session, task.release_id)) == [("mail", 1)]
+        assert (await put(session, project.id, "mail", 2)).number == 2
+
+
+async def test_apis_put_at_once_are_all_served(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        project = await project_row(session)
+        await begin_task(session, project.id)
+
+    async def add(name: str) -> None:
+        async with committed.begin() as session:
+            await put(session, project.id, name)
+
+    await asyncio.gather(*(add(name) for name in "abcd"))
+    async with committed() as session:
+        active = await releases.active(session, project.id)
+        assert await served(session, active) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]

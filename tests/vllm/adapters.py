@@ -1,0 +1,80 @@
+"""Adapters for the seed policy, written by the trainer's own code; what they say; and ones never to be served."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+
+from app.adapter_files import content_hash
+from app.settings import Settings
+from tests.tiny_adapter import plain_model
+from tests.vllm.server import SEED_POLICY
+from trainer.learning.lora import WEIGHTS, Published, publish, with_lora
+from trainer.opening import opening_of
+
+RANK = 8
+_SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text
+
+Weights = dict[str, torch.Tensor]
+
+
+def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> Published:
+    """Another one for each seed, with its probe."""
+    model = with_lora(plain_model(SEED_POLICY), rank, 2 * rank, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, _SPREAD, generator=generator)
+    return publish(model, root, opening_of(Settings()))
+
+
+@torch.inference_mode()
+def reference(adapter: Path | None, prompt: Sequence[int], sampled: Sequence[int]) -> list[float]:
+    """Logprobs of the sampled tokens by transformers and PEFT: one pass over everything, no cache, no batch."""
+    logits = _model(adapter)(input_ids=torch.tensor([[*prompt, *sampled]])).logits[0, len(prompt) - 1 : -1]
+    chosen = torch.log_softmax(logits.float(), -1).gather(-1, torch.tensor(sampled)[:, None])
+    values: list[float] = chosen[:, 0].tolist()
+    return values
+
+
+@cache
+def _model(adapter: Path | None) -> torch.nn.Module:
+    model = plain_model(SEED_POLICY)
+    return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
+
+
+def spoiled(good: Published, root: Path, change: Callable[[Weights], None]) -> Path:
+    """The adapter with other weights, in `root`. Its name is right, for it is the hash of what is there."""
+    partial = Path(shutil.copytree(good.path, root / "partial"))
+    weights = load_file(partial / WEIGHTS)
+    change(weights)
+    save_file(weights, partial / WEIGHTS)
+    return partial.rename(root / content_hash(partial))
+
+
+def not_finite(weights: Weights) -> None:
+    weights[_first(weights, "lora_A")][0, 0] = float("nan")
+
+
+def half_as_wide(weights: Weights) -> None:
+    name = _first(weights, "lora_A")
+    weights[name] = weights[name][:, ::2].contiguous()
+
+
+def without_a_layer(weights: Weights) -> None:
+    for name in [name for name in weights if ".layers.3." in name]:
+        del weights[name]
+
+
+def with_strange_names(weights: Weights) -> None:
+    for name in list(weights):
+        weights[name.replace("q_proj", "z_proj")] = weights.pop(name)
+
+
+def _first(weights: Weights, part: str) -> str:
+    return next(name for name in sorted(weights) if part in name)

@@ -1,0 +1,68 @@
+"""Requests without a pause, as rollouts make them, and whose weights answered each of them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from app.engine.protocol import Completion
+from app.errors import AppError
+from app.hot_swap.engine import HotSwap
+from tests.vllm.asking import off_by, random_prompt, sampling
+from trainer.learning.lora import Published
+
+PROMPT, ANSWER = 30, 40  # tokens
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request that was answered, by the clock of `time.perf_counter`."""
+
+    adapter: Published
+    prompt: list[int]
+    answer: Completion
+    began: float
+    ended: float
+
+    @property
+    def off_by(self) -> float:
+        """How far its logprobs are from those of the adapter it asked for."""
+        return off_by(self.answer, self.adapter.path, self.prompt)
+
+
+class Streams:
+    """Each request is made as the adapter that serves when it begins; one that fails is counted."""
+
+    def __init__(self, swap: HotSwap, serving: Published) -> None:
+        self.serving = serving
+        self.asked: list[Asked] = []
+        self.failures: list[AppError] = []
+        self._swap = swap
+        self._open = True
+
+    @asynccontextmanager
+    async def running(self, count: int) -> AsyncIterator[None]:
+        """At the end, all requests that had begun are answered."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(self._stream(number))
+            try:
+                yield
+            finally:
+                self._open = False
+
+    async def _stream(self, number: int) -> None:
+        turn = 0
+        while self._open:
+            turn += 1
+            try:
+                self.asked.append(await self._ask(random_prompt(1_000_000 * number + turn, PROMPT), turn))
+            except AppError as error:
+                self.failures.append(error)
+
+    async def _ask(self, prompt: list[int], turn: int) -> Asked:
+        adapter, began = self.serving, time.perf_counter()
+        drawing = sampling(ANSWER, temperature=1.0, seed=turn)
+        answer = await self._swap.complete(prompt, model=adapter.hash, sampling=drawing)
+        return Asked(adapter, prompt, answer, began, time.perf_counter())

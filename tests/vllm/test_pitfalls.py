@@ -1,0 +1,151 @@
+"""What vLLM does badly and quietly, and that none of it happens through our code. Each of these was met.
+
+That base requests keep their weights beside adapters, that caches and names keep theirs, is in test_weights; that
+all replicas load or none, in test_replicas.
+"""
+
+import asyncio
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.db.models import ReleaseState
+from app.db.session import Sessions
+from app.engine.client import HttpEngine
+from app.errors import AdapterError
+from tests.vllm.adapters import (
+    Weights,
+    half_as_wide,
+    make_adapter,
+    not_finite,
+    spoiled,
+    with_strange_names,
+    without_a_layer,
+)
+from tests.vllm.asking import metric, off_by, sampling, spoken
+from tests.vllm.conftest import Servers
+from tests.vllm.server import SLOTS
+from tests.vllm.swapping import open_swap, release_row
+from trainer.learning.lora import WEIGHTS, Published
+
+PROMPT = spoken("archive my mails")
+HELD = 8  # adapters that the servers keep in memory, of which SLOTS answer at once
+
+
+async def loads(http: httpx.AsyncClient) -> float:
+    """How often the server was asked to load."""
+    return await metric(http, "http_requests_total", 'handler="/v1/load_lora_adapter"')
+
+
+async def check_well(engine: HttpEngine) -> None:
+    """Nothing is loaded, and the base model says what it should."""
+    assert await engine.loaded() == ["base"]
+    answers = await asyncio.gather(
+        *(engine.complete(PROMPT, model="base", sampling=sampling(16)) for _ in range(4))
+    )
+    assert all(off_by(answer, None, PROMPT) < 1e-4 for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (not_finite, "weights that are not finite"),  # vLLM: 200, and later base requests are poisoned
+        (half_as_wide, "does not fit"),  # vLLM: 200, and wrong answers
+        (without_a_layer, "lacks weights"),  # vLLM: 200, and wrong answers
+        (with_strange_names, "does not have"),  # vLLM: 500
+    ],
+    ids=["not finite", "half as wide", "without a layer", "with strange names"],
+)
+async def test_a_spoiled_adapter_never_reaches_a_server(
+    engine: HttpEngine,
+    committed: Sessions,
+    http: httpx.AsyncClient,
+    adapters: list[Published],
+    tmp_path: Path,
+    change: Callable[[Weights], None],
+    words: str,
+) -> None:
+    path = spoiled(adapters[0], tmp_path, change)
+    await engine.health()
+    before = await loads(http)
+    with pytest.raises(AdapterError, match=words):
+        await open_swap(engine, committed, tmp_path).swap(path.name, None)
+    assert await loads(http) == before
+    await check_well(engine)
+
+
+async def test_an_adapter_that_was_changed_cut_short_or_removed_is_named(
+    engine: HttpEngine, committed: Sessions, adapters: list[Published], tmp_path: Path
+) -> None:
+    swap = open_swap(engine, committed, tmp_path)
+    path = Path(shutil.copytree(adapters[0].path, tmp_path / adapters[0].hash))
+    weights = (path / WEIGHTS).read_bytes()
+    (path / WEIGHTS).write_bytes(weights[:-1] + b"\x3c")
+    with pytest.raises(AdapterError, match="their content has the hash"):
+        await swap.swap(path.name, None)
+    (path / WEIGHTS).write_bytes(weights[:-100])
+    with pytest.raises(AdapterError, match="cut off"):
+        await swap.swap(path.name, None)
+    shutil.rmtree(path)
+    with pytest.raises(AdapterError, match="there is no adapter"):
+        await swap.swap(path.name, None)
+    await check_well(engine)
+
+
+async def test_a_rank_that_the_server_does_not_take_is_the_adapters_fault(
+    engine: HttpEngine, committed: Sessions, tmp_path: Path
+) -> None:
+    high = make_adapter(tmp_path, 9, rank=32)
+    with pytest.raises(AdapterError, match=r"LoRA rank 32 is greater than max_lora_rank 16"):
+        await open_swap(engine, committed, tmp_path).swap(high.hash, None)
+    await check_well(engine)
+
+
+async def test_no_more_adapters_are_loaded_than_answer_at_once(
+    engine: HttpEngine, committed: Sessions, adapters: list[Published]
+) -> None:
+    """vLLM would take them, and then make requests for the fifth wait until one of the four has none."""
+    swap = open_swap(engine, committed, adapters[0].path.parent)
+    for each in adapters:
+        await swap.load(each.hash)
+    loaded = await engine.loaded()
+    assert len(loaded) == 1 + SLOTS
+    assert loaded[-1] == adapters[-1].hash
+
+
+async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_memory(
+    engine: HttpEngine, committed: Sessions, adapters: list[Published]
+) -> None:
+    """vLLM drops it and reads it again from its directory, which must be there, or the server dies."""
+    kept = adapters[0]
+    directory = kept.path.parent
+    await release_row(committed, kept.hash, ReleaseState.CANARY)
+    swap = open_swap(engine, committed, directory)
+    await swap.load(kept.hash)
+    for seed in range(100, 100 + HELD):
+        other = make_adapter(directory, seed)
+        await swap.load(other.hash)
+        await engine.unload_adapter(other.hash)
+        shutil.rmtree(other.path)  # what nobody can ask for may go
+    answer = await swap.complete(PROMPT, model=kept.hash, sampling=sampling(8))
+    assert off_by(answer, kept.path, PROMPT) < 1e-4
+    with pytest.raises(AdapterError, match="there is no adapter"):
+        await swap.complete(PROMPT, model=other.hash, sampling=sampling(8))
+    await engine.unload_adapter(kept.hash)
+    await check_well(engine)
+
+
+async def test_logprobs_of_prompts_are_never_asked_for(
+    engine: HttpEngine, servers: Servers, adapters: list[Published]
+) -> None:
+    """Beside adapters they kill some models' servers."""
+    await engine.load_adapter(adapters[0].hash, adapters[0].path)
+    for model in ("base", adapters[0].hash):
+        await engine.complete(PROMPT, model=model, sampling=sampling(4))
+    asked = re.findall(r"prompt_logprobs=(\w+)", servers[0].said())
+    assert len(asked) >= 2
+    assert set(asked) == {"None"}

@@ -1,0 +1,65 @@
+"""SAGE from end to end with vLLM: rollouts on two replicas, updates, an exam, and the result serves there."""
+
+from pathlib import Path
+
+import httpx
+
+from app.db import audit
+from app.db.models import AuditAction, ReleaseState
+from app.db.session import Sessions
+from app.engine.client import HttpEngine
+from app.release.promote import Promoter
+from app.settings import Settings
+from tests.vllm.asking import metric, off_by, sampling, spoken
+from tests.vllm.conftest import Servers
+from tests.vllm.swapping import open_swap
+from tests.whole_run import Hearer, Shop
+from trainer.train import carry_out
+
+RUN = {
+    "kind": "rollout",
+    "environment": "office?busy=0.4",  # where not every rollout of a group ends well
+    "steps": 2,
+    "pairs": 3,
+    "group": 4,
+    "gate_scenarios": 4,
+    "promote": False,
+}
+
+
+async def generated(servers: Servers) -> list[float]:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        return [await metric(http, "vllm:generation_tokens_total", url=each.url) for each in servers]
+
+
+async def test_a_run_on_vllms_rollouts_ends_in_a_release_that_vllm_serves(
+    servers: Servers, both: HttpEngine, committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    """`ratio_max` is of all sampled tokens: the trainer's probability over that which vLLM sampled it with."""
+    urls = ",".join(each.url for each in servers)
+    settings = Settings(
+        data_dir=tmp_path, database_url=database_url, engine_device="cpu", rollout_engine_urls=urls
+    )
+    shop = await Shop.open(committed, settings)
+    job, hearer = await shop.job(**RUN), Hearer()
+    before = await generated(servers)
+    result = await carry_out(job, hearer)
+    assert all(after > earlier + 1000 for earlier, after in zip(before, await generated(servers), strict=True))
+    assert sorted(hearer.metrics) == [1, 2]
+    for metrics in hearer.metrics.values():
+        assert metrics["tokens"] > 100
+        assert abs(metrics["ratio_max"] - 1) < 1e-3
+    [release] = await shop.of_run(job)
+    path = settings.adapters_dir / result.adapter
+    promoter = Promoter(committed, open_swap(both, committed, settings.adapters_dir), "")
+    served = await promoter.activate(release.id, "key test", rejected_too=True)
+    assert (served.state, (await shop.active()).model) == (ReleaseState.ACTIVE, result.adapter)
+    prompt = spoken("archive my mails")
+    answer = await both.complete(prompt, model=result.adapter, sampling=sampling(8))
+    assert off_by(answer, path, prompt) < 1e-4
+    async with committed() as session:
+        [entry] = (await audit.page(session, shop.project_id, limit=10)).items
+    assert (entry.actor, entry.action) == ("key test", AuditAction.ACTIVATED)
+    receipts = entry.detail["receipt"]["replicas"]
+    assert [(each["url"], each["probed"]) for each in receipts] == [(each.url, True) for each in servers]
+    assert max(each["error"] for each in receipts) < 1e-3 < min(each["distance"] for each in receipts)

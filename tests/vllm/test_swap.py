@@ -1,0 +1,73 @@
+"""The swap as a transaction, on two live replicas, with proofs that the trainer made."""
+
+import asyncio
+
+import pytest
+
+from app.db.session import Sessions
+from app.engine.client import HttpEngine
+from app.errors import AdapterError
+from app.hot_swap.engine import HotSwap
+from tests.vllm.streams import Streams
+from tests.vllm.swapping import open_swap
+from trainer.learning.lora import Published
+
+
+@pytest.fixture
+def swap(both: HttpEngine, committed: Sessions, adapters: list[Published]) -> HotSwap:
+    return open_swap(both, committed, adapters[0].path.parent)
+
+
+async def test_every_replica_proves_that_it_wears_what_was_trained(
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+) -> None:
+    mine = adapters[0]
+    receipt = await swap.swap(mine.hash, mine.probe)
+    assert [each.url for each in receipt.replicas] == [each.url for each in both.replicas]
+    for each in receipt.replicas:
+        assert each.probed
+        assert each.error < 1e-4
+        assert each.distance > 0.1
+    assert await both.models() == ["base", mine.hash]
+
+
+async def test_other_weights_than_the_trainers_are_loaded_nowhere(
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+) -> None:
+    with pytest.raises(AdapterError, match="other weights than were trained"):
+        await swap.swap(adapters[0].hash, adapters[1].probe)
+    assert await both.loaded() == ["base"]
+
+
+async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from_the_base(
+    swap: HotSwap, adapters: list[Published]
+) -> None:
+    receipt = await swap.swap(adapters[0].hash, None)
+    assert [each.probed for each in receipt.replicas] == [False, False]
+    assert max(each.error for each in receipt.replicas) < 1e-4
+    assert min(each.distance for each in receipt.replicas) > 0.1
+
+
+async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load(
+    swap: HotSwap, adapters: list[Published]
+) -> None:
+    one, two = adapters[:2]
+    await swap.swap(one.hash, one.probe)
+    streams = Streams(swap, one)
+    async with streams.running(8):
+        for each in (two, one, two):
+            await asyncio.sleep(1)
+            await swap.swap(each.hash, each.probe)
+            streams.serving = each
+    assert not streams.failures
+    assert {asked.adapter.hash for asked in streams.asked} == {one.hash, two.hash}
+    assert max(asked.off_by for asked in streams.asked) < 1e-3
+
+
+async def test_two_swaps_at_once_come_one_after_the_other(
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+) -> None:
+    names = [each.hash for each in adapters[:2]]
+    receipts = await asyncio.gather(*(swap.swap(each.hash, each.probe) for each in adapters[:2]))
+    assert [receipt.model for receipt in receipts] == names
+    assert sorted(await both.models()) == sorted(["base", *names])

@@ -1,0 +1,19 @@
+"""The prompt of every probe: a fixed task, as the deployment puts tasks before the policy."""
+
+from uuid import UUID
+
+from app.agent.chat import Chat
+from app.agent.prompt import choose_profile
+from app.engine.tokenizer import ChatTokenizer
+from app.records import Task
+from app.settings import Settings
+
+_TASK = Task(UUID(int=0), "Find the mails that came in today, and answer how many there are.")
+_APPS = {"mail": "Mails that were received and sent"}
+
+
+def opening_of(deployment: Settings) -> tuple[int, ...]:
+    """Token ids up to where the policy's first answer begins. Raises ModelError for a model without a template."""
+    tokenizer = ChatTokenizer.load(deployment.model_dir)
+    profile = choose_profile(deployment.prompt_profile, tokenizer.card)
+    return Chat(tokenizer, profile.opening(_TASK, (), _APPS)).prompt().ids
