@@ -8,6 +8,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import structlog
 
@@ -67,7 +68,7 @@ class Replica:
         self._own: set[str] = set()  # loaded through this object: a restart loses them
         self._strikes = 0
         self._edits = 0  # of what it has loaded
-        self._scopes: set[asyncio.Timeout] = set()  # of the generations under way
+        self._scopes: set[anyio.CancelScope] = set()  # of the generations under way
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -105,14 +106,14 @@ class Replica:
 
     async def _generate(self, body: dict[str, Any]) -> Answer:
         """Ends after the timeout, and when the server is put out."""
-        scope = asyncio.timeout(self._limits.seconds)
+        scope = anyio.move_on_after(self._limits.seconds)  # unlike asyncio's, it lets httpx close connections
         self._scopes.add(scope)
         try:
-            async with scope, self._company(body["model"]):
-                answer: Answer = await self.ask("POST", "/v1/completions", Answer, body)
-                return answer
-        except TimeoutError as error:
-            raise self._late() from error
+            with scope:
+                async with self._company(body["model"]):
+                    answer: Answer = await self.ask("POST", "/v1/completions", Answer, body)
+                    return answer
+            raise self._late()
         finally:
             self._scopes.discard(scope)
 
@@ -191,8 +192,7 @@ class Replica:
         log.warning("a model server is out", url=self.url, cause=str(cause), requests=len(self._scopes))
         self.seen.clear()
         for scope in self._scopes:
-            if not scope.expired():
-                scope.reschedule(asyncio.get_running_loop().time())
+            scope.cancel()
         self._changed()
 
     def _strike(self, error: ReplicaError) -> None:
