@@ -256,6 +256,21 @@ async def test_a_server_that_lost_its_adapters_gets_them_again(one: Faulty, upst
         assert caught.value.code == 404
 
 
+async def test_a_server_that_lacks_only_what_another_process_unloaded_goes_on(one: Faulty, tmp_path: Path) -> None:
+    path = write_zero_adapter(tmp_path, Shape(3, 64, 64), 4)
+    async with open_engine(one) as engine, open_engine(one) as other:
+        for name in "xy":
+            await engine.load_adapter(name, path)
+        [replica] = engine.replicas
+        examined = replica.capabilities
+        await other.unload_adapter("x")
+        await until(lambda: "x" not in replica.names)
+        await asyncio.sleep(4 * QUICK.every)
+        assert replica.names == {"base", "y"}
+        assert replica.capabilities is examined, "it was not taken for restarted"
+        await engine.unload_adapter("y")
+
+
 async def test_a_cancelled_request_ends_its_generation_on_the_server(one: Faulty, upstream: str) -> None:
     async def running() -> float:
         async with httpx.AsyncClient(base_url=upstream) as http:

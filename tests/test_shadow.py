@@ -177,6 +177,17 @@ async def test_a_killed_process_costs_nothing_and_cannot_write_any_more(office: 
     assert pair.shadow == outcome
 
 
+async def test_a_shadow_over_which_processes_die_is_given_up(office: Office) -> None:
+    await served(office, READ, DONE)
+    release = await propose(office)
+    await ask(office, release)
+    async with office.sessions.begin() as session:
+        for _ in range(3):
+            assert await shadows.claim(session, "killed", -1) is not None
+    [outcome] = await shadowed(office, release, ScriptedEngine(office.tokenizer, block(DONE)))
+    assert outcome == Outcome(failure="3 processes died over this shadow, so it is given up")
+
+
 async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(office: Office) -> None:
     await served(office, READ, DONE)
     release = await propose(office)
@@ -197,4 +208,6 @@ async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(office: 
         async with asyncio.timeout(10):
             await begun.wait()
     async with office.sessions.begin() as session:
-        assert await shadows.claim(session, "other", 30) is not None
+        again = await shadows.claim(session, "other", 30)
+        assert again is not None
+        assert again.attempt == 1, "leaving in order is no death"

@@ -120,6 +120,7 @@ class Shadow(Base):
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True)
     owner: Mapped[str | None]  # the process that does it
     lease_until: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)
     score: Mapped[float | None]  # the check's
     stop: Mapped[str | None]
     failure: Mapped[str | None]

@@ -60,7 +60,7 @@ async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> mode
     claimed: models.Shadow | None = await session.scalar(
         update(_shadow)
         .where(_shadow.release_id == oldest.c.release_id, _shadow.task_id == oldest.c.task_id)
-        .values(owner=owner, lease_until=from_now(lease_seconds))
+        .values(owner=owner, lease_until=from_now(lease_seconds), attempt=_shadow.attempt + 1)
         .returning(_shadow)
         .execution_options(populate_existing=True)
     )
@@ -83,7 +83,8 @@ async def finish(session: AsyncSession, shadow: models.Shadow, outcome: Outcome)
 
 async def hand_back(session: AsyncSession, owner: str) -> None:
     """What the owner holds may be taken up by another at once."""
-    await session.execute(update(_shadow).where(_shadow.owner == owner).values(owner=None, lease_until=None))
+    free = {"owner": None, "lease_until": None, "attempt": _shadow.attempt - 1}
+    await session.execute(update(_shadow).where(_shadow.owner == owner).values(free))
 
 
 async def records(

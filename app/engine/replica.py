@@ -170,13 +170,13 @@ class Replica:
             raise
 
     def lost(self) -> set[str]:
-        """Adapters it had from here and has no more: it was restarted, or another process unloaded them.
+        """Adapters it had from here, none of which it has any more: it was restarted. They are told once.
 
-        They are told once.
+        Where only some are gone, another process unloaded them.
         """
         missing = self._own - self.names
         self._own -= missing
-        return missing
+        return set() if self._own else missing
 
     def enter(self, state: State) -> None:
         self.state = state

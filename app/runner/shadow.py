@@ -27,6 +27,7 @@ from app.runner.journal import seed_of
 log = structlog.get_logger(__name__)
 
 _PAUSE = 5.0  # seconds between two looks at an empty queue, or while tasks need all places
+_ATTEMPTS = 3  # of processes that died over a shadow, after which it is given up
 _GRACE = 120.0  # seconds that a shadow may take beyond its rollout, such as for its check
 
 
@@ -84,6 +85,8 @@ class Shadows:
 
     async def _outcome(self, shadow: models.Shadow) -> Outcome:
         try:
+            if shadow.attempt > _ATTEMPTS:
+                raise InvalidError(f"{_ATTEMPTS} processes died over this shadow, so it is given up")
             return await rehearse(self._desk, shadow)
         except AppError as error:
             log.warning("a shadow failed", task=str(shadow.task_id), cause=str(error))

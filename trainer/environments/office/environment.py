@@ -46,7 +46,7 @@ class OfficeWorld:
 class OfficeEnvironment:
     """Fulfils `Environment`. With `site`, all scenarios are set at that one site, as in a real deployment.
 
-    `busy` is the share of log-ins that the services turn away.
+    `busy` is the share of log-ins that services turn away; the address book's are never turned away.
     """
 
     def __init__(self, site: int | None = None, *, busy: float = 0.0) -> None:

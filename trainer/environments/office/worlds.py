@@ -60,7 +60,8 @@ class WorldState:
 class Worlds:
     """Every world by its id. At most `capacity`: the one longest untouched goes first, the demo never.
 
-    Services need not be there at once: `busy` is the share of log-ins that they turn away, by chance.
+    Services need not be there at once: `busy` is the share of log-ins that they turn away, by chance; the address
+    book turns none away.
     """
 
     def __init__(self, capacity: int = 20_000, *, busy: float = 0.0) -> None:
