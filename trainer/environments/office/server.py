@@ -7,7 +7,7 @@ from trainer.environments.office.worlds import Worlds
 
 
 def serve(host: str, port: int, admin_token: str, *, busy: float = 0.0) -> None:
-    """Serves until it is told to stop; `busy` is the share of log-ins that are turned away, except at the address book.
+    """Serves until it is told to stop; `busy` is the share of log-ins turned away, except by the address book.
 
     An occupied port ends the process with a line that says so.
     """
