@@ -65,6 +65,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     server: str  # base URL, {variables} still in it
     variables: dict[str, str]  # defaults of the server variables
+    choices: dict[str, tuple[str, ...]] = {}  # all values of those that the document limits
     operations: dict[str, Operation]
     digest: str  # sha256 of the document
 

@@ -19,6 +19,7 @@ from app.records import Json
 
 MAX_DOCUMENT_BYTES = 20 << 20
 _RESERVED = {"api_docs"}
+_ADDRESS = re.compile(r"(https?|\{\w+\})://[^/]")
 
 
 async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Json]:
@@ -70,7 +71,8 @@ def parse_document(
         name=name,
         description=str(about.get("description") or about.get("title") or "").strip(),
         server=base.rstrip("/"),
-        variables=variables,
+        variables={key: str(each["default"]) for key, each in variables.items() if "default" in each},
+        choices={key: tuple(map(str, _enum(each))) for key, each in variables.items() if "enum" in each},
         operations={
             key: each
             if each.server is None
@@ -122,28 +124,31 @@ def _check_version(document: Mapping[str, Json]) -> None:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
 
 
-def _server(document: Mapping[str, Json], source: str | None) -> tuple[str, dict[str, str]]:
-    """The first server, absolute where the source is, and the defaults of its variables."""
+def _server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapping[str, Json]]:
+    """The first server, absolute where the source is, and its variables."""
     servers = document.get("servers") or [{"url": "/"}]
     if not isinstance(servers, list) or not isinstance(servers[0], Mapping):
         raise ApiDocumentError("servers: expected a list of objects with a url")
     url = servers[0].get("url")
     if not isinstance(url, str):
         raise ApiDocumentError("servers/0: a server needs a url")
-    given = servers[0].get("variables") or {}
-    if not isinstance(given, Mapping):
+    variables = servers[0].get("variables") or {}
+    if not isinstance(variables, Mapping):
         raise ApiDocumentError("servers/0/variables: expected an object")
-    variables = {
-        name: str(value["default"])
-        for name, value in given.items()
-        if isinstance(value, Mapping) and "default" in value
-    }
-    return _absolute(url, source), variables
+    return _absolute(url, source), {key: each for key, each in variables.items() if isinstance(each, Mapping)}
+
+
+def _enum(variable: Mapping[str, Json]) -> list[Json]:
+    enum = variable["enum"]
+    if not isinstance(enum, list):
+        raise ApiDocumentError("servers/0/variables: an `enum` is a list")
+    return enum
 
 
 def _absolute(url: str, source: str | None) -> str:
     try:
-        if source is not None and urlsplit(source).scheme in ("http", "https"):
+        relative = not _ADDRESS.match(url)  # urljoin would take {scheme}:// for one
+        if relative and source is not None and urlsplit(source).scheme in ("http", "https"):
             return urljoin(source, url)
         urlsplit(url)
     except ValueError as error:
@@ -152,7 +157,7 @@ def _absolute(url: str, source: str | None) -> str:
 
 
 def _check_server(url: str) -> None:
-    if not re.match(r"(https?|\{\w+\})://[^/]", url):
+    if not _ADDRESS.match(url):
         raise ApiDocumentError(
             f"the document is served from {url!r}, which is not an http(s) address; give the server's URL with it"
         )

@@ -1,6 +1,5 @@
 """The only way out of the sandbox to live APIs: checked, limited, with credentials, and journalled."""
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ import httpx
 import msgspec
 
 from app.apis import docs
+from app.apis.address import address
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, scrub, secrets
@@ -22,8 +22,6 @@ from app.sandbox.journal import InDoubt, Journal
 from app.sandbox.protocol import HostError
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
-_VARIABLE = re.compile(r"\{([^{}]+)\}")
-_HARMLESS = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot turn one address into another
 
 
 class Gateway:
@@ -140,21 +138,10 @@ class Gateway:
         return {"message": "the task is complete"}
 
     def _address(self, app: App, operation: Operation) -> str:
-        """The server's URL with its variables filled in."""
-
-        def fill(found: re.Match[str]) -> str:
-            name = found[1]
-            if name not in self._variables:
-                if name in app.variables:
-                    return app.variables[name]
-                raise HostError(
-                    "ApiError", f"the address of {app.name} needs {name!r}, which the task does not give"
-                )
-            if not _HARMLESS.fullmatch(self._variables[name]):
-                raise HostError("ApiError", f"the task's {name!r} cannot be part of the address of {app.name}")
-            return self._variables[name]
-
-        return _VARIABLE.sub(fill, operation.server or app.server).rstrip("/")
+        try:
+            return address(app, operation.server or app.server, self._variables)
+        except ValueError as error:
+            raise HostError("ApiError", str(error)) from error
 
     def _admit(self, operation: Operation) -> None:
         if self._allowed is not None and not self._allowed(operation.api):

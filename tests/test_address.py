@@ -1,0 +1,59 @@
+"""Where a call goes, with its API's token: what a task may have a say in, and what not."""
+
+import pytest
+
+from app.apis.address import address
+from app.apis.openapi import parse_document
+from app.records import Json
+
+
+def at(url: str, given: dict[str, str], **variables: Json) -> str:
+    document: dict[str, Json] = {
+        "openapi": "3.1.0",
+        "servers": [{"url": url, "variables": variables}],
+        "paths": {"/x": {"get": {"operationId": "look", "responses": {}}}},
+    }
+    app = parse_document("shop", document, source="https://documents.test/openapi.json")
+    return address(app, app.server, given)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://shop.test/{name}/v1", "https://shop.test/w7/v1"),
+        ("/{name}/v1", "https://documents.test/w7/v1"),
+        ("https://{name}.shop.test:{port}/v1", "https://w7.shop.test:8443/v1"),
+    ],
+)
+def test_a_task_may_choose_a_path_or_a_subdomain(url: str, expected: str) -> None:
+    assert at(url, {"name": "w7"}, port={"default": 8443}) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "value"),
+    [
+        ("https://{name}/v1", "evil.test"),
+        ("https://{name}.test/v1", "evil"),
+        ("https://shop{name}/v1", "evil.test"),
+        ("https://shop.test:{name}/v1", "22"),
+        ("https://{name}.{port}/v1", "evil"),
+        ("{name}://shop.test/v1", "ftp"),
+        ("https://shop.test/{name}/v1", "../admin"),
+        ("https://{name}.shop.test/v1", "evil.test/"),
+    ],
+)
+def test_it_never_chooses_the_host_that_gets_the_token(url: str, value: str) -> None:
+    with pytest.raises(ValueError, match="'name' cannot be part of the address of shop"):
+        at(url, {"name": value}, name={"default": "own"}, port={"default": "443"})
+
+
+def test_what_the_document_lists_may_be_chosen_and_nothing_else() -> None:
+    listed: dict[str, Json] = {"default": "git.shop.test", "enum": ["git.shop.test", "git.shop.example"]}
+    assert at("https://{host}/v1", {}, host=listed) == "https://git.shop.test/v1"
+    assert at("https://{host}/v1", {"host": "git.shop.example"}, host=listed) == "https://git.shop.example/v1"
+    with pytest.raises(ValueError, match=r"is none of git\.shop\.test, git\.shop\.example"):
+        at("https://{host}/v1", {"host": "evil.test"}, host=listed)
+
+
+def test_a_scheme_may_be_a_variable() -> None:
+    assert at("{scheme}://shop.test/v1", {}, scheme={"default": "http"}) == "http://shop.test/v1"
