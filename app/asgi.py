@@ -19,6 +19,7 @@ from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
 from app.api.request_log import configure_logging
+from app.db.migrate import check_schema
 from app.db.session import open_database
 from app.engine.capability import Capabilities, Needs
 from app.engine.client import HttpEmbedder, HttpEngine
@@ -115,7 +116,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
             bell=BrokerBell(settings),
             client=documents,
             probes={
-                "database": database.ping,
+                "database": lambda: check_schema(database.engine),
                 "engine": engine.ready,
                 "sandbox": lambda: _open_and_close(sandbox),
             },

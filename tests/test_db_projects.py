@@ -94,13 +94,19 @@ async def test_keys_of_a_project_are_listed_apart(session: AsyncSession) -> None
     assert [each.id for each in await keys.listing(session, project.id)] == [own.id]
 
 
-async def test_an_api_put_again_is_replaced_with_its_secret(session: AsyncSession) -> None:
+async def test_an_api_put_again_keeps_its_secret_until_it_is_taken_away(
+    session: AsyncSession,
+) -> None:
     project, other = await project_row(session), await project_row(session)
     first = await apis.put(session, project.id, "mail", source="upload", document={"a": 1}, digest="1", secret="s")
     second = await apis.put(session, project.id, "mail", source="http://x", document={"b": 2}, digest="2")
     assert second.id == first.id
     found = await apis.get(session, project.id, "mail")
-    assert (found.source, found.document, found.digest, found.secret) == ("http://x", {"b": 2}, "2", None)
+    assert (found.source, found.document, found.digest, found.secret) == ("http://x", {"b": 2}, "2", "s")
+    third = await apis.put(
+        session, project.id, "mail", source="upload", document={"b": 2}, digest="2", secret=None
+    )
+    assert third.secret is None
     with pytest.raises(NotFoundError, match="'mail'"):
         await apis.get(session, other.id, "mail")
 

@@ -5,13 +5,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
 from app.db import embedded
-from app.db.migrate import migrate
+from app.db.migrate import check_schema, migrate
 from app.db.session import full_url, open_database
 from app.errors import DatabaseError
 
@@ -29,15 +30,23 @@ def test_another_url_is_refused_by_name(url: str, reason: str) -> None:
         open_database(url)
 
 
-async def test_a_database_that_answers_can_be_pinged(database_url: str) -> None:
-    async with open_database(database_url) as database:
-        await database.ping()
+async def test_a_database_without_the_schema_of_this_version_is_not_ready(empty_database_url: str) -> None:
+    async with open_database(empty_database_url) as database:
+        with pytest.raises(DatabaseError, match="run `sage migrate`"):
+            await check_schema(database.engine)
+        migrate(empty_database_url)
+        await check_schema(database.engine)
+        for revision, is_older in (("0003", True), ("9999", False)):
+            async with database.engine.begin() as connection:
+                await connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
+            with pytest.raises(DatabaseError) if is_older else nullcontext():
+                await check_schema(database.engine)
 
 
 async def test_a_server_that_refuses_is_told_in_one_line_without_the_password() -> None:
     async with open_database("postgresql://me:hush@127.0.0.1:1/d") as database:
         with pytest.raises(DatabaseError, match=r"refuses: .*Check DATABASE_URL") as caught:
-            await database.ping()
+            await check_schema(database.engine)
     assert "\n" not in str(caught.value)
     assert "hush" not in str(caught.value)
 

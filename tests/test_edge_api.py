@@ -10,6 +10,7 @@ import pytest
 from app.api.edge import create_app
 from app.api.feed import EventFeed
 from app.api.parts import Parts
+from app.db.migrate import check_schema
 from app.db.session import Sessions, open_database
 from app.errors import EngineError
 from app.hot_swap.files import AdapterDirectory
@@ -135,7 +136,7 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 adapters=AdapterDirectory(Path("adapters")),
                 bell=Bell(),
                 client=outside,
-                probes={"database": database.ping},
+                probes={"database": lambda: check_schema(database.engine)},
             )
 
     app = create_app(open_parts)

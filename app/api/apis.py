@@ -42,7 +42,7 @@ class NewApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: Url | None = None
     document: Document | UnsetType = UNSET
     server: Server | None = None
-    bearer_token: Token | None = None
+    bearer_token: Token | UnsetType | None = UNSET
 
 
 class ApiController(Controller):
@@ -54,7 +54,8 @@ class ApiController(Controller):
     async def put(
         self, data: JSONBody[NewApi], session: Db, access: Asking, client: NamedDependency[httpx.AsyncClient]
     ) -> ApiView:
-        """The document is fetched, read and stored; a document of the same name is replaced.
+        """The document is fetched, read and stored; a document of the same name is replaced, and keeps its token
+        where none is given (null takes it away).
 
         Where tasks have begun with what serves now, a release with the new tools becomes active: rolling back to
         the former brings its documents back."""

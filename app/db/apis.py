@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
+from msgspec import UNSET, UnsetType
 from sqlalchemy import delete as sql_delete
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
@@ -22,10 +23,12 @@ async def put(  # noqa: PLR0913 - the columns of a row
     document: dict[str, Json],
     digest: str,
     server: str | None = None,
-    secret: str | None = None,
+    secret: str | UnsetType | None = UNSET,
 ) -> models.Api:
-    """Insert, or replace the one of that name, its secret included."""
-    given = {"source": source, "document": document, "digest": digest, "server": server, "secret": secret}
+    """Insert, or replace the one of that name. It keeps its secret, unless one is given or None."""
+    given = {"source": source, "document": document, "digest": digest, "server": server}
+    if secret is not UNSET:
+        given["secret"] = secret
     row = await session.scalar(
         insert(models.Api)
         .values(project_id=project_id, name=name, **given)

@@ -1,5 +1,7 @@
 """Brings a database up to the schema of this version."""
 
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -7,11 +9,13 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, NullPool, create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.session import full_url, refused
 from app.errors import DatabaseError
 
+_MIGRATIONS = Path(__file__).parents[2] / "migrations"
 _LOCK = 0x5A6E  # any number, as long as every version uses the same
 
 
@@ -25,25 +29,47 @@ def migrate(url: str) -> None:
         with database.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             config = alembic_config(connection)
-            _refuse_newer(connection, config)
+            _refuse_newer(connection)
             command.upgrade(config, "head")
     except OperationalError as error:
         raise refused(database.url.render_as_string(), error) from error
 
 
+async def check_schema(engine: AsyncEngine) -> None:
+    """Raises DatabaseError where PostgreSQL does not answer, or its schema is older than this version needs."""
+    try:
+        async with engine.connect() as connection:
+            older = await connection.run_sync(_is_older)
+    except DBAPIError as error:
+        raise refused(engine.url.render_as_string(), error) from error
+    if older:
+        raise DatabaseError("the database has not the schema of this version: run `sage migrate`")
+
+
+def _is_older(connection: Connection) -> bool:
+    """Not a newer one: whoever upgrades several processes migrates first."""
+    heads = set(MigrationContext.configure(connection).get_current_heads())
+    return not heads or bool(heads & set(_revisions()[1:]))
+
+
 def alembic_config(connection: Connection) -> Config:
     """What `alembic.command` needs to work on this connection. The migrations lie beside the package `app`."""
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parents[2] / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 
 
-def _refuse_newer(connection: Connection, config: Config) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    unknown = set(MigrationContext.configure(connection).get_current_heads()) - known
+def _refuse_newer(connection: Connection) -> None:
+    unknown = set(MigrationContext.configure(connection).get_current_heads()) - set(_revisions())
     if unknown:
         raise DatabaseError(
             f"the database holds schema {', '.join(sorted(unknown))}, which this version does not know: "
             "install the newer version that made it, or name another database in DATABASE_URL"
         )
+
+
+@cache
+def _revisions() -> Sequence[str]:
+    """Newest first."""
+    return [script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()]

@@ -3,7 +3,7 @@
 from typing import Self
 
 import msgspec
-from sqlalchemy import make_url, text
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -18,14 +18,6 @@ class Database(msgspec.Struct, frozen=True):
 
     engine: AsyncEngine
     sessions: Sessions
-
-    async def ping(self) -> None:
-        """Raises DatabaseError, in one line, where PostgreSQL does not answer."""
-        try:
-            async with self.engine.connect() as connection:
-                await connection.execute(text("SELECT 1"))
-        except DBAPIError as error:
-            raise refused(self.engine.url.render_as_string(), error) from error
 
     async def dispose(self) -> None:
         await self.engine.dispose()

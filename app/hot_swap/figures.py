@@ -13,6 +13,7 @@ from app.records import Probe
 
 TOLERANCE = 1e-3  # of a logprob, between machines that compute in float32
 _ROOM = 3.0  # times the noise
+_ANOTHER = 1.0  # more noise than fewer bits make
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -32,12 +33,17 @@ def compare(probe: Probe, served: Sequence[float], base: Sequence[float]) -> Fig
     trained, trained_base = [point.logprob for point in points], [point.base for point in points]
     figures = Figures(_greatest(served, trained), _greatest(served, base), _greatest(base, trained_base))
     _check_told_apart(figures, _greatest(trained, trained_base))
+    if figures.noise > _ANOTHER:
+        raise AdapterError(
+            f"it serves another base model than the one that was trained: logprobs of fixed tokens are off by up "
+            f"to {figures.noise:.4f} without the adapter. Compare its --model with SAGE_MODEL"
+        )
     bound = max(TOLERANCE, _ROOM * figures.noise)
     if not figures.error <= bound:
         raise AdapterError(
             f"it answers with other weights than were trained: logprobs of fixed tokens are off by up to "
             f"{figures.error:.4f}, and {bound:.4f} is allowed (its base model is off by {figures.noise:.4f}). "
-            f"{_cause(figures)}"
+            "It has other weights under this name: restart it, and compare its adapter directory with ours"
         )
     if not _square(served, trained) < _square(served, trained_base):
         raise AdapterError(
@@ -58,12 +64,6 @@ def _check_told_apart(figures: Figures, trained: float) -> None:
             f"it answers as the base does: no logprob differs by more than {figures.distance:.4f}, in training "
             f"{trained:.4f}. It loaded the adapter without using it: look into its log"
         )
-
-
-def _cause(figures: Figures) -> str:
-    if figures.noise > 1:
-        return "It serves another base model than the one that was trained: compare its --model with SAGE_MODEL"
-    return "It has other weights under this name: restart it, and compare its adapter directory with ours"
 
 
 def _greatest(some: Sequence[float], others: Sequence[float]) -> float:
