@@ -87,6 +87,22 @@ async def test_a_run_that_another_holds_is_left_alone(committed: Sessions, env: 
     assert (held.state, held.owner, held.attempt) == (RunState.RUNNING, "another", 1)
 
 
+async def test_what_a_run_kept_to_go_on_from_goes_when_it_is_done_and_only_then(
+    committed: Sessions, env: dict[str, str], tmp_path: Path
+) -> None:
+    kept = {}
+    for data in ("", "invalid"):
+        run = await queued(committed, RunSettings(steps=1, data=data))
+        assert await process(PRETEND, run.id, env) == 0
+        kept[(await now(committed, run)).state] = sorted(
+            path.name for path in (tmp_path / "data" / "runs" / str(run.id)).iterdir()
+        )
+    assert kept == {
+        RunState.DONE: ["notes.log"],
+        RunState.FAILED: ["adapters", "learner.checkpoint", "notes.log"],
+    }
+
+
 async def test_a_process_whose_worker_is_gone_does_not_begin(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     assert await process(PRETEND, run.id, env, "--worker", "1") == 1

@@ -99,7 +99,7 @@ class Hall:
 
     def notes(self, run_id: UUID) -> list[list[str]]:
         return [
-            line.split() for line in (self.directory / "runs" / str(run_id) / "notes").read_text().splitlines()
+            line.split() for line in (self.directory / "runs" / str(run_id) / "notes.log").read_text().splitlines()
         ]
 
     async def close(self) -> None:

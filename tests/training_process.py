@@ -19,6 +19,8 @@ PAUSE = 0.1  # seconds per step
 
 async def pretend(job: Job, progress: Progress) -> Result:
     _note(job, "began")
+    (job.directory / "adapters").mkdir(exist_ok=True)
+    (job.directory / "learner.checkpoint").touch()
     for index in range(1, job.settings.steps + 1):
         await asyncio.sleep(PAUSE)
         await progress.step(index, job.settings.steps, {"reward": index / 10})
@@ -44,7 +46,7 @@ def _misbehave(job: Job, index: int) -> None:
 
 
 def _note(job: Job, what: str) -> None:
-    with (job.directory / "notes").open("a") as notes:
+    with (job.directory / "notes.log").open("a") as notes:
         notes.write(f"{what} {job.attempt} {os.getpid()}\n")
 
 

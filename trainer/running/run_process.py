@@ -6,6 +6,7 @@ It claims the run, keeps its lease, and writes how it ended. Where it dies, anot
 import argparse
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -70,6 +71,8 @@ async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:
         if end is None:
             return 1
         await _write(database.sessions, held, end)
+    if end["state"] is RunState.DONE:
+        _clear(run_directory(settings, run.id))
     if end["state"] is RunState.CANCELLED:
         os._exit(0)  # a thread that computes still is not waited for
     return 0
@@ -100,6 +103,15 @@ def _make(directory: Path) -> Path:
     except OSError as error:
         raise StorageError(f"{directory} cannot be made ({error.strerror}): see to SAGE_DATA_DIR") from error
     return directory
+
+
+def _clear(directory: Path) -> None:
+    """What was kept to go on from. The log stays."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.suffix != ".log":
+            path.unlink(missing_ok=True)
 
 
 def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path) -> dict[str, Any] | None:
