@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 from tests.compose import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
 
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
-PROFILES = ("embedded", "cpu", "gpu")
+OWN_ENGINE = ("embedded", "cpu", "gpu")
+PROFILES = (*OWN_ENGINE, "external")
 
 
 def services(profile: str) -> dict[str, dict[str, Any]]:
@@ -46,10 +47,10 @@ def test_a_password_that_is_not_set_stops_everything_and_none_has_a_default(name
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_each_profile_has_one_engine_one_source_of_embeddings_and_one_worker(profile: str) -> None:
+def test_each_profile_has_its_engine_one_source_of_embeddings_and_one_worker(profile: str) -> None:
     chosen = services(profile)
     names = [alias for each in chosen.values() for alias in _aliases(each)] + list(chosen)
-    assert names.count("engine") == 1
+    assert names.count("engine") == (profile in OWN_ENGINE)
     assert names.count("embeddings") == 1
     assert sum(each.get("command") == ["sage", "worker"] for each in chosen.values()) == 1
     assert service("api").environment["ENGINE_URLS"] == "http://engine:8000"

@@ -86,7 +86,7 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
 async def test_what_is_killed_comes_back_and_what_is_stopped_is_gone(tmp_path: Path) -> None:
     env = settings(tmp_path)
     async with running(env, tmp_path) as up:
-        key = up.line("KEY=").removeprefix("KEY=")
+        key = up.line("export KEY=").removeprefix("export KEY=")
         assert "--max-loras 18" in command_of(up.part(PARTS[0])), "16 tasks may each keep another adapter"
         async with client_of(env, key) as client:
             await _a_second_one_is_refused(env)
@@ -99,7 +99,7 @@ async def test_what_is_killed_comes_back_and_what_is_stopped_is_gone(tmp_path: P
         await up.process.wait()
         await gone(born - {up.postgres()} - descendants(up.postgres()))
     async with running(env, tmp_path) as up:
-        assert key not in up.line("KEY=")
+        assert key not in up.line("export KEY=")
         async with client_of(env, key) as client:
             assert (await client.get(f"/v1/tasks/{task}")).status_code == 200, "the first key is still good"
         born = up.everything()

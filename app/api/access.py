@@ -77,6 +77,8 @@ async def find_project(session: AsyncSession, access: Access, name: str | None) 
     there = await projects.list_all(session)
     if len(there) == 1:
         return there[0]
+    if not there:
+        raise InvalidError("there is no project yet: POST /v1/projects makes one")
     raise InvalidError("name a `project`: this key is good for several; GET /v1/projects lists them")
 
 
