@@ -130,7 +130,7 @@ def _welcome(settings: Settings, secret: str | None) -> str:
         if secret
         else "export KEY=...  # shown at the first start; for another: sage keys create NAME"
     )
-    lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}", "", f"  {key}"]
+    lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}", "", f"  export KEY={key}"]
     if settings.demo:
         lines += first_task(address)
     return "\n".join(["", *lines, "", "  Ctrl-C stops everything.", ""])
