@@ -125,12 +125,9 @@ async def _first_key(url: str) -> str | None:
 
 def _welcome(settings: Settings, secret: str | None) -> str:
     address = base_url(settings.host, settings.port)
-    key = (
-        f"export KEY={secret}"
-        if secret
-        else "export KEY=...  # shown at the first start; for another: sage keys create NAME"
-    )
-    lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}", "", f"  export KEY={key}"]
+    key = secret or "...  # shown at the first start; for another: sage keys create NAME"
+    lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}"]
+    lines += ["", f"  export KEY={key}"]
     if settings.demo:
         lines += first_task(address)
     return "\n".join(["", *lines, "", "  Ctrl-C stops everything.", ""])
