@@ -235,7 +235,9 @@ async def test_the_bell_rings_for_what_can_begin_and_more_and_more_seldom(sessio
     assert set(await run_queue.to_ring(session)) == {first.id, other.id}
     assert await run_queue.to_ring(session) == []
     await runs.claim(session, "me", LEASE, other.id)
-    for rings, seconds, due in ((1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True), (30, 299, False)):
+    paces = [(1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True)]
+    after_a_week = [(2000, 299, False), (2000, 301, True)]
+    for rings, seconds, due in (*paces, (30, 299, False), *after_a_week):
         await _as_if_rung(session, first, rings, seconds)
         assert (await run_queue.to_ring(session) == [first.id]) is due, (rings, seconds)
     await runs.claim(session, "me", LEASE, first.id)

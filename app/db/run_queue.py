@@ -68,7 +68,8 @@ async def to_ring(session: AsyncSession) -> list[UUID]:
             ),
         ),
     )
-    pause = func.make_interval(0, 0, 0, 0, 0, 0, func.least(func.power(2, _run.rings), _LONGEST_PAUSE))
+    seconds = func.least(func.power(2, func.least(_run.rings, 9)), _LONGEST_PAUSE)  # 2 ** 1024 would be an error
+    pause = func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     due = or_(_run.rung_at.is_(None), _run.rung_at + pause < func.clock_timestamp())
     chosen = select(_run.id).where(_run.state == RunState.QUEUED, ~first, due).with_for_update(skip_locked=True)
     rung = update(_run).where(_run.id.in_(chosen)).values(rings=_run.rings + 1, rung_at=func.clock_timestamp())
