@@ -10,7 +10,7 @@ from torch import Tensor
 from app.errors import InvalidError, StorageError
 from app.run_settings import RunSettings
 from tests.learner_process import SETTINGS, new_learner, round_of
-from tests.rewarded import advised, rollout
+from tests.rewarded import advised, rollout, trajectory
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
 from trainer.advantages import Advised
@@ -128,6 +128,14 @@ def test_rollouts_that_teach_nothing_change_nothing(model: Path) -> None:
     assert learner.update([advised(rollout(1), 0.0), advised(rollout(2), 0.005)]) is None
     assert same(learner, untouched)
     assert learner.steps == 0
+
+
+def test_an_odd_rollout_does_not_stop_the_others_from_being_learned_from(model: Path) -> None:
+    learner, plain = new_learner(model), new_learner(model)
+    empty = trajectory(seed=8)
+    figures = learner.update([*round_of(1), advised(empty, -0.5, size=4)])
+    assert figures == plain.update(round_of(1))
+    assert same(learner, plain)
 
 
 def test_figures_of_a_first_fresh_step(model: Path) -> None:
