@@ -29,10 +29,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     kind: RunKind = RunKind.LOGGED
     start: Literal["active", "base"] = "active"  # the adapter to go on from: the active release's, or none
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
 
     # experience
-    environment: str = ""  # the practice environment, such as "office" or "office:0" (one site); "" for none
+    environment: str = ""  # the practice environment, such as "office" or "office?site=0"; "" for none
     steps: Whole = 24  # optimizer steps; of a logged run at most, if its data ends earlier
     pairs: Whole = 6  # chains of tasks per step
     group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8  # rollouts of each chain: G

@@ -27,8 +27,8 @@ def round_of(number: int) -> list[Advised]:
     ]
 
 
-def new_learner(model: Path, settings: RunSettings = SETTINGS) -> Learner:
-    base = load_model(model, torch.device("cpu"))
+def new_learner(model: Path, settings: RunSettings = SETTINGS, device: str = "cpu") -> Learner:
+    base = load_model(model, torch.device(device))
     return Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, seed=settings.seed), settings)
 
 

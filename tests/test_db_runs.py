@@ -1,4 +1,4 @@
-"""Training runs in the database: who gets which, who may write, and what becomes of those that are lost."""
+"""Training runs in the database: who gets which, and who may write."""
 
 import asyncio
 from collections import Counter
@@ -6,30 +6,15 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, run_queue, runs
-from app.db.clock import from_now
+from app.db import run_queue, runs
 from app.db.models import RunState
 from app.db.session import Sessions
 from app.errors import ConflictError, NotFoundError
-from app.run_settings import RunKind, RunSettings, read_settings
+from app.run_settings import RunKind, read_settings
+from tests.queued_runs import EXPIRED, SFT, held, queued
 from tests.rows import LEASE, project_row
-
-EXPIRED = -1.0  # a lease that is over when it begins
-SFT = RunSettings(kind=RunKind.SFT, steps=7)
-
-
-async def queued(session: AsyncSession, project_id: UUID | None = None) -> models.TrainingRun:
-    return await runs.create(session, project_id or (await project_row(session)).id, SFT)
-
-
-async def held(session: AsyncSession, lease_seconds: float = LEASE) -> models.TrainingRun:
-    run = await queued(session)
-    claimed = await runs.claim(session, "me", lease_seconds, run.id)
-    assert claimed is not None
-    return claimed
 
 
 async def test_a_run_waits_with_the_settings_it_was_given(session: AsyncSession) -> None:
@@ -199,50 +184,6 @@ async def test_handing_back_does_not_count_as_an_attempt(session: AsyncSession) 
     assert (await runs.get(session, run.id)).state is RunState.CANCELLED
 
 
-async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSession) -> None:
-    run = await held(session, EXPIRED)
-    for attempt in range(2, run_queue.MAX_ATTEMPTS + 1):
-        assert await run_queue.requeue_expired(session) == [run.id]
-        again = await runs.claim(session, "me", EXPIRED)
-        assert again is not None
-        assert again.attempt == attempt
-    assert await run_queue.requeue_expired(session) == []
-    lost = await runs.get(session, run.id)
-    assert lost.state is RunState.FAILED
-    assert lost.failure is not None
-    assert lost.failure.startswith("RunLostError: the process of this run was lost 3 times")
-
-
-async def test_a_lost_run_that_was_to_be_cancelled_is_cancelled(session: AsyncSession) -> None:
-    run = await held(session, EXPIRED)
-    await runs.request_cancel(session, run.id)
-    assert await run_queue.requeue_expired(session) == []
-    assert (await runs.get(session, run.id)).state is RunState.CANCELLED
-
-
-async def test_only_the_owner_that_is_known_dead_loses_its_lease(session: AsyncSession) -> None:
-    run = await held(session)
-    await run_queue.expire(session, run.id, "another")
-    assert await run_queue.requeue_expired(session) == []
-    await run_queue.expire(session, run.id, "me")
-    assert await run_queue.requeue_expired(session) == [run.id]
-
-
-async def test_the_bell_rings_for_what_can_begin_and_more_and_more_seldom(session: AsyncSession) -> None:
-    first = await queued(session)
-    await queued(session, first.project_id)
-    other = await queued(session)
-    assert set(await run_queue.to_ring(session)) == {first.id, other.id}
-    assert await run_queue.to_ring(session) == []
-    await runs.claim(session, "me", LEASE, other.id)
-    for rings, seconds, due in ((1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True), (30, 299, False)):
-        await _as_if_rung(session, first, rings, seconds)
-        assert (await run_queue.to_ring(session) == [first.id]) is due, (rings, seconds)
-    await runs.claim(session, "me", LEASE, first.id)
-    await runs.hand_back(session, first.id, "me")
-    assert first.id in await run_queue.to_ring(session), "one that waits anew is told of at once"
-
-
 async def test_listings_are_newest_first_by_pages_and_states(session: AsyncSession) -> None:
     project_id = (await project_row(session)).id
     ids = [(await queued(session, project_id)).id for _ in range(3)]
@@ -270,17 +211,3 @@ async def test_who_follows_a_run_hears_of_each_change(committed: Sessions, datab
                 await change(session)
         heard = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=4)]
     assert heard == [str(run.id)] * 4
-
-
-async def _as_if_rung(session: AsyncSession, run: models.TrainingRun, rings: int, seconds: float) -> None:
-    """The last time so many seconds ago."""
-    rung = update(models.TrainingRun).where(models.TrainingRun.id == run.id)
-    await session.execute(rung.values(rings=rings, rung_at=from_now(-seconds)))
-
-
-async def test_a_run_of_any_project_counts_as_running_until_it_ends(session: AsyncSession) -> None:
-    run = await held(session)
-    assert await run_queue.any_running(session)
-    await runs.finish(session, run.id, "me", RunState.DONE)
-    await queued(session)
-    assert not await run_queue.any_running(session)

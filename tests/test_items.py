@@ -2,11 +2,18 @@
 
 from random import Random
 
+import msgspec
 import pytest
 
-from tests.rewarded import advised, rollout
+from app.errors import InvalidError
+from app.records import Trajectory
+from tests.rewarded import advised, rollout, trajectory
+from trainer.advantages import Rewarded, advise
 from trainer.learning.batch import Sample
 from trainer.learning.items import Item, divide, items_of
+from trainer.learning.step_metrics import of_experience, warnings_of
+
+EMPTY = trajectory(seed=8)  # its prompt did not fit, or the engine was too slow for one answer
 
 
 def item(length: int) -> Item:
@@ -50,6 +57,42 @@ def test_what_an_older_release_sampled_is_stale() -> None:
 def test_nothing_that_teaches_is_nothing() -> None:
     assert items_of([advised(rollout(1), 0.0)]) == []
     assert divide([], 100) == [[]]
+
+
+def rewritten(seed: int) -> Trajectory:
+    """A chat template dropped what was thought before the last turn."""
+    first, last = rollout(seed).turns
+    return trajectory(first, msgspec.structs.replace(last, extends=False), seed=seed)
+
+
+def of_one_group(*pairs: tuple[Trajectory, float]) -> list[Rewarded]:
+    return [advised(each, reward).rewarded for each, reward in pairs]
+
+
+def test_what_no_update_can_learn_from_is_left_out_and_stays_in_the_baseline() -> None:
+    """Rewards 1, 0, 0, 0: a mean of 0.25 and a G of 4, however few of them are learned from."""
+    good, bad = rollout(1), rollout(2)
+    given = advise(of_one_group((good, 1.0), (bad, 0.0), (EMPTY, 0.0), (rewritten(3), 0.0)))
+    found = items_of(given)
+    assert [each.advantage for each in found] == [0.75, -0.25]
+    assert [each.weight for each in found] == pytest.approx(
+        [1 / (4 * good.generated_tokens), 1 / (4 * bad.generated_tokens)]
+    )
+    metrics = of_experience(given)
+    assert (metrics["kept"], metrics["rewritten"], metrics["empty"]) == (0.5, 1, 1)
+    assert ["chat template" in each for each in warnings_of(metrics)] == [True, False]
+
+
+def test_a_group_of_which_nothing_can_be_learned_from_is_not_counted() -> None:
+    some = rollout(1)
+    (found,) = items_of([advised(some, 1.0), advised(EMPTY, 1.0, group="b")])
+    assert found.weight == pytest.approx(1 / (2 * some.generated_tokens))
+    assert items_of([advised(EMPTY, 1.0)]) == []
+
+
+def test_a_chat_template_that_leaves_nothing_to_learn_from_is_named() -> None:
+    with pytest.raises(InvalidError, match="chat template rewrote earlier turns in all 2 rollouts"):
+        items_of([advised(rewritten(1), 1.0), advised(rewritten(2), -1.0), advised(rollout(3), 0.0)])
 
 
 def test_every_item_comes_once_and_parts_keep_to_the_budget() -> None:

@@ -46,7 +46,7 @@ def test_the_schema_can_be_taken_down_and_brought_up_again(empty_database_url: s
 
 
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0004"))
+    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0005"))
     engine = create_engine(empty_database_url, poolclass=NullPool)
     with pytest.raises(Exception, match="nonsense"), engine.begin() as connection:  # noqa: PT012
         config = alembic_config(connection)

@@ -13,6 +13,9 @@ from app.run_settings import RunSettings, read_settings
     [
         ({"learning_rate": 1}, "no setting learning_rate; it has kind, start"),
         ({"group": 1}, r"group"),
+        ({"seed": -1}, r"seed"),
+        ({"seed": 2**32}, r"seed"),
+        ({"seed": "1" + "0" * 30}, r"seed"),
         ({"since": "2026-01-01T00:00:00"}, r"timezone.*since"),
         ({"until": "yesterday"}, r"until"),
     ],

@@ -53,6 +53,15 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
     assert (await shop.active()).number == 1
 
 
+async def test_groups_for_which_there_is_no_step_do_not_count_as_learned_from(shop: Shop) -> None:
+    await shop.serve(1.0, 0.0, scenarios=5)
+    hearer = Hearer()
+    kept = (await carry_out(await shop.job(**(LOGGED | {"steps": 2})), hearer)).kept
+    assert (kept["groups"], kept["trajectories"], kept["dropped"]) == (2, 4, {"beyond": 6})
+    assert (hearer.total, hearer.metrics[1]["kept_fraction"], kept["fraction"]) == (2, 0.4, 0.4)
+    assert kept["tokens"] == sum(hearer.metrics[index]["tokens"] for index in (1, 2))
+
+
 async def test_a_supervised_run_learns_from_a_file(shop: Shop, tmp_path: Path) -> None:
     job, hearer = await shop.job(**SFT, data=chats(tmp_path / "chats.jsonl")), Hearer()
     result = await carry_out(job, hearer)

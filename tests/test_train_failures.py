@@ -80,6 +80,16 @@ async def test_practice_needs_an_environment_that_there_is(shop: Shop, environme
     assert named in failure
 
 
+@KINDS
+async def test_an_environment_that_there_is_not_is_refused_before_anything_is_learned(
+    shop: Shop, asked: dict[str, Any]
+) -> None:
+    await shop.serve(1.0, 0.0)
+    failure = await shop.failure(await shop.job(**asked, environment="ofice", gate_scenarios=60))
+    assert failure.startswith("InvalidError: no environment is called 'ofice'")
+    assert await shop.adapters() == []
+
+
 def spoil(shop: Shop, tiny: Path, how: str) -> None:
     path = shop.settings.data_dir / "adapters" / ADAPTER
     if how == "missing":

@@ -10,7 +10,7 @@ from torch import Tensor
 from app.errors import InvalidError, StorageError
 from app.run_settings import RunSettings
 from tests.learner_process import SETTINGS, new_learner, round_of
-from tests.rewarded import advised, rollout
+from tests.rewarded import advised, rollout, trajectory
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
 from trainer.advantages import Advised
@@ -130,6 +130,14 @@ def test_rollouts_that_teach_nothing_change_nothing(model: Path) -> None:
     assert learner.steps == 0
 
 
+def test_an_odd_rollout_does_not_stop_the_others_from_being_learned_from(model: Path) -> None:
+    learner, plain = new_learner(model), new_learner(model)
+    empty = trajectory(seed=8)
+    figures = learner.update([*round_of(1), advised(empty, -0.5, size=4)])
+    assert figures == plain.update(round_of(1))
+    assert same(learner, plain)
+
+
 def test_figures_of_a_first_fresh_step(model: Path) -> None:
     """Nothing has moved yet: ratio 1, no divergence from engine or start, nothing clipped."""
     learner = new_learner(model, PLAIN)
@@ -208,6 +216,37 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(model: Path, tmp_pa
     assert figures == expected
     begun, now = straight.state()["start"], resumed.state()["start"]  # of the run, not of the attempt
     assert all(torch.equal(each, now[name]) for name, each in begun.items())
+
+
+@pytest.mark.gpu
+def test_a_resumed_run_goes_on_on_a_gpu(model: Path, tmp_path: Path) -> None:
+    learner, resumed = new_learner(model, device="cuda"), new_learner(model, device="cuda")
+    learner.update(round_of(1))
+    learner.save(tmp_path / "it.checkpoint")
+    resumed.restore(tmp_path / "it.checkpoint")
+    expected, figures = learner.update(round_of(2)), resumed.update(round_of(2))
+    assert expected is not None
+    assert figures is not None
+    assert figures.grad_norm == pytest.approx(expected.grad_norm, rel=1e-3)
+    theirs = weights(resumed)
+    for name, each in weights(learner).items():
+        torch.testing.assert_close(theirs[name], each, atol=1e-5, rtol=1e-3)
+
+
+def test_all_of_the_optimizer_comes_back_to_where_the_weights_are(model: Path, tmp_path: Path) -> None:
+    """Its count of steps, too: its kernels refuse one that is elsewhere. Here they are on the device `meta`."""
+    learner = new_learner(model)
+    learner.update(round_of(1))
+    learner.save(tmp_path / "it.checkpoint")
+    elsewhere = Learner(with_lora(load_model(model, torch.device("cpu")), 4, 8).to("meta"), SETTINGS)
+    elsewhere.restore(tmp_path / "it.checkpoint")
+    states = elsewhere._optimizer.state.values()
+    assert states
+    assert {(key, each.device.type) for state in states for key, each in state.items()} == {
+        ("step", "meta"),
+        ("exp_avg", "meta"),
+        ("exp_avg_sq", "meta"),
+    }
 
 
 def test_a_checkpoint_of_another_adapter_is_refused(model: Path, tmp_path: Path) -> None:

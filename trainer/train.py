@@ -22,6 +22,7 @@ from app.errors import InvalidError
 from app.run_settings import RunKind
 from trainer import gate
 from trainer.engines.sleep import asleep_for, sleepers, wake
+from trainer.environments.named import open_environment
 from trainer.exams.examiner import BASE, Examiner
 from trainer.ground import open_ground
 from trainer.learning.keep import keep
@@ -48,6 +49,8 @@ async def carry_out(job: Job, progress: Progress) -> Result:
     changed then.
     """
     wake(sleepers(job.deployment))  # an attempt before this one may have left them asleep
+    if job.settings.environment:
+        open_environment(job.settings.environment)  # if there is none of that name, not only after the training
     async with open_database(job.deployment.database_url, connections=2) as database:
         learned = await _learn(job, progress, database.sessions)
         held = await _hold_gate(job, progress, database.sessions, learned.adapter)

@@ -10,26 +10,38 @@ from app.db import models, runs
 from app.db.models import RunState
 from app.db.runs import WAITS
 
-MAX_ATTEMPTS = 3  # processes that a run may lose
+MAX_LOSSES = 3  # processes that a run may lose without getting further
 _LONGEST_PAUSE = 300.0  # seconds between two rings for a run
 _LOST = (
-    f"RunLostError: the process of this run was lost {MAX_ATTEMPTS} times (killed, or the machine stopped): "
-    "see the end of its log on the worker, give it less to do at once or more memory, then retry the run"
+    f"RunLostError: the process of this run was lost {MAX_LOSSES} times (killed, or the machine stopped) without "
+    "getting further in between: see the end of its log on the worker, give it less to do at once or more memory, "
+    "then retry the run"
 )
 
 _run = models.TrainingRun
 
 
 async def requeue_expired(session: AsyncSession) -> list[UUID]:
-    """Runs whose process went silent wait again: their ids. One that was lost too often fails instead."""
-    too_often = and_(~_run.cancel_requested, _run.attempt >= MAX_ATTEMPTS)
+    """Runs whose process went silent wait again: their ids. One that was lost too often fails instead.
+
+    Steps that are done again after a loss are no progress: a step that kills its process would never be given up.
+    """
+    losses = case((_run.step > _run.lost_at, 1), else_=_run.losses + 1)
+    too_often = and_(~_run.cancel_requested, losses >= MAX_LOSSES)
     fate = case((_run.cancel_requested, RunState.CANCELLED), (too_often, RunState.FAILED), else_=RunState.QUEUED)
     ended = case((_run.cancel_requested | too_often, func.clock_timestamp()), else_=None)
     failure = case((too_often, _LOST), else_=None)
     rows = await session.execute(
         update(_run)
         .where(_run.state == RunState.RUNNING, _run.lease_until < func.clock_timestamp())
-        .values(state=fate, failure=failure, finished_at=ended, **WAITS)
+        .values(
+            state=fate,
+            losses=losses,
+            lost_at=func.greatest(_run.lost_at, _run.step),
+            failure=failure,
+            finished_at=ended,
+            **WAITS,
+        )
         .returning(_run.id, _run.state)
     )
     changed = rows.all()
@@ -68,7 +80,8 @@ async def to_ring(session: AsyncSession) -> list[UUID]:
             ),
         ),
     )
-    pause = func.make_interval(0, 0, 0, 0, 0, 0, func.least(func.power(2, _run.rings), _LONGEST_PAUSE))
+    seconds = func.least(func.power(2, func.least(_run.rings, 9)), _LONGEST_PAUSE)  # 2 ** 1024 would be an error
+    pause = func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     due = or_(_run.rung_at.is_(None), _run.rung_at + pause < func.clock_timestamp())
     chosen = select(_run.id).where(_run.state == RunState.QUEUED, ~first, due).with_for_update(skip_locked=True)
     rung = update(_run).where(_run.id.in_(chosen)).values(rings=_run.rings + 1, rung_at=func.clock_timestamp())

@@ -116,7 +116,8 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
 
     Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled.
     """
-    again = {"attempt": 0, "cancel_requested": False, "failure": None, "result": None, "finished_at": None}
+    untried = {"attempt": 0, "losses": 0, "lost_at": 0}
+    again = {"cancel_requested": False, "failure": None, "result": None, "finished_at": None, **untried}
     run = await _change(
         session,
         update(_run)

@@ -74,6 +74,8 @@ class TrainingRun(Row):
     settings: Mapped[dict[str, Any]]  # run_settings.RunSettings
     state: Mapped[RunState] = mapped_column(default=RunState.QUEUED)
     attempt: Mapped[int] = mapped_column(default=0)
+    losses: Mapped[int] = mapped_column(default=0)  # of its process, since it last got further
+    lost_at: Mapped[int] = mapped_column(default=0)  # the furthest step at which its process was lost
     owner: Mapped[str | None]  # the process that holds the lease
     lease_until: Mapped[datetime | None]
     cancel_requested: Mapped[bool] = mapped_column(default=False)

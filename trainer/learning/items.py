@@ -1,9 +1,12 @@
 """What an update learns from: trajectories with advantages, divided into parts that fit into memory. Pure."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
+from app.errors import InvalidError
+from app.records import Trajectory
 from trainer.advantages import Advised
 from trainer.learning.batch import Sample, sample_of
 
@@ -18,12 +21,30 @@ class Item(msgspec.Struct, frozen=True):
     stale: bool
 
 
+def flaw_of(trajectory: Trajectory) -> Literal["rewritten", "empty"] | None:
+    """Why it cannot be learned from, although what it earned says how well its group does.
+
+    The chat template rewrote what went before, so that it is no single sequence; or the policy sampled nothing.
+    """
+    if not all(turn.extends for turn in trajectory.turns):
+        return "rewritten"
+    return None if trajectory.generated_tokens else "empty"
+
+
 def items_of(advised: Sequence[Advised]) -> list[Item]:
     """What teaches something, with the weight of a token: token mean per task, mean over groups and their G.
 
-    A group that teaches nothing is not counted: the step would else be shorter the better the policy is.
+    A group that teaches nothing is not counted: the step would else be shorter the better the policy is. What has
+    a flaw is left out. Raises InvalidError where the chat template leaves nothing else.
     """
-    taught = [each for each in advised if each.teaches]
+    flaws = [(each, flaw_of(each.rewarded.trajectory)) for each in advised if each.teaches]
+    if flaws and all(flaw == "rewritten" for _, flaw in flaws):
+        raise InvalidError(
+            f"the model's chat template rewrote earlier turns in all {len(flaws)} rollouts that taught something "
+            "(some drop what was thought in them), and no update can learn from such: use a chat template that "
+            "keeps earlier turns as they were"
+        )
+    taught = [each for each, flaw in flaws if flaw is None]
     groups = len({each.rewarded.group for each in taught})
     items = []
     for each in taught:

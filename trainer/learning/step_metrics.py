@@ -14,18 +14,22 @@ import structlog
 from app.records import Json
 from trainer.advantages import Advised
 from trainer.exams.evaluate import TaskResult
+from trainer.learning.items import flaw_of
 from trainer.learning.update import StepFigures
 
 log = structlog.get_logger(__name__)
 
 
 def of_experience(advised: Sequence[Advised]) -> dict[str, Json]:
-    """Rewards, what of them teaches something, and how old it is."""
+    """Rewards, what of them teaches something, what is left out for a flaw, and how old it is."""
     items = [each.rewarded for each in advised]
+    flaws = [flaw_of(item.trajectory) for item in items]
     metrics: dict[str, Json] = {
         "outcome": fmean(item.score for item in items),
         "skill_bonus": fmean(item.bonus for item in items),
-        "kept": fmean(each.teaches for each in advised),
+        "kept": fmean(each.teaches and not flaw for each, flaw in zip(advised, flaws, strict=True)),
+        "rewritten": flaws.count("rewritten"),
+        "empty": flaws.count("empty"),
         "generated_tokens": fmean(item.trajectory.generated_tokens for item in items),
         "turns": fmean(len(item.trajectory.turns) for item in items),
         "staleness": {str(age): count for age, count in sorted(Counter(i.staleness for i in items).items())},
@@ -68,6 +72,15 @@ def warnings_of(metrics: dict[str, Json]) -> list[str]:
         said.append(
             "this step taught nothing: all rollouts of every group earned the same. If it goes on, the tasks are "
             "too easy or too hard for this policy, or the reward does not tell good from bad"
+        )
+    if metrics.get("rewritten"):
+        said.append(
+            f"{metrics['rewritten']} rollouts were left out: the model's chat template rewrote their earlier turns"
+        )
+    if metrics.get("empty"):
+        said.append(
+            f"{metrics['empty']} rollouts were left out: the policy answered nothing before the context was full "
+            "or the time was over"
         )
     if metrics.get("write_rate", 1.0) < 0.2:
         said.append(f"functions are hardly written any more ({metrics['write_rate']:.0%} of tasks)")

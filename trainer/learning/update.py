@@ -216,11 +216,20 @@ class Learner:
         self.steps = state["steps"]
         self._put({name: like(each, self._trained[name]) for name, each in state["weights"].items()})
         self._start = {name: like(each, self._trained[name]) for name, each in state["start"].items()}
-        for name, own in state["moments"].items():
-            parameter = self._trained[name]
-            self._optimizer.state[parameter] = {
-                key: like(each, parameter) if each.shape == parameter.shape else each for key, each in own.items()
+        self._optimizer.load_state_dict(  # it knows on which device the count of its steps has to be
+            self._optimizer.state_dict()
+            | {
+                "state": {
+                    number: _laid_out(state["moments"][name], parameter)
+                    for number, (name, parameter) in enumerate(self._trained.items())
+                }
             }
+        )
+
+
+def _laid_out(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
+    """As the parameter is, where one value belongs to each of its own."""
+    return {key: like(each, parameter) if each.shape == parameter.shape else each for key, each in moments.items()}
 
 
 def _keep_less(model: PeftModel) -> None:

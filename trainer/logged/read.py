@@ -16,6 +16,7 @@ from trainer.logged.chains import earned
 from trainer.logged.faults import BaseModel
 from trainer.logged.groups import compare
 from trainer.logged.served import Drop, Kept, Served, tally
+from trainer.logged.steps import in_steps
 from trainer.logged.window import read_window
 
 _SAMPLED = 1.0  # engines report logprobs as they are at this temperature, whatever they sample at
@@ -36,7 +37,7 @@ class Best(msgspec.Struct, frozen=True):
 
 
 async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel) -> Logged:
-    """Rewarded trajectories of the window that the settings name.
+    """Rewarded trajectories of the window that the settings name, of as many groups as the steps have room for.
 
     Raises InvalidError that says what is missing where nothing is left to learn from.
     """
@@ -44,9 +45,14 @@ async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSett
     tasks = [_judged(task, settings.max_staleness) for task in window.served]
     totals = earned(tasks, window.makers, settings.reward, name_only=settings.name_only_use)
     compared = compare(tasks, totals, window.families)
-    grouped = [(served, rewarded.group) for served, rewarded in compared.kept]
-    kept = tally(window.tasks, grouped, [*window.dropped, *compared.dropped])
-    return Logged([rewarded for _, rewarded in compared.kept], kept)
+    rewarded = [each for _, each in compared.kept]
+    dealt = in_steps(rewarded, settings.pairs, settings.steps, settings.seed)
+    groups = {each.group for step in dealt for each in step}
+    taken = [(served, each) for served, each in compared.kept if each.group in groups]
+    beyond = [Drop.BEYOND] * (len(rewarded) - len(taken))
+    grouped = [(served, each.group) for served, each in taken]
+    kept = tally(window.tasks, grouped, [*window.dropped, *compared.dropped, *beyond])
+    return Logged([each for _, each in taken], kept)
 
 
 async def read_best(

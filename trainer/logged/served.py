@@ -28,6 +28,7 @@ class Drop(StrEnum):
     NOT_SAMPLED = "not_sampled"  # not at temperature 1: the logprobs are not of how it was sampled
     ALONE = "alone"  # nothing to compare it with
     EVEN = "even"  # all of its group earned the same
+    BEYOND = "beyond"  # of a group for which the run has no step left: raise `steps` or `pairs`
     WEAK = "weak"  # it did not succeed, so there is nothing to imitate
     CUT_OFF = "cut_off"  # a turn hit the limit of tokens, or had no code: no example to follow
     SURPLUS = "surplus"  # others of its kind succeeded with fewer tokens
@@ -45,6 +46,7 @@ _ADVICE = {
     Drop.NOT_SAMPLED: "at temperature 0 the policy tries nothing new: serve with SAGE_TEMPERATURE=1",
     Drop.ALONE: "serve several tasks of one kind, or give them the same `scenario`",
     Drop.EVEN: "wait for tasks that succeed as well as fail; at temperature 0 equal tasks go alike",
+    Drop.BEYOND: "raise `steps` or `pairs`",
     Drop.CUT_OFF: "raise SAGE_MAX_TURN_TOKENS, so that answers come to their end",
     Drop.WEAK: "wait for tasks that succeed, or train on `data` from elsewhere",
 }

@@ -1,0 +1,23 @@
+"""Training runs that wait, and runs that a process holds."""
+
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, runs
+from app.run_settings import RunKind, RunSettings
+from tests.rows import LEASE, project_row
+
+EXPIRED = -1.0  # a lease that is over when it begins
+SFT = RunSettings(kind=RunKind.SFT, steps=7)
+
+
+async def queued(session: AsyncSession, project_id: UUID | None = None) -> models.TrainingRun:
+    return await runs.create(session, project_id or (await project_row(session)).id, SFT)
+
+
+async def held(session: AsyncSession, lease_seconds: float = LEASE) -> models.TrainingRun:
+    run = await queued(session)
+    claimed = await runs.claim(session, "me", lease_seconds, run.id)
+    assert claimed is not None
+    return claimed

@@ -1,0 +1,102 @@
+"""What keeps the queue of training runs moving: lost processes, and the bell."""
+
+from uuid import UUID
+
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, run_queue, runs
+from app.db.clock import from_now
+from app.db.models import RunState
+from tests.queued_runs import EXPIRED, held, queued
+from tests.rows import LEASE
+
+
+async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSession) -> None:
+    run = await held(session, EXPIRED)
+    for attempt in range(2, run_queue.MAX_LOSSES + 1):
+        assert await run_queue.requeue_expired(session) == [run.id]
+        again = await runs.claim(session, "me", EXPIRED)
+        assert again is not None
+        assert again.attempt == attempt
+    assert await run_queue.requeue_expired(session) == []
+    lost = await runs.get(session, run.id)
+    assert lost.state is RunState.FAILED
+    assert lost.failure is not None
+    assert lost.failure.startswith("RunLostError: the process of this run was lost 3 times")
+
+
+async def lost_at(session: AsyncSession, run_id: UUID, *steps: int) -> models.TrainingRun:
+    """It did these steps, and then its process was gone."""
+    await runs.claim(session, "me", LEASE, run_id)
+    for index in steps:
+        await runs.append_step(session, run_id, "me", index, {})
+    await run_queue.expire(session, run_id, "me")
+    await run_queue.requeue_expired(session)
+    return await runs.get(session, run_id)
+
+
+async def test_a_run_that_gets_further_between_losses_is_never_given_up(session: AsyncSession) -> None:
+    run_id = (await queued(session)).id
+    for index in range(1, 8):
+        run = await lost_at(session, run_id, index)
+        assert (run.state, run.attempt) == (RunState.QUEUED, index)
+    assert (await lost_at(session, run_id)).state is RunState.QUEUED
+    assert (await lost_at(session, run_id)).state is RunState.FAILED
+    await runs.retry(session, run_id)
+    states = [(await lost_at(session, run_id)).state for _ in range(run_queue.MAX_LOSSES)]
+    assert states[1:] == [RunState.QUEUED, RunState.FAILED], "a retried run has all its attempts"
+
+
+async def test_a_step_that_kills_every_process_fails_the_run_although_others_are_done_again(
+    session: AsyncSession,
+) -> None:
+    run_id = (await queued(session)).id
+    states = [(await lost_at(session, run_id, 1, 2, 3)).state for _ in range(run_queue.MAX_LOSSES)]
+    assert states == [RunState.QUEUED, RunState.QUEUED, RunState.FAILED]
+
+
+async def test_a_lost_run_that_was_to_be_cancelled_is_cancelled(session: AsyncSession) -> None:
+    run = await held(session, EXPIRED)
+    await runs.request_cancel(session, run.id)
+    assert await run_queue.requeue_expired(session) == []
+    assert (await runs.get(session, run.id)).state is RunState.CANCELLED
+
+
+async def test_only_the_owner_that_is_known_dead_loses_its_lease(session: AsyncSession) -> None:
+    run = await held(session)
+    await run_queue.expire(session, run.id, "another")
+    assert await run_queue.requeue_expired(session) == []
+    await run_queue.expire(session, run.id, "me")
+    assert await run_queue.requeue_expired(session) == [run.id]
+
+
+async def test_the_bell_rings_for_what_can_begin_and_more_and_more_seldom(session: AsyncSession) -> None:
+    first = await queued(session)
+    await queued(session, first.project_id)
+    other = await queued(session)
+    assert set(await run_queue.to_ring(session)) == {first.id, other.id}
+    assert await run_queue.to_ring(session) == []
+    await runs.claim(session, "me", LEASE, other.id)
+    paces = [(1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True)]
+    after_a_week = [(2000, 299, False), (2000, 301, True)]
+    for rings, seconds, due in (*paces, (30, 299, False), *after_a_week):
+        await _as_if_rung(session, first, rings, seconds)
+        assert (await run_queue.to_ring(session) == [first.id]) is due, (rings, seconds)
+    await runs.claim(session, "me", LEASE, first.id)
+    await runs.hand_back(session, first.id, "me")
+    assert first.id in await run_queue.to_ring(session), "one that waits anew is told of at once"
+
+
+async def _as_if_rung(session: AsyncSession, run: models.TrainingRun, rings: int, seconds: float) -> None:
+    """The last time so many seconds ago."""
+    rung = update(models.TrainingRun).where(models.TrainingRun.id == run.id)
+    await session.execute(rung.values(rings=rings, rung_at=from_now(-seconds)))
+
+
+async def test_a_run_of_any_project_counts_as_running_until_it_ends(session: AsyncSession) -> None:
+    run = await held(session)
+    assert await run_queue.any_running(session)
+    await runs.finish(session, run.id, "me", RunState.DONE)
+    await queued(session)
+    assert not await run_queue.any_running(session)
