@@ -68,7 +68,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     liger: bool = False  # liger's kernels: on an NVIDIA GPU, with the package liger-kernel
 
     # gate
-    gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 60  # held out, three tasks each; 0: no gate
+    gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200  # held out, three tasks each; 0: no gate
     canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
     """Of the new tasks, which a candidate that passed serves until live figures tell; 0: it serves all at once."""
     promote: bool = True  # False: a candidate that passes waits for a person

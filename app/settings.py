@@ -51,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: Seconds = 30  # a task whose runner is silent for so long is taken up by another
     adapter_store: str = ""  # a directory or an fsspec URL (s3://...) that all hosts share; "": only data_dir
     train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1  # that compute a run's updates together
+    train_shard: bool = False  # each of them holds a part of the model (FSDP2) instead of all of it
     sandbox_cpu_seconds: Seconds = 5
     sandbox_wall_seconds: Seconds = 60
     sandbox_memory_mb: Count = 256

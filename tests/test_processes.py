@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.learner_process import new_learner, round_of
+from tests.learner_process import SETTINGS, new_learner, round_of
+from tests.sharded_process import Told, learned
 from tests.tiny_model import make_model_dir
 from trainer.learning.lora import WEIGHTS, publish
+from trainer.learning.shared_rounds import Beginning, open_learner
 
 ROOT = Path(__file__).parents[1]
 
@@ -85,3 +88,24 @@ def test_a_checkpoint_of_two_processes_is_gone_on_from_by_one(model: Path, ended
     weights = resumed.state()["weights"]
     for name, each in straight.state()["weights"].items():
         torch.testing.assert_close(weights[name], each, atol=5e-6, rtol=1e-4)
+
+
+def test_a_run_whose_processes_hold_parts_of_the_model_publishes_what_one_process_does(
+    model: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.sharded_process", str(model), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    told = msgspec.json.decode((tmp_path / "told.json").read_bytes(), type=Told)
+    assert told.parts
+    with open_learner(Beginning(model_dir=model, settings=SETTINGS, start=None, device="cpu"), 1) as learner:
+        alone = learned(learner, tmp_path / "alone")
+    found = load_file(tmp_path / told.adapter / WEIGHTS)
+    for name, each in load_file(alone.path / WEIGHTS).items():
+        torch.testing.assert_close(found[name], each, atol=2e-6, rtol=1e-4)
+    assert told.probe is not None
+    assert alone.probe is not None
+    assert told.probe.prompt_ids == alone.probe.prompt_ids
+    assert len([each for each in tmp_path.iterdir() if each.is_dir()]) == 3, "one after each round, and `alone`"
+    for one, other in zip(told.probe.points, alone.probe.points, strict=True):
+        assert (one.logprob, one.base) == pytest.approx((other.logprob, other.base), abs=1e-4)

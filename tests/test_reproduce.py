@@ -5,15 +5,18 @@ from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from app.settings import Settings
+from trainer.commands.reproduce import reproduce
 from trainer.exams.evaluate import TaskResult
 from trainer.reproduce.chart import draw
 from trainer.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
-from trainer.reproduce.plan import Plan, Trial, agree, repeats, searches
-from trainer.reproduce.run import Experiment
+from trainer.reproduce.plan import BASELINES, Plan, Trial, agree, repeats, searches
+from trainer.reproduce.run import Experiment, TrialError
 from trainer.reproduce.start import make_start
 from trainer.reproduce.trial import Sat, Trained, exam_file, trained_file
+from trainer.reproduce.versions import made_at, note
 
 PLAN = Plan()
 
@@ -84,6 +87,65 @@ def test_the_learning_rate_is_the_one_that_did_best_on_the_validation_templates(
     assert chosen["sft_grpo"] == PLAN.lrs[0]
 
 
+def test_a_condition_with_a_learning_rate_still_to_be_tried_has_none_chosen(tmp_path: Path) -> None:
+    for trial in searches(PLAN):
+        train(tmp_path, trial, 40.0)
+    trained_file(tmp_path, Trial("sage", 0, PLAN.lrs[1])).unlink()
+    chosen = Experiment(PLAN, tmp_path, print).chosen()
+    assert set(chosen) == set(PLAN.conditions) - {"sage"}
+    assert "sage" not in {trial.condition for trial in repeats(PLAN, chosen)}
+
+
+def test_a_table_can_be_written_before_everything_is_finished(tmp_path: Path) -> None:
+    order = ["--work", str(tmp_path / "work"), "--out", str(tmp_path), "--table-only"]
+    said = CliRunner().invoke(reproduce, order, catch_exceptions=False)
+    assert said.exit_code == 0, said.output
+    assert msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())["rows"] == []
+    for trial in searches(PLAN):
+        if trial.condition == "sage":
+            train(tmp_path / "work", trial, 40.0)
+    sit(tmp_path / "work", "sage", 0, solved=15)
+    CliRunner().invoke(reproduce, order, catch_exceptions=False)
+    [row] = msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())["rows"]
+    assert (row["name"], row["lr"]) == ("sage", PLAN.lrs[0])
+    assert (tmp_path / "reproduce.svg").exists()
+
+
+@pytest.mark.parametrize("missing", ["sft_skills_off", "sage_skills_off"])
+async def test_a_process_cut_off_between_two_rows_is_run_again_and_its_failure_names_the_log(
+    tmp_path: Path, missing: str
+) -> None:
+    """Without a plan in the directory a process that is run fails."""
+    plan = Plan(seeds=1, only=("sage",))
+    for trial in searches(plan):
+        train(tmp_path, trial, 40.0)
+    for row in (*BASELINES, "sage", "sage_skills_off"):
+        sit(tmp_path, row, 0, solved=15)
+    told: list[str] = []
+    await Experiment(plan, tmp_path, told.append).carry_out(1)
+    assert len(told) == 4
+    exam_file(tmp_path, missing, 0).unlink()
+    order = "baselines-0" if missing in BASELINES else f"exam-sage-0-{plan.lrs[0]}"
+    with pytest.raises(TrialError, match=f"ended with code 1: see {tmp_path}/logs/{order}.log, then run"):
+        await Experiment(plan, tmp_path, print).carry_out(1)
+
+
+def test_what_is_written_down_names_the_commits_it_was_made_with(tmp_path: Path) -> None:
+    note(tmp_path, "abc")
+    note(tmp_path, "abc")
+    assert made_at(tmp_path, "abc") == "abc"
+    assert made_at(tmp_path, "xyz") == "abc, written down at xyz"
+    note(tmp_path, "def")
+    assert made_at(tmp_path, "def") == "abc, resumed at def"
+
+
+def test_of_a_directory_from_before_commits_were_noted_the_first_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "demonstrations.npz").touch()
+    assert made_at(tmp_path, "abc") == "unknown, written down at abc"
+    note(tmp_path, "abc")
+    assert made_at(tmp_path, "abc") == "unknown, resumed at abc"
+
+
 def test_another_plan_is_refused_in_a_directory_that_was_begun(tmp_path: Path) -> None:
     assert agree(tmp_path, PLAN) is None
     assert agree(tmp_path, PLAN) is None
@@ -140,6 +202,9 @@ async def test_a_tiny_experiment_runs_whole_and_a_second_call_has_nothing_left_t
     experiment = Experiment(plan, tmp_path, told.append)
     await experiment.carry_out(2)
     assert len(told) == experiment.size()
+    for row in ("sft_skills_off", "sage_skills_off"):  # as if the process was cut off before its last row
+        exam_file(tmp_path, row, 0).unlink()
+    await experiment.carry_out(2)
     assert {row.name for row in read_rows(tmp_path, plan, {})} == {
         *("prompt_only", "sft", "sft_skills_off", "sage", "sage_skills_off")
     }

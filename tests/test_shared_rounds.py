@@ -29,9 +29,10 @@ LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}
 class Team:
     """A shop whose runs are carried out by processes of their own, `count` of them each."""
 
-    def __init__(self, shop: Shop, count: int) -> None:
+    def __init__(self, shop: Shop, count: int, *, shard: bool = False) -> None:
         self.shop = shop
         self._count = count
+        self._shard = shard
 
     async def attended(self, job: Job) -> models.TrainingRun:
         """The run, after its processes have ended."""
@@ -72,6 +73,7 @@ class Team:
             "SAGE_MODEL": self.shop.settings.model,
             "SAGE_ENGINE_DEVICE": "cpu",
             "SAGE_TRAIN_PROCESSES": str(self._count),
+            "SAGE_TRAIN_SHARD": str(int(self._shard)),
             "OMP_NUM_THREADS": "1",
         }
 
@@ -99,10 +101,13 @@ def only_computes(command: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-async def test_a_run_on_two_processes_that_was_killed_ends_with_the_weights_of_one_process(shop: Shop) -> None:
+@pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
+async def test_a_run_on_two_processes_that_was_killed_ends_with_the_weights_of_one_process(
+    shop: Shop, shard: bool
+) -> None:
     alone = await carry_out(await shop.job(**LOGGED), Hearer())
     expected = load_file(shop.settings.data_dir / "adapters" / alone.adapter / WEIGHTS)
-    team, job = Team(shop, 2), await shop.job(**LOGGED)
+    team, job = Team(shop, 2, shard=shard), await shop.job(**LOGGED)
     broken = await team.killed(job, is_first, after=1)
     assert (broken.state, broken.attempt) == (RunState.QUEUED, 1)
     run = await team.attended(job)

@@ -8,7 +8,8 @@ from app.db.session import Sessions
 from app.records import Json
 from trainer.advantages import Rewarded, advise
 from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.lora import Learned, publish
+from trainer.learning.lora import Learned
+from trainer.learning.shared_rounds import publish_policy
 from trainer.learning.step_metrics import of_experience, of_update, told
 from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
@@ -32,7 +33,7 @@ async def run_logged(
         metrics = _step(learner, dealt[index - 1]) | {"kept_fraction": logged.kept.fraction}
         checkpoints.save(learner, index)
         await progress.step(index, len(dealt), told(index, metrics))
-    published = publish(learner.model, job.deployment.adapters_dir, opening_of(job.deployment))
+    published = publish_policy(learner, job.deployment.adapters_dir, opening_of(job.deployment))
     return Learned(published, msgspec.to_builtins(logged.kept))
 
 

@@ -26,9 +26,9 @@ from trainer.environments.named import open_environment
 from trainer.exams.examiner import BASE, Examiner
 from trainer.ground import open_ground
 from trainer.learning.keep import keep
-from trainer.learning.lora import Learned, Published, publish
+from trainer.learning.lora import Learned, Published
 from trainer.learning.model import pick_device
-from trainer.learning.shared_rounds import Beginning, open_learner
+from trainer.learning.shared_rounds import Beginning, open_learner, publish_policy
 from trainer.learning.step_metrics import told
 from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
@@ -99,11 +99,17 @@ async def _practise(job: Job, progress: Progress, learner: Learner) -> Published
             updating=partial(asleep_for, job.deployment),
         )
         await practiser.practise(report)
-    return publish(learner.model, job.deployment.adapters_dir, opening_of(job.deployment))
+    return publish_policy(learner, job.deployment.adapters_dir, opening_of(job.deployment))
 
 
 def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:
-    return Beginning(model_dir=job.deployment.model_dir, settings=job.settings, start=start, device=device.type)
+    return Beginning(
+        model_dir=job.deployment.model_dir,
+        settings=job.settings,
+        start=start,
+        device=device.type,
+        shard=job.deployment.train_shard,
+    )
 
 
 async def _start(job: Job, sessions: Sessions) -> Path | None:

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from app.errors import InvalidError
 from app.settings import Settings
 from trainer.reproduce.plan import Plan, agree, repeats
+from trainer.reproduce.versions import UNKNOWN, made_at, note
 
 _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 
@@ -70,6 +71,7 @@ def reproduce(  # noqa: PLR0913 - the command's options
     if table_only:
         experiment = Experiment(plan, work, lambda _: None)
     else:
+        note(work, _commit())
         _make_start(plan, work)
         with tqdm(desc="trials", unit="process") as bar:
 
@@ -105,20 +107,25 @@ def _write_findings(plan: Plan, work: Path, out: Path, lrs: dict[str, float]) ->
     out.mkdir(parents=True, exist_ok=True)
     rows, compared = read_rows(work, plan, lrs), differences(work, plan)
     table = as_markdown(rows, compared)
-    about = {**_about(), "plan": msgspec.to_builtins(plan)}
+    about = {"commit": made_at(work, _commit()), **_about(), "plan": msgspec.to_builtins(plan)}
     (out / "reproduce.json").write_text(json.dumps(as_json(rows, compared, about), indent=1) + "\n")
     (out / "reproduce.md").write_text(table)
     trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeats(plan, lrs)]
     found = curves(work, trials)
     drawn = {LABELS[name].strip("*"): found[name] for name in _CURVES if name in found}
-    (out / "reproduce.svg").write_text(draw(drawn, ylabel="SGC on the validation templates, %"))
+    if drawn:
+        (out / "reproduce.svg").write_text(draw(drawn, ylabel="SGC on the validation templates, %"))
     click.echo(table)
 
 
+def _commit() -> str:
+    """Of this code, wherever the command is called."""
+    order = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(order, capture_output=True, text=True, check=False).stdout.strip() or UNKNOWN
+
+
 def _about() -> dict[str, Any]:
-    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return {
-        "commit": found.stdout.strip() or None,
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{_processor()}, {platform.system()} {platform.machine()}, Python {platform.python_version()}",
     }

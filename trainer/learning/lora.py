@@ -29,7 +29,7 @@ from trainer.learning.fused_lora import fuse
 from trainer.learning.probe import make_probe
 from trainer.learning.processes import whole
 
-__all__ = ["CONFIG", "WEIGHTS", "Learned", "Published", "check_adapter", "publish", "with_lora"]
+__all__ = ["CONFIG", "WEIGHTS", "Learned", "Published", "check_adapter", "lora_weights", "publish", "with_lora"]
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -88,26 +88,32 @@ def _shape(tensors: dict[str, Tensor], name: str) -> str:
     return str(tuple(tensors[name].shape)) if name in tensors else "nothing"
 
 
-def publish(model: PeftModel, root: Path, opening: Sequence[int] = ()) -> Published:
+def lora_weights(model: PeftModel) -> dict[str, Tensor]:
+    """On the CPU, whole. Where processes share the model's weights, all of them must ask."""
+    return {name: whole(each) for name, each in model.state_dict().items() if "lora_" in name}
+
+
+def publish(
+    model: PeftModel, root: Path, opening: Sequence[int] = (), *, weights: dict[str, Tensor] | None = None
+) -> Published:
     """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
 
-    `opening` is the prompt of its probe; without one it has none. Where processes share the model's weights, all
-    of them must ask.
+    `opening` is the prompt of its probe; without one it has none. `weights` are the model's `lora_weights`, by
+    default asked for here.
 
     Raises InvalidError if a weight is not finite, StorageError if the disk does not take it.
     """
     try:
-        written = _publish(model, root)
+        written = _publish(model, root, lora_weights(model) if weights is None else weights)
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the adapter could not be written to {root}: {_first_line(error)}") from error
     return msgspec.structs.replace(written, probe=make_probe(model, opening)) if opening else written
 
 
-def _publish(model: PeftModel, root: Path) -> Published:
+def _publish(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> Published:
     root.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=".partial-", dir=root))
     try:
-        weights = {name: whole(each) for name, each in model.state_dict().items() if "lora_" in name}
         model.save_pretrained(str(partial), state_dict=weights)
         config = _plain_config(partial)
         check_adapter(partial)

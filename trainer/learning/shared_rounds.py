@@ -1,7 +1,7 @@
 """A learner on several processes of this machine: one per GPU, or per share of the CPU.
 
-The first process does all that a run does. The others only compute: each holds the same model, hears of each round
-what the first one gathered, and takes its part of the update.
+The first process does all that a run does. The others only compute: each holds the same model, or a part of it,
+hears of each round what the first one gathered, and takes its part of the update.
 """
 
 import os
@@ -19,12 +19,14 @@ import structlog
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, patch_environment
+from peft import PeftModel
 
 from app.errors import AppError, InvalidError
 from app.run_settings import RunSettings
 from trainer.advantages import Advised
-from trainer.learning.lora import with_lora
+from trainer.learning.lora import Published, lora_weights, publish, with_lora
 from trainer.learning.model import load_model
+from trainer.learning.probe import make_probe
 from trainer.learning.update import Learner, StepFigures
 from trainer.running.heartbeat import LOST
 from trainer.running.lifeline import die_with
@@ -46,6 +48,7 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     settings: RunSettings
     start: Path | None  # the adapter to go on from
     device: str
+    shard: bool = False  # each process holds a part of the model instead of all of it (FSDP2)
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -79,6 +82,11 @@ class _Place(msgspec.Struct, frozen=True):
 class SharedLearner(Learner):
     """Of the first process: what it is asked to do, all others do, too."""
 
+    def __init__(self, beginning: Beginning, joined: Accelerator) -> None:
+        policy = _policy(beginning, joined.device)
+        super().__init__(policy, beginning.settings, joined, shard=beginning.shard)
+        self._beginning = beginning
+
     def update(self, advised: Sequence[Advised]) -> StepFigures | None:
         with _nobody_lost():
             _tell("update", list(advised))
@@ -94,29 +102,48 @@ class SharedLearner(Learner):
             _tell("restore", path)
             super().restore(path)
 
+    def publish(self, root: Path, opening: Sequence[int] = ()) -> Published:
+        """As `publish` does. Of a model in parts all processes give theirs, and a whole one answers the probe."""
+        if not self._processes.sharded:
+            return publish(self.model, root, opening)
+        with _nobody_lost():
+            _tell("gather", None)
+            weights = lora_weights(self.model)
+        published = publish(self.model, root, weights=weights)
+        if not opening:
+            return published
+        fresh = _policy(msgspec.structs.replace(self._beginning, start=published.path), self.model.device)
+        return msgspec.structs.replace(published, probe=make_probe(fresh, opening))
+
+
+def publish_policy(learner: Learner, root: Path, opening: Sequence[int] = ()) -> Published:
+    """What a learner has made of the policy, published by all processes that hold a part of it."""
+    if isinstance(learner, SharedLearner):
+        return learner.publish(root, opening)
+    return publish(learner.model, root, opening)
+
 
 @contextmanager
 def open_learner(beginning: Beginning, processes: int) -> Iterator[Learner]:
     """Raises ModelError, and InvalidError where `start` does not fit the model."""
     if processes == 1:
-        yield _learner(Learner, beginning, None)
+        policy = _policy(beginning, torch.device(beginning.device))
+        yield Learner(policy, beginning.settings, shard=False)
         return
     port = _free_port()
     others = [_spawn(beginning, _Place(index, processes, port)) for index in range(1, processes)]
     with _watched(others):
         joined = _Place(0, processes, port).join(beginning.device)
-        yield _learner(SharedLearner, beginning, joined)
+        yield SharedLearner(beginning, joined)
         with _nobody_lost():
             _tell("end", None)
         joined.end_training()
 
 
-def _learner(kind: type[Learner], beginning: Beginning, joined: Accelerator | None) -> Learner:
+def _policy(beginning: Beginning, device: torch.device) -> PeftModel:
     settings = beginning.settings
-    device = joined.device if joined else torch.device(beginning.device)
     model = load_model(beginning.model_dir, device, liger=settings.liger)
-    policy = with_lora(model, settings.lora_rank, settings.lora_alpha, beginning.start, seed=settings.seed)
-    return kind(policy, settings, joined, shard=False)
+    return with_lora(model, settings.lora_rank, settings.lora_alpha, beginning.start, seed=settings.seed)
 
 
 def _spawn(beginning: Beginning, place: _Place) -> SpawnProcess:
@@ -130,7 +157,7 @@ def _follow(beginning: Beginning, place: _Place, first: int) -> None:
     """The life of a process that only computes."""
     die_with(first)
     joined = place.join(beginning.device)
-    learner = _learner(Learner, beginning, joined)
+    learner = Learner(_policy(beginning, joined.device), beginning.settings, joined, shard=beginning.shard)
     while True:
         match broadcast_object_list([None, None]):
             case "update", advised:
@@ -139,6 +166,8 @@ def _follow(beginning: Beginning, place: _Place, first: int) -> None:
                 learner.save(path)
             case "restore", path:
                 learner.restore(path)
+            case "gather", _:
+                lora_weights(learner.model)
             case _:
                 joined.end_training()
                 return

@@ -89,18 +89,27 @@ RETRIEVALS: tuple[Retrieval, ...] = ("query_ngram", "query_embedding", "skill_em
 """Beside retrieval by scenario, which is how `sage` finds skills."""
 
 
+BASELINES = ("prompt_only", "sft", "sft_skills_off")
+"""The rows that need no training: the base model, and the supervised start."""
+
+
+def exam_rows(condition: str) -> tuple[str, ...]:
+    """The rows that the exam of one seed writes: of SAGE also the one with its skills taken away."""
+    return (condition, "sage_skills_off") if condition == "sage" else (condition,)
+
+
 def searches(plan: Plan) -> list[Trial]:
     """The trials that choose each condition's learning rate."""
     return [Trial(name, 0, lr) for name in plan.conditions for lr in plan.lrs]
 
 
 def repeats(plan: Plan, lrs: dict[str, float]) -> list[Trial]:
-    """The other seeds, seed by seed, with the learning rate chosen for each condition."""
+    """The other seeds, seed by seed, of each condition that a learning rate was chosen for."""
     return [
         Trial(name, seed, lrs[name])
         for seed in range(1, plan.seeds)
         for name, condition in plan.conditions.items()
-        if seed < condition.seeds
+        if name in lrs and seed < condition.seeds
     ]
 
 

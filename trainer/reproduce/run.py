@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from app.errors import AppError
-from trainer.reproduce.plan import Plan, Trial, repeats, searches
+from trainer.reproduce.plan import BASELINES, Plan, Trial, exam_rows, repeats, searches
 from trainer.reproduce.trial import Trained, exam_file, trained_file
 
 Told = Callable[[str], object]
@@ -40,14 +40,13 @@ class Experiment:
                 group.create_task(self._baselines(places))
                 main = group.create_task(self._trials(places))
             return main.result()
-        except* TrialError as failed:
-            raise failed.exceptions[0] from None
+        except ExceptionGroup as failed:
+            raise _first(failed) from None
 
     async def _baselines(self, places: asyncio.Semaphore) -> None:
         for seed in range(self.plan.seeds):
             async with places:
-                done = all(exam_file(self.work, row, seed).exists() for row in ("prompt_only", "sft"))
-                await self._process(["baselines", str(seed)], done=done)
+                await self._process(["baselines", str(seed)], done=self._sat(BASELINES, seed))
 
     async def _trials(self, places: asyncio.Semaphore) -> dict[str, float]:
         await self._all(places, "train", searches(self.plan))
@@ -61,13 +60,19 @@ class Experiment:
         return lrs
 
     def chosen(self) -> dict[str, float]:
-        """The learning rate of each condition that did best on the validation templates."""
-        best: dict[str, Trained] = {}
+        """The learning rate of each condition that did best on the validation templates.
+
+        Without the conditions that have one still to be tried.
+        """
+        tried: dict[str, list[Path]] = {}
         for trial in searches(self.plan):
-            trained = msgspec.json.decode(trained_file(self.work, trial).read_bytes(), type=Trained)
-            if trial.condition not in best or trained.score > best[trial.condition].score:
-                best[trial.condition] = trained
-        return {name: each.trial.lr for name, each in best.items()}
+            tried.setdefault(trial.condition, []).append(trained_file(self.work, trial))
+        found = {
+            name: [msgspec.json.decode(path.read_bytes(), type=Trained) for path in paths]
+            for name, paths in tried.items()
+            if all(path.exists() for path in paths)
+        }
+        return {name: max(each, key=lambda one: one.score).trial.lr for name, each in found.items()}
 
     async def _all(self, places: asyncio.Semaphore, what: str, trials: Sequence[Trial]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -76,9 +81,15 @@ class Experiment:
 
     async def _one(self, places: asyncio.Semaphore, what: str, trial: Trial) -> None:
         async with places:
-            file = trained_file(self.work, trial)
-            done = (file if what == "train" else exam_file(self.work, trial.condition, trial.seed)).exists()
+            if what == "train":
+                done = trained_file(self.work, trial).exists()
+            else:
+                done = self._sat(exam_rows(trial.condition), trial.seed)
             await self._process([what, trial.condition, str(trial.seed), str(trial.lr)], done=done)
+
+    def _sat(self, rows: Sequence[str], seed: int) -> bool:
+        """Every row that the process writes: it may have been interrupted between two."""
+        return all(exam_file(self.work, row, seed).exists() for row in rows)
 
     async def _process(self, order: Sequence[str], *, done: bool) -> None:
         name = " ".join(order)
@@ -104,3 +115,9 @@ class Experiment:
                 await process.wait()
         if code:
             raise TrialError(f"{' '.join(order)} ended with code {code}: see {log}, then run the command again")
+
+
+def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first, out of the groups that task groups in task groups make of it."""
+    first = failed.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

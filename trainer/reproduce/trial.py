@@ -33,7 +33,7 @@ from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
 from trainer.practise import Done, Practiser
-from trainer.reproduce.plan import Plan, Trial
+from trainer.reproduce.plan import BASELINES, Plan, Trial, exam_rows
 
 _VALIDATION_SEED = 500
 _EXAM_SEED = 1000  # and the seed of the trial: all conditions sit the same
@@ -123,23 +123,23 @@ class Bench:
         """The best step on the test templates; of SAGE also with its skills taken away."""
         trained = msgspec.json.decode(trained_file(self.work, trial).read_bytes(), type=Trained)
         await self.ground.engine.load_adapter(trained.adapter, self.work / "adapters" / trained.adapter)
-        rows = {trial.condition: self.plan.settings(trial).skills}
-        if trial.condition == "sage":
-            rows["sage_skills_off"] = False
-        for row, library in rows.items():
-            await self._sit_exam(row, trial.seed, trained.adapter, library=library)
+        skills = self.plan.settings(trial).skills
+        for row in exam_rows(trial.condition):
+            await self._sit_exam(row, trial.seed, trained.adapter, library=skills and row == trial.condition)
 
     async def baselines(self, seed: int) -> None:
         """What needs no training: the base model with a library, and the supervised start."""
         start = self._start()
         await self.ground.engine.load_adapter(start.name, start)
-        await self._sit_exam("prompt_only", seed, Policy().model, library=True)
-        await self._sit_exam("sft", seed, start.name, library=True)
-        await self._sit_exam("sft_skills_off", seed, start.name, library=False)
+        for row in BASELINES:
+            model = Policy().model if row == "prompt_only" else start.name
+            await self._sit_exam(row, seed, model, library=row != "sft_skills_off")
 
     async def _sit_exam(self, row: str, seed: int, model: str, *, library: bool) -> None:
-        results = await self.sit(model, "test", _EXAM_SEED + seed, library=library)
-        keep(msgspec.json.encode(Sat(row=row, seed=seed, results=results)), exam_file(self.work, row, seed))
+        path = exam_file(self.work, row, seed)
+        if not path.exists():  # or it was sat before an interruption
+            results = await self.sit(model, "test", _EXAM_SEED + seed, library=library)
+            keep(msgspec.json.encode(Sat(row=row, seed=seed, results=results)), path)
 
     async def sit(self, model: str, split: Split, seed: int, *, library: bool) -> list[TaskResult]:
         count = self.plan.validation if split == "validation" else self.plan.exam
