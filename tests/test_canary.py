@@ -119,6 +119,38 @@ async def test_each_arm_is_measured_by_the_tasks_pinned_since_both_serve(project
     assert means["tokens"] == [100.0, 100.0]
 
 
+async def test_tasks_that_their_check_could_not_score_earn_nothing_and_are_errors(project: Project) -> None:
+    active = (await project.release(1)).id
+    began = await begin(project)
+    check = {"check_code": "score = float(answer['total'] == 42)"}
+    [crashed] = await project.ended(began.id, None, failure="the check failed: TypeError", **check)
+    await project.ended(began.id, None, state=TaskState.FAILED, stop=None, **check)
+    await project.ended(began.id, 1.0, count=2, **check)
+    await project.ended(active, 1.0, count=3, **check)
+    await project.ended(active, 0.0, **check)
+    await project.ended(active, None, check_code="")
+    async with project.sessions.begin() as session:
+        await feedback.add(session, crashed, 1.0)
+    found = (await judge(project)).figures
+    means = {name: [arm and arm.mean for arm in (each.canary, each.active)] for name, each in found.items()}
+    assert means["reward"] == [0.5, 0.75]
+    assert means["errors"] == [0.5, 0.0]
+
+
+async def test_a_canary_whose_wrong_answers_break_the_check_is_not_promoted_for_its_good_ones(
+    project: Project,
+) -> None:
+    active = (await project.release(1)).id
+    await begin(project)
+    check = {"check_code": "score = float(answer['total'] == 42)"}
+    for _ in range(10):
+        await project.ended(project.candidate, 1.0, count=4, **check)
+        await project.ended(project.candidate, None, count=6, **check)
+        await project.ended(active, 1.0, count=5, **check)
+        await project.ended(active, 0.0, count=5, **check)
+    assert await settle(project) is Action.REJECT
+
+
 async def test_rewards_come_in_the_order_in_which_tasks_were_scored(project: Project) -> None:
     began = await begin(project)
     [late] = await project.ended(began.id, None)

@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, case, cast, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import BIT, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,8 +23,8 @@ _task = models.Task
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What the tasks of one release came to, each in the order it became known. Cancelled ones are left out."""
 
-    rewards: Sequence[float] = ()  # of those that have a score
-    errors: Sequence[float] = ()  # of each: 1 if it failed, or stopped otherwise than by completing
+    rewards: Sequence[float] = ()  # of those that have a score, and 0 where the check gave none
+    errors: Sequence[float] = ()  # of each: 1 if it failed, did not stop by completing, or its check gave no score
     turns: Sequence[float] = ()  # of those that could be carried out
     tokens: Sequence[float] = ()  # generated, of the same
 
@@ -116,8 +116,11 @@ async def ended(session: AsyncSession, release: models.Release, began: datetime)
     given = (
         select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
     )
-    scored_at = case((columns.checked, columns.finished_at), else_=given)
-    wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED))
+    # What a check cannot score must not drop out, or an arm would be judged by its good answers alone.
+    unscored = and_(columns.check_code != "", ~columns.checked)
+    reward = case((unscored, 0.0), else_=columns.score)
+    scored_at = case((or_(columns.checked, unscored), columns.finished_at), else_=given)
+    wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED), unscored)
     done = columns.state == TaskState.DONE
 
     def listed(value: ColumnElement[Json], moment: ColumnElement[Json]) -> ColumnElement[Json]:
@@ -126,7 +129,7 @@ async def ended(session: AsyncSession, release: models.Release, began: datetime)
     row = (
         await session.execute(
             select(
-                listed(columns.score, scored_at).filter(columns.score.is_not(None)),
+                listed(reward, scored_at).filter(reward.is_not(None)),
                 listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
                 listed(columns.turns, columns.finished_at).filter(done),
                 listed(columns.generated_tokens, columns.finished_at).filter(done),
