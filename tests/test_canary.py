@@ -13,7 +13,7 @@ from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe, Stop
 from app.release import canary
 from app.release.keeper import Keeper
-from app.release.verdict import Action, Verdict
+from app.release.verdict import Action, Rules, Verdict
 from tests.canary_desk import Project, open_project
 from tests.desk import until
 
@@ -27,9 +27,10 @@ async def begin(project: Project, percent: float = 10.0) -> models.Release:
     return await canary.begin(project.promoter, project.sessions, project.candidate, percent, "key ops")
 
 
-async def judge(project: Project) -> Verdict:
+async def judge(project: Project, rules: Rules | None = None) -> Verdict:
     async with project.sessions() as session:
-        return (await canary.judge(session, await releases.get(session, project.candidate))).verdict
+        release = await releases.get(session, project.candidate)
+        return (await canary.judge(session, release, rules or Rules())).verdict
 
 
 async def settle(project: Project) -> Action:
@@ -158,8 +159,25 @@ async def test_rewards_come_in_the_order_in_which_tasks_were_scored(project: Pro
     async with project.sessions.begin() as session:
         await feedback.add(session, late, 0.25)
         await feedback.add(session, late, 0.5)
-        found = await canaries.ended(session, began, began.created_at)
+        active = await releases.active(session, project.id)
+        found, _ = await canaries.ended(session, began, active, began.created_at, 9)
     assert list(found.rewards) == [1.0, 0.5]
+
+
+async def test_both_arms_end_at_the_same_moment_and_then_it_is_given_up(project: Project) -> None:
+    active, rules = (await project.release(1)).id, Rules(ended=12)
+    await begin(project)
+    await project.ended(active, 0.5, count=8)
+    await project.ended(project.candidate, 1.0, count=3)
+    assert (await judge(project, rules)).action is Action.WAIT
+    await project.ended(active, 0.5)
+    await project.ended(project.candidate, 0.0, count=3)
+    verdict = await judge(project, rules)
+    assert [each.tasks for each in verdict.figures.values()] == [{"canary": 3, "active": 9}] * 4
+    reward = verdict.figures["reward"].canary
+    assert reward is not None
+    assert reward.mean == 1.0, "what came after the others' last task does not count"
+    assert verdict.action is Action.REJECT
 
 
 async def test_another_active_release_begins_the_comparison_anew(project: Project) -> None:

@@ -14,7 +14,6 @@ from app.db.models import ReleaseState, TaskState
 from app.errors import ConflictError, InvalidError
 from app.records import Json, Stop
 
-_MOST = 20_000  # tasks of one arm that are compared: the first ones
 _USUAL = 1_000  # earlier tasks that tell what a task takes
 
 _task = models.Task
@@ -99,17 +98,19 @@ def since(canary: models.Release, active: models.Release) -> datetime:
     return max(moments)
 
 
-async def ended(session: AsyncSession, release: models.Release, began: datetime) -> Ended:
-    """Of the tasks pinned to it since then, the first 20,000 that ended."""
+async def ended(
+    session: AsyncSession, canary: models.Release, active: models.Release, began: datetime, most: int
+) -> tuple[Ended, Ended]:
+    """Of the tasks pinned to either since then, the `most` that ended first: both arms cover the same time."""
     first = (
         select(_task)
         .where(
-            _task.release_id == release.id,
+            _task.release_id.in_([canary.id, active.id]),
             _task.started_at >= began,
             _task.state.in_([TaskState.DONE, TaskState.FAILED]),
         )
         .order_by(_task.finished_at, _task.id)
-        .limit(_MOST)
+        .limit(most)
         .subquery()
     )
     columns = first.c
@@ -126,18 +127,20 @@ async def ended(session: AsyncSession, release: models.Release, began: datetime)
     def listed(value: ColumnElement[Json], moment: ColumnElement[Json]) -> ColumnElement[Json]:
         return func.array_agg(aggregate_order_by(value, moment, columns.id))
 
-    row = (
-        await session.execute(
-            select(
-                listed(reward, scored_at).filter(reward.is_not(None)),
-                listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
-                listed(columns.turns, columns.finished_at).filter(done),
-                listed(columns.generated_tokens, columns.finished_at).filter(done),
-            )
-        )
-    ).one()
-    rewards, errors, turns, tokens = (each or () for each in row)
-    return Ended(rewards=rewards, errors=errors, turns=turns, tokens=tokens)
+    rows = await session.execute(
+        select(
+            columns.release_id,
+            listed(reward, scored_at).filter(reward.is_not(None)),
+            listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
+            listed(columns.turns, columns.finished_at).filter(done),
+            listed(columns.generated_tokens, columns.finished_at).filter(done),
+        ).group_by(columns.release_id)
+    )
+    arms = {
+        release_id: Ended(rewards=rewards or (), errors=errors, turns=turns or (), tokens=tokens or ())
+        for release_id, rewards, errors, turns, tokens in rows
+    }
+    return arms.get(canary.id, Ended()), arms.get(active.id, Ended())
 
 
 async def usual(session: AsyncSession, project_id: UUID, before: datetime) -> Usual | None:
