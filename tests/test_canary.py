@@ -250,6 +250,19 @@ async def test_what_a_task_usually_takes_is_what_95_of_100_stayed_within(project
         assert await canaries.usual(session, project.id, (await project.release(1)).created_at) is None
 
 
+async def test_where_tasks_usually_ended_before_their_first_turn_a_canary_is_judged_all_the_same(
+    project: Project,
+) -> None:
+    active = (await project.release(1)).id
+    await project.ended(active, None, turns=0, generated_tokens=0)
+    await begin(project)
+    await project.ended(project.candidate, 1.0)
+    await project.ended(active, None, turns=0, generated_tokens=0)
+    found = (await judge(project)).figures
+    for name in ("turns", "tokens"):
+        assert [arm and arm.mean for arm in (found[name].canary, found[name].active)] == [1.0, 0.0]
+
+
 async def test_what_a_person_decided_meanwhile_is_not_overruled(project: Project) -> None:
     other = await project.propose()
     await begin(project)

@@ -76,8 +76,8 @@ async def judge(session: AsyncSession, release: models.Release, rules: Rules = _
     verdict = decide(
         reward=Sample(own.rewards, other.rewards),
         errors=Sample(own.errors, other.errors),
-        turns=Sample(own.turns, other.turns, _CEILING * usual.turns),
-        tokens=Sample(own.tokens, other.tokens, _CEILING * usual.tokens),
+        turns=Sample(own.turns, other.turns, max(1.0, _CEILING * usual.turns)),
+        tokens=Sample(own.tokens, other.tokens, max(1.0, _CEILING * usual.tokens)),
         rules=rules,
     )
     return Standing(since=began, against=Against(active.number, active.model), verdict=verdict)
