@@ -102,16 +102,17 @@ async def end(
 
 async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> Standing:
     """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
+
+    async def tell(session: AsyncSession, release: models.Release) -> None:
+        await releases.note(session, release.id, _evidence(release, standing))
+        await _tell(session, release, ACTOR, standing)
+
     async with sessions() as session:
         standing = await judge(session, await releases.get(session, release_id))
     if standing.verdict.action is Action.REJECT:
         await end(sessions, release_id, ACTOR, standing)
     elif standing.verdict.action is Action.PROMOTE:
-        await promoter.activate(release_id, ACTOR, skills="keep", check=standing.check)
-        async with sessions.begin() as session:
-            release = await releases.locked(session, release_id)
-            await releases.note(session, release_id, _evidence(release, standing))
-            await _tell(session, release, ACTOR, standing)
+        await promoter.activate(release_id, ACTOR, skills="keep", check=standing.check, also=tell)
     return standing
 
 
