@@ -11,7 +11,9 @@ from app.db import leases, models, releases
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.records import Stop
+from app.release import canary
 from app.release.promote import Promoter
+from app.release.verdict import Action, Rules, Verdict
 from tests.loading import Loads
 from tests.rows import LEASE, project_row, task_row
 
@@ -72,3 +74,17 @@ async def open_project(sessions: Sessions) -> Project:
         project = await project_row(session)
         candidate = await releases.propose(session, project.id, "f00d")
     return Project(sessions, project.id, candidate.id)
+
+
+async def begin(project: Project, percent: float = 10.0) -> models.Release:
+    return await canary.begin(project.promoter, project.sessions, project.candidate, percent, "key ops")
+
+
+async def judge(project: Project, rules: Rules | None = None) -> Verdict:
+    async with project.sessions() as session:
+        release = await releases.get(session, project.candidate)
+        return (await canary.judge(session, release, rules or Rules())).verdict
+
+
+async def settle(project: Project) -> Action:
+    return (await canary.settle(project.promoter, project.sessions, project.candidate)).verdict.action

@@ -69,6 +69,16 @@ def test_after_so_many_scored_tasks_without_a_difference_it_is_given_up() -> Non
     assert given_up.reason.startswith("no difference is shown by 100 scored tasks")
 
 
+def test_after_so_many_tasks_of_both_it_is_given_up_even_where_few_are_scored() -> None:
+    alike, few = Sample([0.0] * 10, [0.0] * 90), Sample([1.0], [1.0])
+    assert judged(few, errors=alike, rules=Rules(ended=101)).action is Action.WAIT
+    for scored in (few, NONE):
+        given_up = judged(scored, errors=alike, rules=Rules(ended=100))
+        assert given_up.action is Action.REJECT
+        assert given_up.reason.startswith("no difference is shown by the first 100 tasks of both")
+    assert judged(errors=Sample([0.0] * 100, []), rules=Rules(ended=100)).action is Action.WAIT
+
+
 def test_the_evidence_holds_each_arm_in_its_own_unit() -> None:
     found = msgspec.to_builtins(judged(tokens=Sample([100.0, 5_000.0], [300.0], 1_000.0)))
     tokens = found["figures"]["tokens"]

@@ -32,7 +32,8 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     """How a canary does against the active release. `action` is what comes of it by itself: `wait` is nothing yet.
 
     `reason` says what is still missing. Each figure has means and intervals for both, and for the difference,
-    canary minus active. The intervals of all figures hold together, at all times, with 95 %.
+    canary minus active. The intervals of all figures hold together, at all times, with 95 %
+    per comparison: it begins anew when another release becomes active.
     """
 
     release_id: UUID

@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, case, cast, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import BIT, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -14,7 +14,6 @@ from app.db.models import ReleaseState, TaskState
 from app.errors import ConflictError, InvalidError
 from app.records import Json, Stop
 
-_MOST = 20_000  # tasks of one arm that are compared: the first ones
 _USUAL = 1_000  # earlier tasks that tell what a task takes
 
 _task = models.Task
@@ -23,8 +22,8 @@ _task = models.Task
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """What the tasks of one release came to, each in the order it became known. Cancelled ones are left out."""
 
-    rewards: Sequence[float] = ()  # of those that have a score
-    errors: Sequence[float] = ()  # of each: 1 if it failed, or stopped otherwise than by completing
+    rewards: Sequence[float] = ()  # of those that have a score, and 0 where the check gave none
+    errors: Sequence[float] = ()  # of each: 1 if it failed, did not stop by completing, or its check gave no score
     turns: Sequence[float] = ()  # of those that could be carried out
     tokens: Sequence[float] = ()  # generated, of the same
 
@@ -99,42 +98,49 @@ def since(canary: models.Release, active: models.Release) -> datetime:
     return max(moments)
 
 
-async def ended(session: AsyncSession, release: models.Release, began: datetime) -> Ended:
-    """Of the tasks pinned to it since then, the first 20,000 that ended."""
+async def ended(
+    session: AsyncSession, canary: models.Release, active: models.Release, began: datetime, most: int
+) -> tuple[Ended, Ended]:
+    """Of the tasks pinned to either since then, the `most` that ended first: both arms cover the same time."""
     first = (
         select(_task)
         .where(
-            _task.release_id == release.id,
+            _task.release_id.in_([canary.id, active.id]),
             _task.started_at >= began,
             _task.state.in_([TaskState.DONE, TaskState.FAILED]),
         )
         .order_by(_task.finished_at, _task.id)
-        .limit(_MOST)
+        .limit(most)
         .subquery()
     )
     columns = first.c
     given = (
         select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
     )
-    scored_at = case((columns.checked, columns.finished_at), else_=given)
-    wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED))
+    # What a check cannot score must not drop out, or an arm would be judged by its good answers alone.
+    unscored = and_(columns.check_code != "", ~columns.checked)
+    reward = case((unscored, 0.0), else_=columns.score)
+    scored_at = case((or_(columns.checked, unscored), columns.finished_at), else_=given)
+    wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED), unscored)
     done = columns.state == TaskState.DONE
 
     def listed(value: ColumnElement[Json], moment: ColumnElement[Json]) -> ColumnElement[Json]:
         return func.array_agg(aggregate_order_by(value, moment, columns.id))
 
-    row = (
-        await session.execute(
-            select(
-                listed(columns.score, scored_at).filter(columns.score.is_not(None)),
-                listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
-                listed(columns.turns, columns.finished_at).filter(done),
-                listed(columns.generated_tokens, columns.finished_at).filter(done),
-            )
-        )
-    ).one()
-    rewards, errors, turns, tokens = (each or () for each in row)
-    return Ended(rewards=rewards, errors=errors, turns=turns, tokens=tokens)
+    rows = await session.execute(
+        select(
+            columns.release_id,
+            listed(reward, scored_at).filter(reward.is_not(None)),
+            listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
+            listed(columns.turns, columns.finished_at).filter(done),
+            listed(columns.generated_tokens, columns.finished_at).filter(done),
+        ).group_by(columns.release_id)
+    )
+    arms = {
+        release_id: Ended(rewards=rewards or (), errors=errors, turns=turns or (), tokens=tokens or ())
+        for release_id, rewards, errors, turns, tokens in rows
+    }
+    return arms.get(canary.id, Ended()), arms.get(active.id, Ended())
 
 
 async def usual(session: AsyncSession, project_id: UUID, before: datetime) -> Usual | None:

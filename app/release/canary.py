@@ -17,10 +17,11 @@ from app.db.swap_lock import one_swap
 from app.errors import ConflictError
 from app.records import Json
 from app.release.promote import Promoter
-from app.release.verdict import Action, Sample, Verdict, decide
+from app.release.verdict import Action, Rules, Sample, Verdict, decide
 
 ACTOR = "canary"  # of what a canary's figures bring about by themselves
 _USUAL = canaries.Usual(12, 2_048)  # of a project that has ended no task yet
+_RULES = Rules()
 _CEILING = 2.0  # times what tasks usually take: beyond it one long task would hide all others
 
 
@@ -65,18 +66,19 @@ async def begin(
             return canary
 
 
-async def judge(session: AsyncSession, release: models.Release) -> Standing:
+async def judge(session: AsyncSession, release: models.Release, rules: Rules = _RULES) -> Standing:
     """How it does against the active release at this moment. Raises ConflictError if it is no canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     began = canaries.since(release, active)
     usual = await canaries.usual(session, release.project_id, began) or _USUAL
-    own, other = await canaries.ended(session, release, began), await canaries.ended(session, active, began)
+    own, other = await canaries.ended(session, release, active, began, rules.ended)
     verdict = decide(
         reward=Sample(own.rewards, other.rewards),
         errors=Sample(own.errors, other.errors),
-        turns=Sample(own.turns, other.turns, _CEILING * usual.turns),
-        tokens=Sample(own.tokens, other.tokens, _CEILING * usual.tokens),
+        turns=Sample(own.turns, other.turns, max(1.0, _CEILING * usual.turns)),
+        tokens=Sample(own.tokens, other.tokens, max(1.0, _CEILING * usual.tokens)),
+        rules=rules,
     )
     return Standing(since=began, against=Against(active.number, active.model), verdict=verdict)
 
@@ -100,16 +102,17 @@ async def end(
 
 async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> Standing:
     """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
+
+    async def tell(session: AsyncSession, release: models.Release) -> None:
+        await releases.note(session, release.id, _evidence(release, standing))
+        await _tell(session, release, ACTOR, standing)
+
     async with sessions() as session:
         standing = await judge(session, await releases.get(session, release_id))
     if standing.verdict.action is Action.REJECT:
         await end(sessions, release_id, ACTOR, standing)
     elif standing.verdict.action is Action.PROMOTE:
-        await promoter.activate(release_id, ACTOR, skills="keep", check=standing.check)
-        async with sessions.begin() as session:
-            release = await releases.locked(session, release_id)
-            await releases.note(session, release_id, _evidence(release, standing))
-            await _tell(session, release, ACTOR, standing)
+        await promoter.activate(release_id, ACTOR, skills="keep", check=standing.check, also=tell)
     return standing
 
 

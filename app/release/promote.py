@@ -1,10 +1,11 @@
 """Bringing a release to serve: model servers prove that they have its weights, then the rows change at once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 from uuid import UUID
 
 import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import adapters, audit, models, releases
 from app.db.models import AuditAction, ReleaseState
@@ -17,6 +18,9 @@ from app.release.unit import Skills
 
 Check = Callable[[models.Release, models.Release | None], None]
 """Raises ConflictError where a release may not follow the one that is active. Asked once neither can change."""
+
+Also = Callable[[AsyncSession, models.Release], Awaitable[None]]
+"""What is written in the transaction in which a release becomes active: all of it is there, or none."""
 
 
 class Swapper(Protocol):
@@ -49,8 +53,10 @@ class Promoter:
         rejected_too: bool = False,
         skills: Skills = "restore",
         check: Check | None = None,
+        also: Also | None = None,
     ) -> models.Release:
-        """New tasks are pinned to it when this returns, and a receipt is in the log. Again is no mistake.
+        """New tasks are pinned to it when this returns, and a receipt is in the log. Again is no mistake, and
+        writes nothing.
 
         Raises NotFoundError, ConflictError while another release of the project is brought to serve and for one
         that was rejected (unless `rejected_too`), what `check` does, and AdapterError or EngineError where the
@@ -73,6 +79,8 @@ class Promoter:
                 over = former.number if former else None
                 detail = {"over": over, "receipt": receipt, "serves": _made_of(row), **changed}
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)
+                if also is not None:
+                    await also(session, row)
                 await session.refresh(row)
             return row
 

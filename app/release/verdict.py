@@ -22,9 +22,10 @@ class Action(StrEnum):
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What a canary is judged by."""
 
-    alpha: float = 0.05  # the chance that any interval is ever wrong
+    alpha: float = 0.05  # the chance that any interval of a comparison is ever wrong
     margin: float = 0.05  # of reward: a loss beyond it must be ruled out where tokens decide
     tasks: int = 2_000  # scored ones of the canary, after which it is given up
+    ended: int = 40_000  # of both together, after which it is given up: no later ones are compared
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -69,14 +70,23 @@ def _judge(figures: dict[str, Figure], rules: Rules) -> tuple[Action, str]:
     found = _told(figures)
     if errors is not None and errors.low > 0:
         return Action.REJECT, f"more of its tasks go wrong: {found}"
-    if reward is None:
+    if reward is not None:
+        if reward.high < 0:
+            return Action.REJECT, f"it earns less: {found}"
+        if reward.low > 0:
+            return Action.PROMOTE, f"it earns more: {found}"
+        if reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
+            return Action.PROMOTE, f"it earns no less, but for {rules.margin:g} at most, and writes less: {found}"
+    return _unknown(figures, rules, found)
+
+
+def _unknown(figures: dict[str, Figure], rules: Rules, found: str) -> tuple[Action, str]:
+    """Where no figure tells: may it go on? While there is nothing to compare it with, it is not given up."""
+    compared = figures["errors"]
+    if compared.difference is not None and sum(compared.tasks.values()) >= rules.ended:
+        return Action.REJECT, f"no difference is shown by the first {rules.ended} tasks of both: {found}"
+    if figures["reward"].difference is None:
         return Action.WAIT, f"no scores to compare, and only they can speak for it, such as by feedback: {found}"
-    if reward.high < 0:
-        return Action.REJECT, f"it earns less: {found}"
-    if reward.low > 0:
-        return Action.PROMOTE, f"it earns more: {found}"
-    if reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
-        return Action.PROMOTE, f"it earns no less, but for {rules.margin:g} at most, and writes less: {found}"
     left = rules.tasks - figures["reward"].tasks["canary"]
     if left <= 0:
         return Action.REJECT, f"no difference is shown by {rules.tasks} scored tasks: {found}"
