@@ -1,6 +1,6 @@
 """The loop on live traffic, from end to end over REST, against a server that runs:
 
-    SAGE_TEMPERATURE=1 SAGE_MAX_TASK_TOKENS=110 make serve
+    SAGE_TEMPERATURE=1 SAGE_MAX_TURNS=3 SAGE_MAX_TASK_TOKENS=130 make serve
     KEY=... python -m tests.bench.live_loop
 
 A lesson gives the policy something to choose from (`lesson`). Users send tasks with checks; the schedule starts a
@@ -67,7 +67,7 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.command()
 @server_options
 @click.option("--port", default=8190, show_default=True, help="where the users' office suite is served meanwhile")
-@click.option("--busy", default=0.45, show_default=True, help="share of log-ins that the suite turns away")
+@click.option("--busy", default=0.35, show_default=True, help="share of log-ins that the suite turns away")
 @click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
 @click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
 @click.option("--tasks", default=300, show_default=True, help="before training")
