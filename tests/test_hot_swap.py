@@ -15,6 +15,7 @@ from app.engine.patient import PatientEngine
 from app.engine.protocol import Completion
 from app.errors import EngineError
 from tests.engine_process import engine_process
+from tests.narrow import narrow
 from tests.processes import free_ports
 from tests.rows import task_row
 from tests.swapping import GREEDY, PROMPT, Shelf, Swapping
@@ -152,3 +153,18 @@ async def test_what_is_active_is_loaded_ahead_of_its_first_task(swapping: Swappi
         swapping.hot.wake()
         while "b" not in await swapping.loaded():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_after_a_while_without_a_connection_what_is_active_is_still_loaded_ahead(
+    swapping: Swapping, database_url: str
+) -> None:
+    async with narrow(database_url) as database:
+        starving = asyncio.create_task(database.starve(0.5))
+        await asyncio.sleep(0.1)
+        async with swapping.shelf.swap(swapping.engine, database.sessions) as hot:
+            await starving
+            await swapping.release("a", ReleaseState.ACTIVE)
+            hot.wake()
+            async with asyncio.timeout(20):
+                while "a" not in await swapping.loaded():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)

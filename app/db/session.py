@@ -5,12 +5,18 @@ from typing import Self
 import msgspec
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.db.text import to_json
 from app.errors import DatabaseError
 
 Sessions = async_sessionmaker[AsyncSession]
+
+UNAVAILABLE = (DBAPIError, NoConnectionError)
+"""What sessions raise where the database does not answer, or all connections of this process are taken."""
+AWAY = (*UNAVAILABLE, OSError)
+"""What a loop that looks again waits out: an answer that is late is an OSError, too."""
 
 
 class Database(msgspec.Struct, frozen=True):

@@ -12,11 +12,10 @@ from http import HTTPStatus
 from typing import Self
 
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.adapter_files import AdapterFiles
 from app.db import adapters
-from app.db.session import Sessions
+from app.db.session import AWAY, Sessions
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
@@ -158,8 +157,10 @@ class HotSwap:
                     wanted = await adapters.serving(session)
                 for model in sorted(wanted):
                     await self._load_ahead(model)
-            except (DBAPIError, OSError) as error:
+            except AWAY as error:
                 log.warning("active releases cannot be read", cause=str(error).partition("\n")[0])
+            except Exception:  # the last resort: else nothing would be loaded ahead any more
+                log.exception("what is active cannot be loaded ahead")
             await self._news.wait()
 
     async def _load_ahead(self, model: str) -> None:
