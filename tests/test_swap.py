@@ -17,7 +17,19 @@ from app.engine.watch import Pace
 from app.errors import AdapterError, EngineError
 from app.records import Probe
 from tests.engine_process import engine_process
-from tests.faulty import COMPLETIONS, Fault, Faulty, Forward, Reply, answering, faulty, rewriting, sound, until
+from tests.faulty import (
+    COMPLETIONS,
+    Fault,
+    Faulty,
+    Forward,
+    Reply,
+    answering,
+    faulty,
+    hanging,
+    rewriting,
+    sound,
+    until,
+)
 from tests.swapping import Shelf, Swapping
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
@@ -146,6 +158,22 @@ async def test_a_server_that_dies_in_the_middle_undoes_the_other_and_the_rest_ca
     assert [each.url for each in receipt.replicas] == [pair.swapping.engine.urls[0]]
 
 
+async def test_a_server_that_hangs_in_the_middle_is_missed_and_the_rest_can_go_on_without_it(
+    pair: Pair, probe: Probe
+) -> None:
+    pace, shelf = Pace(every=0.2, patience=2.0), pair.swapping.shelf
+    async with HttpEngine(pair.swapping.engine.urls, pace=pace) as engine:
+        assert await engine.health()
+        hot = shelf.swap(engine, pair.swapping.sessions)
+        pair.second.fault = freezing(pair.second, LOAD)
+        async with asyncio.timeout(120):
+            with pytest.raises(EngineError, match="does not answer"):
+                await hot.swap(shelf.names["a"], probe)
+            assert await pair.alone(0) == []
+            receipt = await hot.swap(shelf.names["a"], probe)
+    assert [each.url for each in receipt.replicas] == [engine.urls[0]]
+
+
 async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again(
     pair: Pair, servers: list[str]
 ) -> None:
@@ -225,6 +253,19 @@ def as_base(upstream: str) -> Fault:
         async with httpx.AsyncClient(trust_env=False) as client:
             answer = await client.post(f"{upstream}{path}", json={**body, "model": "base"})
         return answer.status_code, answer.json()
+
+    return fault
+
+
+def freezing(proxy: Faulty, at: str) -> Fault:
+    """It takes one such request, and answers nothing any more."""
+
+    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
+        if path != at:
+            return await forward()
+        proxy.fault = hanging()
+        await asyncio.Event().wait()
+        return None
 
     return fault
 
