@@ -14,7 +14,7 @@ from app.db.models import ReleaseState
 from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.engine.watch import Pace
-from app.errors import AdapterError, EngineError
+from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.records import Probe
 from tests.engine_process import engine_process
 from tests.faulty import (
@@ -135,6 +135,14 @@ async def test_a_load_that_one_server_refuses_is_undone_on_the_other(pair: Pair,
     )
     with pytest.raises(AdapterError, match=r"cannot be served: .*max_lora_rank 8"):
         await pair.swapping.swap("a", probe)
+    assert await pair.swapping.loaded() == []
+
+
+async def test_a_server_that_does_not_see_the_files_is_no_fault_of_the_adapter(pair: Pair, probe: Probe) -> None:
+    pair.second.fault = answering(404, {"error": {"message": "No adapter found for a"}}, LOAD)
+    with pytest.raises(EngineError, match=r"does not see /.*No adapter found.*at the same path") as caught:
+        await pair.swapping.swap("a", probe)
+    assert not isinstance(caught.value, EngineRefusalError), "it may be asked again"
     assert await pair.swapping.loaded() == []
 
 

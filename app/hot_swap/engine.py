@@ -93,7 +93,7 @@ class HotSwap:
         they wear it as it was trained; where one of them has not, none that lacked it before has it now.
 
         Raises AdapterError for weights that are missing, spoiled, refused or not proven, EngineError where a
-        server is down or all of its adapters are in use.
+        server is down, does not see them or has all of its adapters in use.
         """
         if model == BASE:
             return Receipt(model=BASE, seconds=0.0)
