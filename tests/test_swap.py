@@ -10,7 +10,8 @@ import httpx
 import msgspec
 import pytest
 
-from app.db.models import ReleaseState
+from app.db import audit
+from app.db.models import AuditAction, ReleaseState
 from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.engine.watch import Pace
@@ -180,17 +181,18 @@ async def test_a_server_that_hangs_in_the_middle_is_missed_and_the_rest_can_go_o
             assert await pair.alone(0) == []
             receipt = await hot.swap(shelf.names["a"], probe)
     assert [each.url for each in receipt.replicas] == [engine.urls[0]]
+    assert receipt.absent == (engine.urls[1],)
 
 
-async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again(
+async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again_and_the_log_has_the_proof(
     pair: Pair, servers: list[str]
 ) -> None:
     swapping = pair.swapping
     async with swapping.hot:
         await pair.second.down()
         await until(lambda: not swapping.engine.replicas[1].alive, seconds=60)
-        await swapping.release("c", ReleaseState.ACTIVE)
-        await swapping.load("c")
+        release = await swapping.release("c", ReleaseState.ACTIVE)
+        assert (await swapping.swap("c")).absent == (pair.second.url,)
         pair.second.fault = as_base(servers[1])
         await pair.second.up()
         await until(lambda: "as the base does" in str(swapping.engine.replicas[1].cause), seconds=60)
@@ -198,6 +200,16 @@ async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again(
         pair.second.fault = sound
         await until(lambda: swapping.engine.replicas[1].alive, seconds=60)
         assert await pair.alone(1) == ["c"]
+        await pair.second.down()
+        await until(lambda: not swapping.engine.replicas[1].alive, seconds=60)
+        await pair.second.up()  # with all that it had: of this the log need not tell
+        await until(lambda: swapping.engine.replicas[1].alive, seconds=60)
+    async with swapping.sessions() as session:
+        [entry] = (await audit.page(session, release.project_id, limit=10)).items
+    assert (entry.release_id, entry.actor, entry.action) == (release.id, "server", AuditAction.RESTORED)
+    [proof] = entry.detail["receipt"]["replicas"]
+    assert proof["url"] == pair.second.url
+    assert proof["error"] < 1e-3 < 0.1 < proof["distance"]
 
 
 async def test_a_cancelled_swap_leaves_nothing(pair: Pair, probe: Probe) -> None:
