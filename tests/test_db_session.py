@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 from app.db import embedded
 from app.db.migrate import check_schema, migrate
@@ -41,6 +41,26 @@ async def test_a_database_without_the_schema_of_this_version_is_not_ready(empty_
                 await connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
             with pytest.raises(DatabaseError) if is_older else nullcontext():
                 await check_schema(database.engine)
+
+
+@pytest.mark.parametrize("options", ["", "-c statement_timeout=7000"])
+async def test_a_host_that_is_lost_keeps_its_locks_for_no_more_than_a_minute(
+    empty_database_url: str, options: str
+) -> None:
+    """Whatever the URL sets; on a Unix socket PostgreSQL takes the values and shows 0."""
+    url = make_url(empty_database_url).update_query_dict({"options": options} if options else {})
+    told = text("SELECT name, source, setting FROM pg_settings WHERE name ~ '^tcp_keepalives' ORDER BY name")
+    async with (
+        open_database(url.render_as_string(hide_password=False)) as database,
+        database.engine.connect() as connection,
+    ):
+        rows = (await connection.execute(told)).all()
+        assert await connection.scalar(text("SHOW statement_timeout")) == ("7s" if options else "0")
+        away = await connection.scalar(text("SELECT inet_client_addr()"))
+    assert [(name, source) for name, source, _ in rows] == [
+        (f"tcp_keepalives_{each}", "session") for each in ("count", "idle", "interval")
+    ]
+    assert [int(value) for *_, value in rows] == ([3, 30, 10] if away else [0, 0, 0])
 
 
 async def test_a_server_that_refuses_is_told_in_one_line_without_the_password() -> None:

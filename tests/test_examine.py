@@ -47,6 +47,18 @@ async def test_a_server_proves_what_it_can_do_and_is_left_as_it_was(
     assert os.listdir(tmp_path) == [".capability-16-3x64x64"]
 
 
+async def test_another_process_may_make_room_of_what_is_tried(upstream: str, model: Path, tmp_path: Path) -> None:
+    async def unloaded_before(path: str, _: Any, forward: Forward) -> Reply | None:
+        reply = await forward()
+        return (404, {"error": {"message": "no such adapter"}}) if path == "/v1/unload_lora_adapter" else reply
+
+    async with (
+        faulty(upstream, unloaded_before) as proxy,
+        HttpEngine([proxy.url], needs=needs(model, tmp_path), pace=QUICK) as engine,
+    ):
+        assert [found.rank for found in await engine.check()] == [16]
+
+
 def failing_load(status: int, message: str, *, of_zeros: bool) -> Fault:
     """The load of nothing, or that of the adapter of zeros."""
 

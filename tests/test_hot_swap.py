@@ -7,16 +7,19 @@ from collections.abc import AsyncIterator, Iterator
 import numpy as np
 import pytest
 
-from app.db import leases, models
-from app.db.models import ReleaseState
+from app.db import leases, models, runs
+from app.db.models import ReleaseState, RunState
 from app.db.session import Sessions
+from app.engine.capability import TRIED
 from app.engine.client import HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.protocol import Completion
 from app.errors import EngineError
+from app.run_settings import RunSettings
 from tests.engine_process import engine_process
+from tests.narrow import narrow
 from tests.processes import free_ports
-from tests.rows import task_row
+from tests.rows import LEASE, project_row, task_row
 from tests.swapping import GREEDY, PROMPT, Shelf, Swapping
 from tests.tiny_adapter import reference
 from tests.tiny_model import make_model_dir
@@ -126,6 +129,32 @@ async def test_a_candidate_that_waits_for_a_person_needs_no_room(swapping: Swapp
     assert await swapping.loaded() == ["b", "c"]
 
 
+async def test_what_a_training_run_loaded_for_itself_stays_until_no_run_is_left(swapping: Swapping) -> None:
+    names, engine = swapping.shelf.names, swapping.engine
+    async with swapping.sessions.begin() as session:
+        run = await runs.create(session, (await project_row(session)).id, RunSettings())
+        await runs.claim(session, "trainer", LEASE, run.id)
+    await engine.load_adapter(names["a"], swapping.shelf.path / names["a"])  # no row tells of it
+    for name in "bc":
+        await swapping.release(name, ReleaseState.RETIRED)
+        await swapping.load(name)
+    assert await swapping.loaded() == ["a", "c"]
+    async with swapping.sessions.begin() as session:
+        await runs.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
+    await swapping.load("b")
+    assert await swapping.loaded() == ["c", "b"]
+
+
+async def test_what_an_examination_left_behind_goes_also_while_a_run_trains(swapping: Swapping) -> None:
+    async with swapping.sessions.begin() as session:
+        run = await runs.create(session, (await project_row(session)).id, RunSettings())
+        await runs.claim(session, "trainer", LEASE, run.id)
+    for name in (f"{TRIED}left", swapping.shelf.names["a"]):
+        await swapping.engine.load_adapter(name, swapping.shelf.path / swapping.shelf.names["a"])
+    await swapping.load("b")
+    assert await swapping.loaded() == ["a", "b"]
+
+
 async def test_the_adapters_of_unfinished_tasks_stay_and_a_further_one_waits(swapping: Swapping) -> None:
     for name in "ab":
         release = await swapping.release(name, ReleaseState.ACTIVE)
@@ -152,3 +181,18 @@ async def test_what_is_active_is_loaded_ahead_of_its_first_task(swapping: Swappi
         swapping.hot.wake()
         while "b" not in await swapping.loaded():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_after_a_while_without_a_connection_what_is_active_is_still_loaded_ahead(
+    swapping: Swapping, database_url: str
+) -> None:
+    async with narrow(database_url) as database:
+        starving = asyncio.create_task(database.starve(0.5))
+        await asyncio.sleep(0.1)
+        async with swapping.shelf.swap(swapping.engine, database.sessions) as hot:
+            await starving
+            await swapping.release("a", ReleaseState.ACTIVE)
+            hot.wake()
+            async with asyncio.timeout(20):
+                while "a" not in await swapping.loaded():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)

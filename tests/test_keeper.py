@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,6 +14,7 @@ from app.errors import AdapterError, EngineError
 from app.release.keeper import Keeper
 from app.release.promote import Promoter
 from tests.loading import Loads
+from tests.narrow import narrow
 from tests.rows import project_row
 
 PROMPT = "the present prompt"
@@ -113,6 +115,46 @@ async def test_a_run_that_wanted_a_canary_gets_one(house: House) -> None:
     assert release.canary_percent == 10
     assert house.loads.models == [WEIGHTS]
     assert await house.actions() == [("gate", AuditAction.CANARY_BEGAN)]
+
+
+async def test_a_project_that_is_deleted_meanwhile_holds_up_no_other(committed: Sessions) -> None:
+    gone, house = await House(committed).open(), await House(committed).open()
+    doomed = await gone.approve()
+
+    class Deleting(Promoter):
+        async def activate(self, release_id: UUID, actor: str, **options: Any) -> models.Release:
+            if release_id == doomed:
+                async with committed.begin() as session:
+                    await projects.delete(session, gone.project_id)
+                raise AdapterError("it cannot be served")
+            return await super().activate(release_id, actor, **options)
+
+    release_id = await house.approve()
+    async with Keeper(committed, Deleting(committed, house.loads, PROMPT), PROMPT, pause=0.05):
+        await house.until(release_id, serves)
+
+
+async def test_a_project_without_an_active_release_holds_up_no_other(committed: Sessions) -> None:
+    bare, house = await House(committed).open(), await House(committed).open()
+    async with committed.begin() as session:
+        (await releases.active(session, bare.project_id)).state = ReleaseState.RETIRED
+    async with house.keepers[0]:
+        await house.until(await house.approve(), serves)
+
+
+async def test_a_keeper_that_gets_no_connection_for_a_while_goes_on(
+    committed: Sessions, database_url: str
+) -> None:
+    house = await House(committed).open()
+    promoter = Promoter(committed, house.loads, PROMPT)
+    async with (
+        narrow(database_url) as database,
+        Keeper(database.sessions, promoter, PROMPT, pause=0.05) as keeper,
+    ):
+        await database.starve(0.5)
+        release_id = await house.approve()
+        keeper.wake()
+        await house.until(release_id, serves)
 
 
 async def test_a_server_with_another_prompt_says_so_in_a_release_of_its_own(committed: Sessions) -> None:

@@ -3,19 +3,24 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 
+from app.agent.halt import Halt
 from app.db import leases, models, offers, skills, trajectories
 from app.db.models import TaskState
 from app.db.session import Sessions
 from app.errors import EngineError, EngineRefusalError
 from app.records import Stop
-from app.runner.runner import Pace
+from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from tests.desk import PACE, Office, open_office, until
 from tests.ledger import Ledger
+from tests.narrow import narrow
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
 SKILL = """
@@ -222,6 +227,66 @@ async def test_a_task_over_which_runners_die_again_and_again_is_given_up(office:
         row = await office.ended(task_id)
     assert row.state == TaskState.FAILED
     assert office.ledger.entries == []
+
+
+async def test_a_runner_that_gets_no_connection_for_a_while_goes_on_claiming_and_looking(
+    office: Office, database_url: str
+) -> None:
+    engine = Stuck(office.tokenizer)
+    async with (
+        narrow(database_url) as database,
+        Runner(database.sessions, office.desk(engine).carry_out, PACE) as runner,
+    ):
+        first = await office.submit()
+        await until(lambda: _is(engine.thinking == 1))
+        await database.starve(1.5)
+        await office.submit()
+        runner.wake()
+        await until(lambda: _is(engine.thinking == 2))
+        async with office.sessions.begin() as session:
+            await session.merge(models.Task(id=first, cancel_requested=True))
+        assert (await office.ended(first)).state == TaskState.CANCELLED
+
+
+async def test_a_bug_in_a_look_at_the_queue_is_not_the_last_look(office: Office) -> None:
+    class Broken:
+        """Sessions of which the first one is a defect."""
+
+        def __init__(self) -> None:
+            self.opened = 0
+
+        def begin(self) -> Any:
+            self.opened += 1
+            if self.opened == 1:
+                raise ZeroDivisionError
+            return office.sessions.begin()
+
+        def __call__(self) -> Any:
+            return office.sessions()
+
+    sessions: Any = Broken()
+    engine = ScriptedEngine(office.tokenizer, script=writing)
+    async with Runner(sessions, office.desk(engine).carry_out, PACE):
+        assert (await office.ended(await office.submit())).state == TaskState.DONE
+    assert sessions.opened > 1
+
+
+async def test_a_task_that_gets_no_connection_is_left_to_be_taken_up_again(
+    office: Office, database_url: str
+) -> None:
+    engine = ScriptedEngine(office.tokenizer, script=writing)
+    async with narrow(database_url) as database:
+        desk = replace(office.desk(engine), sessions=database.sessions)
+        task_id = await office.submit()
+        async with office.sessions.begin() as session:
+            task = await leases.claim(session, "me", 30)
+        assert task is not None
+        starving = asyncio.create_task(database.starve(2))
+        await asyncio.sleep(0.1)
+        with pytest.raises(NoConnectionError):
+            await desk.carry_out(task, "me", Halt())
+        await starving
+    assert (await office.row(task_id)).state == TaskState.RUNNING
 
 
 async def _is(value: bool) -> bool:

@@ -18,6 +18,7 @@ from app.runner.shadow import Shadows
 from app.sandbox.host import ForkedSandbox
 from tests.desk import Office, open_office, until
 from tests.ledger import Ledger
+from tests.narrow import narrow
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
 READ = "print(apis.ledger.list_entries())"
@@ -211,3 +212,23 @@ async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(office: 
         again = await shadows.claim(session, "other", 30)
         assert again is not None
         assert again.attempt == 1, "leaving in order is no death"
+
+
+async def test_after_a_while_without_a_connection_shadows_are_done_again(
+    office: Office, database_url: str
+) -> None:
+    await served(office, READ, DONE)
+    release = await propose(office)
+    engine = ScriptedEngine(office.tokenizer, block(DONE))
+    async with (
+        narrow(database_url) as database,
+        Shadows(database.sessions, office.desk(engine), lambda: True, pause=0.1) as working,
+    ):
+        await database.starve(0.5)
+        await ask(office, release)
+        working.wake()
+
+        async def is_done() -> bool:
+            return all(pair.shadow for pair in await pairs(office, release))
+
+        await until(is_done)

@@ -10,14 +10,27 @@ import httpx
 import msgspec
 import pytest
 
-from app.db.models import ReleaseState
+from app.db import audit
+from app.db.models import AuditAction, ReleaseState
 from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.engine.watch import Pace
-from app.errors import AdapterError, EngineError
+from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.records import Probe
 from tests.engine_process import engine_process
-from tests.faulty import COMPLETIONS, Fault, Faulty, Forward, Reply, answering, faulty, rewriting, sound, until
+from tests.faulty import (
+    COMPLETIONS,
+    Fault,
+    Faulty,
+    Forward,
+    Reply,
+    answering,
+    faulty,
+    hanging,
+    rewriting,
+    sound,
+    until,
+)
 from tests.swapping import Shelf, Swapping
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
@@ -126,6 +139,14 @@ async def test_a_load_that_one_server_refuses_is_undone_on_the_other(pair: Pair,
     assert await pair.swapping.loaded() == []
 
 
+async def test_a_server_that_does_not_see_the_files_is_no_fault_of_the_adapter(pair: Pair, probe: Probe) -> None:
+    pair.second.fault = answering(404, {"error": {"message": "No adapter found for a"}}, LOAD)
+    with pytest.raises(EngineError, match=r"does not see /.*No adapter found.*at the same path") as caught:
+        await pair.swapping.swap("a", probe)
+    assert not isinstance(caught.value, EngineRefusalError), "it may be asked again"
+    assert await pair.swapping.loaded() == []
+
+
 async def test_a_server_that_fails_at_everything_is_no_fault_of_the_adapter(pair: Pair, probe: Probe) -> None:
     pair.second.fault = answering(500, "broken", LOAD, COMPLETIONS)
     with pytest.raises(EngineError, match="500"):
@@ -146,15 +167,32 @@ async def test_a_server_that_dies_in_the_middle_undoes_the_other_and_the_rest_ca
     assert [each.url for each in receipt.replicas] == [pair.swapping.engine.urls[0]]
 
 
-async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again(
+async def test_a_server_that_hangs_in_the_middle_is_missed_and_the_rest_can_go_on_without_it(
+    pair: Pair, probe: Probe
+) -> None:
+    pace, shelf = Pace(every=0.2, patience=2.0), pair.swapping.shelf
+    async with HttpEngine(pair.swapping.engine.urls, pace=pace) as engine:
+        assert await engine.health()
+        hot = shelf.swap(engine, pair.swapping.sessions)
+        pair.second.fault = freezing(pair.second, LOAD)
+        async with asyncio.timeout(120):
+            with pytest.raises(EngineError, match="does not answer"):
+                await hot.swap(shelf.names["a"], probe)
+            assert await pair.alone(0) == []
+            receipt = await hot.swap(shelf.names["a"], probe)
+    assert [each.url for each in receipt.replicas] == [engine.urls[0]]
+    assert receipt.absent == (engine.urls[1],)
+
+
+async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again_and_the_log_has_the_proof(
     pair: Pair, servers: list[str]
 ) -> None:
     swapping = pair.swapping
     async with swapping.hot:
         await pair.second.down()
         await until(lambda: not swapping.engine.replicas[1].alive, seconds=60)
-        await swapping.release("c", ReleaseState.ACTIVE)
-        await swapping.load("c")
+        release = await swapping.release("c", ReleaseState.ACTIVE)
+        assert (await swapping.swap("c")).absent == (pair.second.url,)
         pair.second.fault = as_base(servers[1])
         await pair.second.up()
         await until(lambda: "as the base does" in str(swapping.engine.replicas[1].cause), seconds=60)
@@ -162,6 +200,16 @@ async def test_one_that_was_away_proves_what_serves_before_it_is_asked_again(
         pair.second.fault = sound
         await until(lambda: swapping.engine.replicas[1].alive, seconds=60)
         assert await pair.alone(1) == ["c"]
+        await pair.second.down()
+        await until(lambda: not swapping.engine.replicas[1].alive, seconds=60)
+        await pair.second.up()  # with all that it had: of this the log need not tell
+        await until(lambda: swapping.engine.replicas[1].alive, seconds=60)
+    async with swapping.sessions() as session:
+        [entry] = (await audit.page(session, release.project_id, limit=10)).items
+    assert (entry.release_id, entry.actor, entry.action) == (release.id, "server", AuditAction.RESTORED)
+    [proof] = entry.detail["receipt"]["replicas"]
+    assert proof["url"] == pair.second.url
+    assert proof["error"] < 1e-3 < 0.1 < proof["distance"]
 
 
 async def test_a_cancelled_swap_leaves_nothing(pair: Pair, probe: Probe) -> None:
@@ -225,6 +273,19 @@ def as_base(upstream: str) -> Fault:
         async with httpx.AsyncClient(trust_env=False) as client:
             answer = await client.post(f"{upstream}{path}", json={**body, "model": "base"})
         return answer.status_code, answer.json()
+
+    return fault
+
+
+def freezing(proxy: Faulty, at: str) -> Fault:
+    """It takes one such request, and answers nothing any more."""
+
+    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
+        if path != at:
+            return await forward()
+        proxy.fault = hanging()
+        await asyncio.Event().wait()
+        return None
 
     return fault
 

@@ -16,7 +16,9 @@ from app.records import Json
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail` of an activation is its receipt: hashes, seconds and figures of each model server."""
+    """`detail` of an activation is its receipt: hashes, seconds and figures of each model server, and those that
+    were out (`absent`): an entry `restored` follows when they have it.
+    """
 
     id: UUID
     project: str
@@ -54,7 +56,9 @@ class AuditController(Controller):
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> AuditPage:
-        """Releases that were activated or refused, and canaries that began and ended. Entries never change."""
+        """Releases that were activated or refused, canaries that began and ended, model servers that loaded what
+        serves anew. Entries never change.
+        """
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)
         names = await project_names(session)

@@ -75,8 +75,10 @@ class EventFeed:
         while True:
             try:
                 await self._listen()
-            except psycopg.OperationalError as error:
+            except (psycopg.Error, OSError) as error:
                 log.warning("event streams fall back to polling", cause=str(error).strip())
+            except Exception:  # the last resort: else nobody would be woken any more
+                log.exception("event streams fall back to polling")
             await asyncio.sleep(_PAUSE)
             self._wake_all()
 

@@ -1,5 +1,6 @@
 """Adapters in the database. Their weights lie in the adapter directory, under the same name."""
 
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
@@ -54,6 +55,20 @@ async def serving(session: AsyncSession) -> set[str]:
     """The models that new tasks may be pinned to: of active releases and of canaries."""
     states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
     return set(await session.scalars(select(models.Release.model).where(models.Release.state.in_(states))))
+
+
+async def releases_with(session: AsyncSession, model: str) -> Sequence[models.Release]:
+    """Those that new tasks may be pinned to."""
+    states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
+    query = select(models.Release).where(models.Release.model == model, models.Release.state.in_(states))
+    return (await session.scalars(query)).all()
+
+
+async def known(session: AsyncSession, names: Collection[str]) -> set[str]:
+    """Those of them that are in the database. A training run loads others, which are nobody's but its own."""
+    rows, release = models.Adapter, models.Release
+    kept = select(rows.hash).where(rows.hash.in_(names))
+    return set(await session.scalars(kept.union(select(release.model).where(release.model.in_(names)))))
 
 
 async def needed(session: AsyncSession) -> set[str]:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+TRIED = "capability-"  # so begin the names of adapters that are loaded to see whether a server can
+
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """What is left out is not asked for."""

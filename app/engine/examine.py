@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from uuid import uuid4
 
-from app.engine.capability import Capabilities, Needs
+from app.engine.capability import TRIED, Capabilities, Needs
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
 from app.engine.wire import Models, NonsenseError, ReplicaError
@@ -138,8 +138,17 @@ async def _try(replica: Replica, path: Path, rank: int) -> tuple[int | None, str
                 f"{replica.url} takes no adapter of rank {rank} ({error}): start it with --max-lora-rank {rank}"
             ) from error
         return None, str(error)
-    await replica.ask("POST", "/v1/unload_lora_adapter", None, {"lora_name": name})
+    await _unload(replica, name)
     return rank, ""
+
+
+async def _unload(replica: Replica, name: str) -> None:
+    """Another process may have made room meanwhile."""
+    try:
+        await replica.ask("POST", "/v1/unload_lora_adapter", None, {"lora_name": name})
+    except EngineRefusalError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
 
 
 async def _max_loras(replica: Replica, needs: Needs) -> int | None:
@@ -161,4 +170,4 @@ async def _load(replica: Replica, name: str, path: Path) -> None:
 
 def _name() -> str:
     """Never the same, so that two processes that examine at once are not in each other's way."""
-    return f"capability-{uuid4().hex[:12]}"
+    return f"{TRIED}{uuid4().hex[:12]}"

@@ -1,8 +1,8 @@
 """One model server: what it has loaded, whether it may be asked, and how it is asked."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from enum import Enum
 from http import HTTPStatus
 from pathlib import Path
@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 _BASE = "base"
 _STRIKES = 3  # failures in a row that put a server out; a single one may be the request's own fault
+_OUT_SECONDS = 10.0  # that a server which is out may take for an answer, such as to undo what it was asked for
 
 
 class State(Enum):
@@ -68,7 +69,7 @@ class Replica:
         self._own: set[str] = set()  # loaded through this object: a restart loses them
         self._strikes = 0
         self._edits = 0  # of what it has loaded
-        self._scopes: set[anyio.CancelScope] = set()  # of the generations under way
+        self._scopes: set[anyio.CancelScope] = set()  # of what it is asked at this moment
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -105,17 +106,10 @@ class Replica:
         return completion
 
     async def _generate(self, body: dict[str, Any]) -> Answer:
-        """Ends after the timeout, and when the server is put out."""
-        scope = anyio.move_on_after(self._limits.seconds)  # unlike asyncio's, it lets httpx close connections
-        self._scopes.add(scope)
-        try:
-            with scope:
-                async with self._company(body["model"]):
-                    answer: Answer = await self.ask("POST", "/v1/completions", Answer, body)
-                    return answer
-            raise self._late()
-        finally:
-            self._scopes.discard(scope)
+        with self._limited():
+            async with self._company(body["model"]):
+                answer: Answer = await self._send("POST", "/v1/completions", Answer, body)
+                return answer
 
     def _company(self, model: str) -> AbstractAsyncContextManager[None]:
         """Entered when the model may generate beside what generates already."""
@@ -162,12 +156,33 @@ class Replica:
         return answer.version
 
     async def ask(self, method: str, path: str, kind: Any, body: Any = None) -> Any:
-        """One request, its answer as `kind`: see `send`. No connection puts the server out."""
+        """One request, its answer as `kind`: see `send`. Ends, with a ReplicaError, after the timeout and when the
+        server is put out.
+        """
+        with self._limited():
+            return await self._send(method, path, kind, body)
+
+    async def _send(self, method: str, path: str, kind: Any, body: Any) -> Any:
+        """No connection puts the server out."""
         try:
             return await send(self._http, method, f"{self.url}{path}", kind, body)
         except UnreachableError as error:
             self.eject(error)
             raise
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Raises ReplicaError where what is done in it takes too long, or the server goes out meanwhile."""
+        seconds = _OUT_SECONDS if self.state is State.OUT else self._limits.seconds
+        scope = anyio.move_on_after(seconds)  # unlike asyncio's, it lets httpx close connections
+        self._scopes.add(scope)
+        try:
+            with scope:
+                yield
+            if scope.cancelled_caught:
+                raise self._late()
+        finally:
+            self._scopes.discard(scope)
 
     def lost(self) -> set[str]:
         """Adapters it had from here, none of which it has any more: it was restarted. They are told once.
@@ -204,7 +219,7 @@ class Replica:
 
     def _late(self) -> ReplicaError:
         if self.state is State.OUT:
-            return ReplicaError(f"the engine at {self.url} went out while it answered: {self.cause}")
+            return ReplicaError(f"the engine at {self.url} is out and gives no answer: {self.cause}")
         return ReplicaError(
             f"the engine at {self.url} gave no answer in {self._limits.seconds:g} s: look into its log, or raise "
             "SAGE_ENGINE_TIMEOUT_SECONDS."

@@ -11,12 +11,13 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Self
 
+import msgspec
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.adapter_files import AdapterFiles
-from app.db import adapters
-from app.db.session import Sessions
+from app.db import adapters, audit
+from app.db.models import AuditAction
+from app.db.session import AWAY, Sessions
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
@@ -32,6 +33,7 @@ __all__ = ["BASE", "HotSwap"]
 
 log = structlog.get_logger(__name__)
 
+_ACTOR = "server"  # where nobody asked
 _TRIES = 3  # of a completion whose adapter was lost in between
 
 
@@ -94,7 +96,7 @@ class HotSwap:
         they wear it as it was trained; where one of them has not, none that lacked it before has it now.
 
         Raises AdapterError for weights that are missing, spoiled, refused or not proven, EngineError where a
-        server is down or all of its adapters are in use.
+        server is down, does not see them or has all of its adapters in use.
         """
         if model == BASE:
             return Receipt(model=BASE, seconds=0.0)
@@ -118,7 +120,17 @@ class HotSwap:
                     continue
                 if replica.max_loras is not None and len(replica.names - {BASE, model}) >= replica.max_loras:
                     return  # the first task that needs another makes room for it
-                await bring([replica], found.path, await self._probe(model))
+                lacked = model not in replica.names
+                receipt = await bring([replica], found.path, await self._probe(model))
+                if lacked:
+                    await self._tell(receipt)
+
+    async def _tell(self, receipt: Receipt) -> None:
+        """The log has the proof of every server that serves a release, also of one that came later."""
+        async with self._sessions.begin() as session:
+            for release in await adapters.releases_with(session, receipt.model):
+                about = release.project_id, release.id, _ACTOR, AuditAction.RESTORED
+                await audit.add(session, *about, {"receipt": msgspec.to_builtins(receipt)})
 
     async def _swap(self, model: str, probe: Probe | None) -> Receipt:
         """Adapters nobody needs make room, one after the other, and only where a server has none."""
@@ -131,7 +143,8 @@ class HotSwap:
         receipt = await self._bring(live, found, probe)
         self._loaded.add(model)
         log.info("a swap", model=model, seconds=round(time.perf_counter() - began, 3), replicas=len(live))
-        return Receipt(model=model, seconds=time.perf_counter() - began, replicas=receipt.replicas)
+        absent = tuple(replica.url for replica in self._engine.replicas if replica not in live)
+        return Receipt(model=model, seconds=time.perf_counter() - began, replicas=receipt.replicas, absent=absent)
 
     async def _bring(self, live: Sequence[Replica], found: AdapterFiles, probe: Probe | None) -> Receipt:
         """Some servers do not tell how many adapters they hold, but refuse one too many."""
@@ -158,8 +171,10 @@ class HotSwap:
                     wanted = await adapters.serving(session)
                 for model in sorted(wanted):
                     await self._load_ahead(model)
-            except (DBAPIError, OSError) as error:
+            except AWAY as error:
                 log.warning("active releases cannot be read", cause=str(error).partition("\n")[0])
+            except Exception:  # the last resort: else nothing would be loaded ahead any more
+                log.exception("what is active cannot be loaded ahead")
             await self._news.wait()
 
     async def _load_ahead(self, model: str) -> None:

@@ -19,3 +19,4 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     seconds: float  # of the whole swap
     replicas: tuple[ReplicaReceipt, ...] = ()
+    absent: tuple[str, ...] = ()  # servers that were out: each proves it before it is asked again

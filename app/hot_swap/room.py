@@ -2,8 +2,9 @@
 
 import structlog
 
-from app.db import adapters
+from app.db import adapters, run_queue
 from app.db.session import Sessions
+from app.engine.capability import TRIED
 from app.engine.client import HttpEngine
 from app.errors import EngineError
 from app.hot_swap.probe import BASE
@@ -34,11 +35,19 @@ def _full(engine: HttpEngine, model: str) -> str | None:
 
 
 async def spare_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> list[str]:
-    """Loaded adapters that nothing unfinished needs; those of active releases come last."""
+    """Loaded adapters that nothing unfinished needs; those of active releases come last.
+
+    What the database does not know may be the policy of a run that rolls out on these servers. While none runs, it
+    is what a run that was killed left behind.
+    """
+    loaded = [name for name in await engine.loaded() if name not in {BASE, model}]
     async with sessions() as session:
         needed, active = await adapters.needed(session), await adapters.active(session)
-    loaded = [name for name in await engine.loaded() if name not in {BASE, model} | needed]
-    return sorted(loaded, key=active.__contains__)
+        known = await adapters.known(session, loaded)
+        training = await run_queue.any_running(session)
+    idle = [name for name in loaded if name not in needed]
+    spare = [name for name in idle if not training or name in known or name.startswith(TRIED)]
+    return sorted(spare, key=active.__contains__)
 
 
 async def unload(engine: HttpEngine, model: str) -> None:
@@ -49,5 +58,5 @@ async def unload(engine: HttpEngine, model: str) -> None:
 def in_use(cause: str) -> EngineError:
     return EngineError(
         f"all adapters loaded are in use, and there is no room for another ({cause}): wait until tasks of older "
-        "releases have ended, or serve with more --max-loras"
+        "releases, or training runs, have ended, or serve with more --max-loras"
     )

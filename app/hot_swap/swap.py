@@ -31,7 +31,7 @@ async def bring(replicas: Sequence[Replica], path: Path, probe: Probe | None) ->
     """The adapter under `path` answers on every one of them when this returns, and they have proven it.
 
     Where one of them fails, those that did not have it before have it no more. Raises AdapterError for weights
-    that are refused or not proven, NoRoomError, and EngineError where a server is down.
+    that are refused or not proven, NoRoomError, and EngineError where a server is down or does not see `path`.
     """
     began, name = time.perf_counter(), path.name
     listed = await _all(*(replica.models() for replica in replicas))
@@ -66,6 +66,10 @@ async def _load(replica: Replica, path: Path) -> float:
     except (EngineRefusalError, ReplicaError) as error:
         if error.code == HTTPStatus.CONFLICT:
             raise NoRoomError(str(error)) from error
+        if error.code == HTTPStatus.NOT_FOUND:  # the files are sound, they were read here just now
+            raise EngineError(
+                f"{replica.url} does not see {path} ({error}): share the directory at the same path"
+            ) from error
         if error.code == HTTPStatus.INTERNAL_SERVER_ERROR:  # so vLLM refuses: what it cannot read, too high a rank
             await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0))
         elif not isinstance(error, EngineRefusalError):

@@ -9,12 +9,11 @@ from typing import Self
 from uuid import UUID
 
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.db import models, projects, releases
 from app.db.models import ReleaseState
-from app.db.session import Sessions
-from app.errors import AdapterError, AppError, ConflictError
+from app.db.session import AWAY, Sessions
+from app.errors import AdapterError, AppError, ConflictError, NotFoundError
 from app.records import Json
 from app.release import canary, unit
 from app.release.promote import Promoter, SupersededError, check_compared
@@ -58,8 +57,11 @@ class Keeper:
                     await self._stamp_prompt()
                     greeted = True
                 waiting = await self._look()
-            except (DBAPIError, OSError) as error:
+            except AWAY as error:
                 log.warning("releases cannot be read", cause=str(error).partition("\n")[0])
+                waiting = True
+            except Exception:  # the last resort: else nothing that passed would ever serve
+                log.exception("releases cannot be looked after")
                 waiting = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause if waiting else None):
@@ -70,8 +72,9 @@ class Keeper:
         async with self._sessions() as session:
             owners = [project.id for project in await projects.list_all(session)]
         for project_id in owners:
-            async with self._sessions.begin() as session:
-                await unit.prompt_changed(session, project_id, self._prompt)
+            with suppress(NotFoundError):  # the project was deleted meanwhile
+                async with self._sessions.begin() as session:
+                    await unit.prompt_changed(session, project_id, self._prompt)
 
     async def _look(self) -> bool:
         """Is there something that will have to be looked at again?"""
@@ -108,10 +111,10 @@ class Keeper:
             self._wait(release, error)
 
     async def _decide(self, release: models.Release, state: ReleaseState, found: dict[str, Json]) -> None:
-        """Unless someone else has decided about it meanwhile."""
+        """Unless someone else has decided about it meanwhile, or its project was deleted."""
         evidence = (release.evidence or {}) | found
         log.warning("a release that passed the gate does not serve", release=release.number, **found)
-        with suppress(ConflictError):
+        with suppress(ConflictError, NotFoundError):
             async with self._sessions.begin() as session:
                 if state is ReleaseState.REJECTED:
                     await releases.reject(session, release.id, evidence)

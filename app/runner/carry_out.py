@@ -8,7 +8,6 @@ from uuid import UUID
 import httpx
 import msgspec
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.agent.halt import Halt, ParkedError
 from app.agent.loop import Agent, run_rollout
@@ -17,7 +16,7 @@ from app.apis.catalog import Catalog
 from app.apis.credentials import mask_call
 from app.db import events, leases, models, offers, projects, releases, skills, trajectories
 from app.db.models import TaskState
-from app.db.session import Sessions
+from app.db.session import UNAVAILABLE, Sessions
 from app.errors import AppError, InvalidError, SandboxError
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import unit
@@ -68,7 +67,8 @@ class Desk:
     async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
         """Every end but a parked one is written to the task's row, as long as the owner holds it.
 
-        Raises DBAPIError where the database cannot be reached; the task can then be taken up where it stands.
+        Raises what UNAVAILABLE names where the database does not answer; the task can then be taken up where it
+        stands.
         """
         try:
             await self._carry_out(row, owner, halt)
@@ -77,7 +77,7 @@ class Desk:
         except AppError as error:
             log.warning("a task failed", task=str(row.id), cause=str(error))
             await self._fail(row, owner, str(error))
-        except DBAPIError:
+        except UNAVAILABLE:
             raise
         except Exception:  # the last resort: one bad task must not stop the others
             log.exception("a task broke", task=str(row.id))

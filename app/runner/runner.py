@@ -10,11 +10,10 @@ from uuid import UUID, uuid4
 
 import msgspec
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.agent.halt import Halt
 from app.db import leases, models
-from app.db.session import Sessions
+from app.db.session import AWAY, Sessions
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +77,7 @@ class Runner:
         try:
             async with self._sessions.begin() as session:
                 await leases.hand_back(session, self.owner)
-        except (DBAPIError, OSError) as error:
+        except AWAY as error:
             log.warning("tasks wait until their leases run out", cause=_first_line(error))
 
     async def _claim_for_ever(self) -> None:
@@ -96,8 +95,11 @@ class Runner:
         try:
             async with self._sessions.begin() as session:
                 task = await leases.claim(session, self.owner, self._pace.lease_seconds)
-        except (DBAPIError, OSError) as error:
+        except AWAY as error:
             log.warning("no task can be claimed", cause=_first_line(error))
+            return False
+        except Exception:  # the last resort: else no task would be claimed any more
+            log.exception("no task can be claimed")
             return False
         if task is None:
             return False
@@ -125,9 +127,12 @@ class Runner:
                         await self._extend()
                     else:
                         await self._cancel()
-                except (DBAPIError, OSError) as error:
+                except AWAY as error:
                     due = 0.0
                     log.warning("leases cannot be kept", cause=_first_line(error))
+                except Exception:  # the last resort: else no lease would be kept any more
+                    due = 0.0
+                    log.exception("leases cannot be kept")
             await asyncio.sleep(min(_CANCEL_SECONDS, self._pace.lease_seconds / 3))
 
     async def _extend(self) -> None:

@@ -13,11 +13,10 @@ from typing import Self
 from uuid import uuid4
 
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.agent.loop import Origin, run_rollout
 from app.db import models, shadows, tasks
-from app.db.session import Sessions
+from app.db.session import AWAY, UNAVAILABLE, Sessions
 from app.db.shadows import Outcome
 from app.errors import AppError, InvalidError, SandboxError
 from app.records import Task
@@ -56,7 +55,7 @@ class Shadows:
             self._working.cancel()
             with suppress(asyncio.CancelledError):
                 await self._working
-        with suppress(DBAPIError, OSError):  # its lease will run out
+        with suppress(*AWAY):  # its lease will run out
             async with self._sessions.begin() as session:
                 await shadows.hand_back(session, self.owner)
 
@@ -66,8 +65,10 @@ class Shadows:
             try:
                 if self._spare() and await self._do_one():
                     continue
-            except (DBAPIError, OSError) as error:
+            except AWAY as error:
                 log.warning("no shadow can be done", cause=str(error).partition("\n")[0])
+            except Exception:  # the last resort: else no shadow would be done any more
+                log.exception("no shadow can be done")
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause):
                     await self._news.wait()
@@ -91,7 +92,7 @@ class Shadows:
         except AppError as error:
             log.warning("a shadow failed", task=str(shadow.task_id), cause=str(error))
             return Outcome(failure=str(error))
-        except DBAPIError:
+        except UNAVAILABLE:
             raise
         except Exception:  # the last resort: one bad shadow must not stop the others
             log.exception("a shadow broke", task=str(shadow.task_id))

@@ -49,18 +49,21 @@ async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from
 
 
 async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load(
-    swap: HotSwap, adapters: list[Published]
+    swap: HotSwap, both: HttpEngine, adapters: list[Published]
 ) -> None:
-    one, two = adapters[:2]
-    await swap.swap(one.hash, one.probe)
-    streams = Streams(swap, one)
+    """There is one adapter more than servers have room for: each swap loads, and the last ones unload another."""
+    first = adapters[0]
+    await swap.swap(first.hash, first.probe)
+    streams = Streams(swap, first)
     async with streams.running(8):
-        for each in (two, one, two):
+        for each in (*adapters[1:], first):
             await asyncio.sleep(1)
+            assert each.hash not in await both.loaded()
             await swap.swap(each.hash, each.probe)
             streams.serving = each
+        await asyncio.sleep(1)
     assert not streams.failures
-    assert {asked.adapter.hash for asked in streams.asked} == {one.hash, two.hash}
+    assert {asked.adapter.hash for asked in streams.asked} == {each.hash for each in adapters}
     assert max(asked.off_by for asked in streams.asked) < 1e-3
 
 

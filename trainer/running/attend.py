@@ -12,11 +12,10 @@ from typing import IO
 from uuid import UUID, uuid4
 
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.db import run_queue, runs
 from app.db.models import RunState
-from app.db.session import open_database
+from app.db.session import AWAY, open_database
 from app.errors import NotFoundError
 from app.settings import Settings
 from trainer.running.job import run_directory
@@ -38,7 +37,7 @@ def attend(run_id: UUID, settings: Settings, command: Sequence[str], stopping: C
             if code:
                 log.warning("a training process ended before its run", run=str(run_id), code=code)
                 asyncio.run(_give_up(run_id, owner, settings))
-    except (DBAPIError, OSError) as error:
+    except AWAY as error:
         log.warning("a run has to wait", run=str(run_id), cause=str(error).partition("\n")[0])
 
 

@@ -12,11 +12,10 @@ from uuid import UUID
 
 import msgspec
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.db import runs
 from app.db.models import RunState
-from app.db.session import Sessions, open_database
+from app.db.session import AWAY, Sessions, open_database
 from app.errors import ConflictError
 
 log = structlog.get_logger(__name__)
@@ -80,7 +79,7 @@ class Heartbeat:
                     ):  # a database may also just not answer
                         await self._beat(database.sessions)
                     kept = time.monotonic()
-                except (DBAPIError, OSError) as error:
+                except AWAY as error:
                     log.warning("the lease cannot be kept", cause=str(error).partition("\n")[0])
                 if time.monotonic() - kept > self._held.lease_seconds:
                     self._exit(LOST, "the database was away for longer than the lease lasts")

@@ -12,10 +12,9 @@ from contextlib import suppress
 from uuid import UUID
 
 import structlog
-from sqlalchemy.exc import DBAPIError
 
 from app.db import run_queue, schedules
-from app.db.session import Sessions, open_database
+from app.db.session import AWAY, Sessions, open_database
 from app.errors import EngineError
 from trainer.engines.sleep import wake
 
@@ -58,7 +57,7 @@ class Reconciler:
                 try:
                     await reconcile(database.sessions, self._ring)
                     await rouse(database.sessions, self._sleepers)
-                except (DBAPIError, OSError) as error:
+                except AWAY as error:
                     log.warning("the queue of runs cannot be looked after", cause=str(error).partition("\n")[0])
                 await asyncio.to_thread(self._ended.wait, self._seconds)
 

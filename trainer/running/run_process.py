@@ -18,12 +18,12 @@ from uuid import UUID, uuid4
 
 import msgspec
 import structlog
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, runs
 from app.db.models import RunState
-from app.db.session import Sessions, open_database
+from app.db.session import AWAY, Sessions, open_database
 from app.errors import StorageError
 from app.records import Json
 from app.run_settings import read_settings
@@ -136,7 +136,7 @@ async def _write(sessions: Sessions, held: Held, end: dict[str, Any]) -> None:
                 async with sessions.begin() as session:
                     await runs.finish(session, held.run_id, held.owner, **end)
                 return
-            except (DBAPIError, OSError) as error:
+            except AWAY as error:
                 log.warning("the end of the run cannot be written yet", cause=str(error).partition("\n")[0])
             await asyncio.sleep(_WRITE_SECONDS)
 
