@@ -54,10 +54,10 @@ _LEARNING = {  # once over what was served, in several updates of each part, whi
     "steps": "4",
     "pairs": "5",
     "epochs": "4",
-    "lr": "0.0003",
+    "lr": "0.001",
     "kl": "0.05",
     "micro_batch_tokens": "4096",
-    "gate_scenarios": "150",  # what this much traffic teaches is less than 60 can tell from luck
+    "gate_scenarios": "150",
 }
 _ENDED = ("done", "failed", "cancelled")
 _PAUSE_SECONDS = 2.0
