@@ -78,7 +78,7 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.option("--seed", default=3, show_default=True, help="of the tasks before; those afterwards take the next")
 @click.option("--taught/--untaught", default=True, show_default=True, help="give the policy a lesson before?")
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting of the run")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for all results")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="file for figures and run")
 def main(url: str, key: str, port: int, out: Path | None, **options: Any) -> None:
     """Show that a served agent learns from what it was asked to do."""
     try:
@@ -226,11 +226,7 @@ class Town:
     def _tell(self, columns: dict[str, list[TaskResult]], run: dict[str, Any]) -> dict[str, Any]:
         metrics = {name: measure(results) for name, results in columns.items()}
         print(table(metrics, _SHOWN, f"{len(self._kinds)} kinds of tasks"))
-        return {
-            "run": run,
-            "metrics": {name: plain(each) for name, each in metrics.items()},
-            "results": {name: msgspec.to_builtins(each) for name, each in columns.items()},
-        }
+        return {"run": run, "metrics": {name: plain(each) for name, each in metrics.items()}}
 
 
 def _result(place: Place, task: dict[str, Any]) -> TaskResult:
