@@ -32,6 +32,14 @@ def script(prompt: str, turn: int) -> Answer:
     return block(TURNS[turn].format(word=prompt.partition("write ")[2].split()[0]))
 
 
+class Thinks(ScriptedEngine):
+    """For as long as a write takes or longer, so that a kill meets tasks at either."""
+
+    async def _next(self, prompt: str) -> Answer:
+        await asyncio.sleep(0.05)
+        return await super()._next(prompt)
+
+
 async def run(database_url: str, directory: Path) -> None:
     tokenizer = byte_tokenizer(directory)
     async with (
@@ -39,7 +47,7 @@ async def run(database_url: str, directory: Path) -> None:
         ForkedSandbox(bwrap=False) as sandbox,
         httpx.AsyncClient(trust_env=False) as client,
     ):
-        agent = Agent(ScriptedEngine(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
+        agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
         library = Library(database.sessions, mode="query_ngram")
         desk = Desk(database.sessions, agent, library, client, Settings())
         async with Runner(database.sessions, desk.carry_out, PACE):
