@@ -155,9 +155,9 @@ def agent_server(directory: Path, engine_url: str, at_once: int) -> Iterator[Tow
     with Popen([sys.executable, "-m", "app.cli", "up"], env=env, stdout=PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            key = next(line for line in process.stdout if line.strip().startswith("KEY="))
+            key = next(line for line in process.stdout if line.strip().startswith("export KEY="))
             postgres = directory / "data" / "postgres" / "postmaster.pid"
-            yield Town(f"http://127.0.0.1:{port}", key.strip().removeprefix("KEY="), process.pid, postgres)
+            yield Town(f"http://127.0.0.1:{port}", key.strip().removeprefix("export KEY="), process.pid, postgres)
         finally:
             process.terminate()
 
