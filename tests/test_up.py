@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -176,3 +177,18 @@ async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:
             if found["state"] not in ("accepted", "running"):
                 return found
             await asyncio.sleep(0.1)
+
+
+def test_it_stops_even_if_nobody_reads_what_it_says() -> None:
+    code = (
+        "import asyncio\nfrom app.machine.up import _signals_cancel\n"
+        "async def wait():\n    with _signals_cancel():\n        print(flush=True)\n"
+        "        await asyncio.sleep(60)\n"
+        "try:\n    asyncio.run(wait())\nexcept asyncio.CancelledError:\n    raise SystemExit(7)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(20) == 7

@@ -143,8 +143,9 @@ def _signals_cancel() -> Iterator[None]:
     def cancel() -> None:
         for number in numbers:
             loop.add_signal_handler(number, lambda: None)
-        click.echo("stopping")
         task.cancel()
+        with suppress(OSError):  # whoever read it may be gone
+            click.echo("stopping")
 
     for number in numbers:
         loop.add_signal_handler(number, cancel)
