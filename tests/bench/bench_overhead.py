@@ -1,13 +1,14 @@
 """What the agent server leaves of a vLLM's speed: tasks per second through it, beside the same tokens without it.
 
-    python -m tests.bench.bench_overhead [--tasks 64] [--at-once 16] [--repeats 3]
+    python -m tests.bench.bench_overhead [--layers 120] [--tasks 48] [--at-once 16] [--repeats 3]
 
 Through the server: `sage up` with the demo's office suite before a vLLM on this machine's CPU, tasks over HTTP
 and the whole loop: queue, skills, sandbox, API calls, journal. Straight: the prompts of those very tasks again,
 as many tokens generated for each, the turns of a task one after the other, as many tasks at once, sent to vLLM by
 a bare HTTP client. vLLM forgets what it has cached before each. On one machine they share the cores, and the seed
-policy is so small that everything around it counts. So what the server's processes compute per task is told, too:
-with a larger model on other hardware this is what is left.
+policy is so small that everything around it counts: vLLM needs less time for a task than its services do. So vLLM
+gets the same policy with more layers, which add nothing but work; `--layers 0` leaves it as it is. What the
+server's processes compute per task is told, too: that does not depend on the model.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -26,29 +27,32 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from tests.bench.deepen import deepen
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from tests.processes import command_of, descendants, free_ports
-from tests.vllm.server import VllmServer
+from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
 from trainer.remote.rest import Server
 
 _KINDS = 20  # of tasks
+_ROOM = ("--kv-cache-memory-bytes", str(1 << 30))  # many layers remember much
 _ENDED = ("done", "failed", "cancelled")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @click.command()
-@click.option("--tasks", default=64, show_default=True, help="in a round")
+@click.option("--layers", default=120, show_default=True, help="that the model gets and that change nothing")
+@click.option("--tasks", default=48, show_default=True, help="in a round")
 @click.option("--at-once", default=16, show_default=True, help="tasks")
 @click.option("--repeats", default=3, show_default=True, help="rounds")
-def main(tasks: int, at_once: int, repeats: int) -> None:
+def main(layers: int, tasks: int, at_once: int, repeats: int) -> None:
     """Measure the agent server's overhead."""
-    with (
-        TemporaryDirectory() as folder,
-        vllm(Path(folder)) as url,
-        agent_server(Path(folder), url, at_once) as town,
-    ):
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        model = deepen(SEED_POLICY, folder / "model", layers)
+        url = stack.enter_context(vllm(folder, model))
+        town = stack.enter_context(agent_server(folder, model, url, at_once))
         rounds = []
         town.serve(at_once, seed=0)  # whatever is done only once
         for repeat in range(repeats):
@@ -59,7 +63,9 @@ def main(tasks: int, at_once: int, repeats: int) -> None:
             print(rounds[-1], flush=True)
     ratio = statistics.median(each["ratio"] for each in rounds)
     print(f"of vLLM's own speed, median: {ratio:.0%}")
-    write_results("overhead", {"tasks": tasks, "at_once": at_once, "ratio": ratio, "rounds": rounds})
+    write_results(
+        "overhead", {"layers": layers, "tasks": tasks, "at_once": at_once, "ratio": ratio, "rounds": rounds}
+    )
 
 
 def _round(served: dict[str, Any], straight: float) -> dict[str, float]:
@@ -76,8 +82,8 @@ def _round(served: dict[str, Any], straight: float) -> dict[str, float]:
 
 
 @contextmanager
-def vllm(directory: Path) -> Iterator[str]:
-    server = VllmServer(directory / "vllm.log", dev=True)
+def vllm(directory: Path, model: Path) -> Iterator[str]:
+    server = VllmServer(directory / "vllm.log", [*WITH_LORA, *_ROOM], model=model, dev=True)
     try:
         yield server.wait().url
     finally:
@@ -139,12 +145,13 @@ def _cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def agent_server(directory: Path, engine_url: str, at_once: int) -> Iterator[Town]:
+def agent_server(directory: Path, model: Path, engine_url: str, at_once: int) -> Iterator[Town]:
     """`sage up`, as a user starts it."""
     port, demo = free_ports(2)
     env = os.environ | {
         "DATABASE_URL": "",
         "ENGINE_URLS": engine_url,
+        "SAGE_MODEL": str(model),
         "SAGE_DATA_DIR": str(directory / "data"),
         "SAGE_PORT": str(port),
         "SAGE_DEMO_PORT": str(demo),
