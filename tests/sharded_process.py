@@ -11,7 +11,7 @@ from app.records import Probe
 from tests.learner_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
 from trainer.learning.lora import Published
-from trainer.learning.shared_rounds import Beginning, open_learner, publish_policy
+from trainer.learning.shared_rounds import Beginning, open_learner
 from trainer.learning.update import Learner
 
 
@@ -27,7 +27,7 @@ def learned(learner: Learner, out: Path) -> Published:
     """Two rounds; an adapter is published after each, the last one with its probe."""
     for number in range(2):
         learner.update(round_of(number))
-        published = publish_policy(learner, out, OPENING if number else ())
+        published = learner.publish(out, OPENING if number else ())
     return published
 
 

@@ -21,7 +21,6 @@ from trainer.exams.examiner import AdapterEngine
 from trainer.groups import Collected, Collector, draw_chains
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.lora import Published
-from trainer.learning.shared_rounds import publish_policy
 from trainer.learning.step_metrics import of_experience, of_results, of_update
 from trainer.learning.update import Learner
 
@@ -93,7 +92,7 @@ class Practiser:
 
     async def _serve(self) -> Published:
         """Put the policy as it is now behind the engine, under a name of its own, and the former one away."""
-        published = publish_policy(self.learner, self.directory / "adapters")
+        published = self.learner.publish(self.directory / "adapters")
         former, self._serving = self._serving, published
         if former is None or former.hash != published.hash:
             await self.engine.load_adapter(published.hash, published.path)

@@ -28,7 +28,7 @@ from trainer.ground import open_ground
 from trainer.learning.keep import keep
 from trainer.learning.lora import Learned, Published
 from trainer.learning.model import pick_device
-from trainer.learning.shared_rounds import Beginning, open_learner, publish_policy
+from trainer.learning.shared_rounds import Beginning, open_learner
 from trainer.learning.step_metrics import told
 from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
@@ -99,7 +99,7 @@ async def _practise(job: Job, progress: Progress, learner: Learner) -> Published
             updating=partial(asleep_for, job.deployment),
         )
         await practiser.practise(report)
-    return publish_policy(learner, job.deployment.adapters_dir, opening_of(job.deployment))
+    return learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
 
 
 def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:

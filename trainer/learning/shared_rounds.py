@@ -103,9 +103,9 @@ class SharedLearner(Learner):
             super().restore(path)
 
     def publish(self, root: Path, opening: Sequence[int] = ()) -> Published:
-        """As `publish` does. Of a model in parts all processes give theirs, and a whole one answers the probe."""
+        """Of a model in parts all processes give theirs, and a whole one answers the probe."""
         if not self._processes.sharded:
-            return publish(self.model, root, opening)
+            return super().publish(root, opening)
         with _nobody_lost():
             _tell("gather", None)
             weights = lora_weights(self.model)
@@ -114,13 +114,6 @@ class SharedLearner(Learner):
             return published
         fresh = _policy(msgspec.structs.replace(self._beginning, start=published.path), self.model.device)
         return msgspec.structs.replace(published, probe=make_probe(fresh, opening))
-
-
-def publish_policy(learner: Learner, root: Path, opening: Sequence[int] = ()) -> Published:
-    """What a learner has made of the policy, published by all processes that hold a part of it."""
-    if isinstance(learner, SharedLearner):
-        return learner.publish(root, opening)
-    return publish(learner.model, root, opening)
 
 
 @contextmanager

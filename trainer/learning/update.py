@@ -19,6 +19,7 @@ from app.run_settings import RunSettings
 from trainer.advantages import Advised
 from trainer.learning.batch import Batch
 from trainer.learning.items import Item, divide, items_of
+from trainer.learning.lora import Published, publish
 from trainer.learning.loss import policy_loss
 from trainer.learning.model import sampled_logprobs, save_atomically
 from trainer.learning.part import Part
@@ -190,6 +191,10 @@ class Learner:
     def _put(self, weights: dict[str, Tensor]) -> None:
         for name, parameter in self._trained.items():
             parameter.copy_(weights[name])
+
+    def publish(self, root: Path, opening: Sequence[int] = ()) -> Published:
+        """The policy as it is, as `publish` writes it."""
+        return publish(self.model, root, opening)
 
     def save(self, path: Path) -> None:
         """Everything that `restore` needs to go on as if nothing had happened. Whole on the disk or not at all."""
