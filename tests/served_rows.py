@@ -1,8 +1,9 @@
 """Served tasks as rows: what the runner would have left in the tables, in one call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from sqlalchemy import update
@@ -29,7 +30,7 @@ class Served:
     session: AsyncSession
     project: models.Project
     tokenizer: ChatTokenizer
-    count: int = 0
+    tasks: list[UUID] = field(default_factory=list)
 
     async def task(
         self, score: float | None = 1.0, *, used: tuple[models.Skill, ...] = (), **columns: Any
@@ -40,11 +41,11 @@ class Served:
             "score": score,
             "scenario": "greetings",
             "release_id": (await releases.active(self.session, self.project.id)).id,
-            "started_at": minute(self.count),
-            "finished_at": minute(self.count + 1),
+            "started_at": minute(len(self.tasks)),
+            "finished_at": minute(len(self.tasks) + 1),
         } | columns
-        self.count += 1
         task = await task_row(self.session, self.project.id)
+        self.tasks.append(task.id)
         row: models.Task | None = await self.session.scalar(
             update(models.Task).where(models.Task.id == task.id).values(values).returning(models.Task)
         )

@@ -1,8 +1,10 @@
 """From the tables to rewarded trajectories: every reason to leave a task out, and what the rest earns."""
 
+from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -11,16 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases, skills
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.errors import InvalidError
 from app.records import Stop, Use
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted import byte_tokenizer
 from tests.served_rows import Served
+from trainer.advantages import Rewarded
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import Best, Logged, read_best, read_logged
-from trainer.logged.snapshot import read_once
 
 
 @pytest.fixture
@@ -44,21 +45,29 @@ async def pair(shop: Served) -> None:
         await shop.task(score)
 
 
-def rewards(logged: Logged) -> dict[Any, float]:
-    return {each.trajectory.task.id: each.reward for each in logged.rewarded}
+async def rewarded(shop: Served, **settings: Any) -> list[Rewarded]:
+    """What is learned from, in the order in which it was served."""
+    steps = (await read(shop, **settings)).steps
+    return sorted(chain.from_iterable(steps), key=lambda each: shop.tasks.index(each.trajectory.task.id))
+
+
+async def staleness(shop: Served, **settings: Any) -> list[int]:
+    return [each.staleness for each in await rewarded(shop, **settings)]
+
+
+async def rewards(shop: Served, **settings: Any) -> dict[UUID, float]:
+    return {each.trajectory.task.id: each.reward for each in await rewarded(shop, **settings)}
 
 
 async def test_served_tasks_become_rewarded_trajectories(shop: Served) -> None:
     maker, failed = await shop.task(), await shop.task(0.25)
     skill = await shop.skill(maker)
     user, other = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
-    logged = await read(shop)
-    assert rewards(logged) == {maker.id: 2.0, failed.id: 0.25, user.id: 2.0, other.id: 0.0}
-    assert [each.position for each in logged.rewarded] == [0, 0, 1, 1]
-    assert {each.group for each in logged.rewarded} == {"scenario greetings, release 1"}
+    assert await rewards(shop) == {maker.id: 2.0, failed.id: 0.25, user.id: 2.0, other.id: 0.0}
+    assert [each.position for each in await rewarded(shop)] == [0, 0, 1, 1]
+    assert {each.group for each in await rewarded(shop)} == {"scenario greetings, release 1"}
     tokens = 4 * len(shop.turn().sampled_ids)
-    kept = msgspec.structs.asdict(logged.kept)
-    assert kept == {
+    assert msgspec.structs.asdict((await read(shop)).kept) == {
         "tasks": 4,
         "trajectories": 4,
         "groups": 1,
@@ -76,9 +85,8 @@ async def test_without_scenarios_the_words_of_the_instruction_make_the_group(sho
         (0.0, "pay the rent"),
     ):
         await shop.task(score, scenario=None, instruction=instruction)
-    logged = await read(shop)
-    assert [each.reward for each in logged.rewarded] == [1.0, 0.0]
-    assert logged.kept.dropped == {"alone": 1}
+    assert [each.reward for each in await rewarded(shop)] == [1.0, 0.0]
+    assert (await read(shop)).kept.dropped == {"alone": 1}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ async def test_samples_are_stale_by_the_releases_that_served_since(shop: Served)
         await releases.reject(shop.session, rejected.id, {})
         await shop.release(model)
         await pair(shop)
-    assert [each.staleness for each in (await read(shop)).rewarded] == [2, 2, 1, 1, 0, 0]
+    assert await staleness(shop) == [2, 2, 1, 1, 0, 0]
     kept = (await read(shop, max_staleness=1)).kept
     assert (kept.dropped, kept.staleness) == ({"stale": 2}, {"0": 2, "1": 2})
 
@@ -159,7 +167,7 @@ async def test_a_release_that_changes_no_weights_makes_no_sample_stale(shop: Ser
     for model in ("a", "a", "b", "b"):
         await shop.release(model)
         await pair(shop)
-    assert [each.staleness for each in (await read(shop)).rewarded] == [2, 2, 1, 1, 1, 1, 0, 0, 0, 0]
+    assert await staleness(shop) == [2, 2, 1, 1, 1, 1, 0, 0, 0, 0]
 
 
 async def test_after_a_roll_back_the_samples_of_the_later_release_are_stale(shop: Served) -> None:
@@ -168,14 +176,14 @@ async def test_after_a_roll_back_the_samples_of_the_later_release_are_stale(shop
     await pair(shop)
     await releases.activate(shop.session, first.id)
     await pair(shop)
-    assert [each.staleness for each in (await read(shop)).rewarded] == [1, 1, 0, 0]
+    assert await staleness(shop) == [1, 1, 0, 0]
 
 
 async def test_a_run_that_starts_from_the_base_takes_no_adapters_sample_for_its_own(shop: Served) -> None:
     await pair(shop)
     await shop.release("a")
     await pair(shop)
-    assert [each.staleness for each in (await read(shop, start="base")).rewarded] == [0, 0, 1, 1]
+    assert await staleness(shop, start="base") == [0, 0, 1, 1]
 
 
 async def test_a_broken_task_still_shows_what_the_skill_it_used_was_worth(shop: Served) -> None:
@@ -183,8 +191,8 @@ async def test_a_broken_task_still_shows_what_the_skill_it_used_was_worth(shop: 
     skill = await shop.skill(maker)
     uses = (Use("greet", inherited=True, calls=1, returned=1),)
     await shop.rollout(await shop.task(), shop.turn(extends=False, uses=uses), (skill,))
-    logged = await read(shop)
-    assert (rewards(logged)[maker.id], logged.kept.dropped) == (2.0, {"rewritten": 1})
+    assert (await rewards(shop))[maker.id] == 2.0
+    assert (await read(shop)).kept.dropped == {"rewritten": 1}
 
 
 async def test_a_stale_task_still_shows_what_the_skill_it_used_was_worth(shop: Served) -> None:
@@ -193,15 +201,15 @@ async def test_a_stale_task_still_shows_what_the_skill_it_used_was_worth(shop: S
     await shop.release("a")
     await shop.task(used=(await shop.skill(maker),))
     await releases.activate(shop.session, first.id)
-    logged = await read(shop, max_staleness=0)
-    assert (rewards(logged)[maker.id], logged.kept.dropped) == (2.0, {"stale": 1})
+    assert (await rewards(shop, max_staleness=0))[maker.id] == 2.0
+    assert (await read(shop, max_staleness=0)).kept.dropped == {"stale": 1}
 
 
 async def test_a_wrapper_of_one_api_earns_nothing(shop: Served) -> None:
     maker, _ = await shop.task(), await shop.task(0.0)
     skill = await shop.skill(maker, source="def greet():\n    return apis.mail.list_mails()\n")
     await shop.task(used=(skill,))
-    assert rewards(await read(shop))[maker.id] == 1.0
+    assert (await rewards(shop))[maker.id] == 1.0
 
 
 async def test_a_skill_that_was_deleted_earns_nothing_and_one_that_was_retired_does(shop: Served) -> None:
@@ -210,7 +218,7 @@ async def test_a_skill_that_was_deleted_earns_nothing_and_one_that_was_retired_d
     await shop.task(used=(gone, rested))
     await skills.delete(shop.session, gone.id)
     await skills.retire(shop.session, rested.id)
-    found = rewards(await read(shop))
+    found = await rewards(shop)
     assert (found[maker.id], found[other.id]) == (1.0, 2.0)
 
 
@@ -219,7 +227,7 @@ async def test_the_maker_of_a_superseded_version_keeps_what_its_users_earned_it(
     skill = await shop.skill(maker)
     await shop.task(used=(skill,))
     await shop.skill(heir, source="def greet():\n    return 2\n")
-    assert rewards(await read(shop)) == {maker.id: 2.0, heir.id: 1.0}
+    assert await rewards(shop) == {maker.id: 2.0, heir.id: 1.0}
 
 
 async def test_a_user_keeps_its_bonus_when_the_task_that_made_the_skill_is_deleted(shop: Served) -> None:
@@ -227,14 +235,14 @@ async def test_a_user_keeps_its_bonus_when_the_task_that_made_the_skill_is_delet
     skill = await shop.skill(maker)
     user, failed = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
     await shop.session.execute(delete(models.Task).where(models.Task.id == maker.id))
-    assert rewards(await read(shop)) == {user.id: 2.0, failed.id: 0.0}
+    assert await rewards(shop) == {user.id: 2.0, failed.id: 0.0}
 
 
 async def test_a_skill_of_another_project_earns_nothing(shop: Served) -> None:
     other = Served(shop.session, await project_row(shop.session), shop.tokenizer)
     skill = await other.skill(await other.task())
     user, _ = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
-    assert rewards(await read(shop))[user.id] == 1.0
+    assert (await rewards(shop))[user.id] == 1.0
 
 
 async def test_words_that_a_skill_took_as_arguments_may_differ_within_a_group(shop: Served) -> None:
@@ -243,7 +251,7 @@ async def test_words_that_a_skill_took_as_arguments_may_differ_within_a_group(sh
     with pytest.raises(InvalidError, match="2 alone"):
         await read(shop)
     await shop.skill(maker, slots=["bo", "lee", "smith"])
-    assert len((await read(shop)).rewarded) == 2
+    assert len(await rewarded(shop)) == 2
 
 
 async def test_a_window_without_anything_scored_is_refused_with_advice(shop: Served) -> None:
@@ -281,24 +289,3 @@ async def test_without_a_success_there_is_nothing_to_imitate(shop: Served) -> No
     await shop.task(1.0, stop=Stop.NO_CODE)
     with pytest.raises(InvalidError, match=r"2 weak.*wait for tasks that succeed"):
         await best(shop)
-
-
-async def test_a_second_attempt_reads_what_the_first_one_read(
-    shop: Served, sessions: Sessions, tmp_path: Path
-) -> None:
-    async def once() -> Logged:
-        base = BaseModel("seed", shop.tokenizer)
-        return await read_once(sessions, shop.project.id, RunSettings(), base, tmp_path / "run")
-
-    await pair(shop)
-    await shop.session.commit()
-    first = await once()
-    await pair(shop)
-    await shop.session.commit()
-    assert await once() == first
-    [file] = (tmp_path / "run").iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(InvalidError, match="delete it"):
-        await once()
-    file.unlink()
-    assert len((await once()).rewarded) == 4

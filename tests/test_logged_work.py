@@ -46,7 +46,7 @@ async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_work_that_was_
     async with office.sessions() as session:
         logged = await read_logged(session, office.project.id, RunSettings(), base)
         best = await read_best(session, office.project.id, RunSettings(), base)
-    found = {each.trajectory.task.id: (each.reward, each.position) for each in logged.rewarded}
+    found = {each.trajectory.task.id: (each.reward, each.position) for each in logged.steps[0]}
     assert found == {alone[0]: (2.0, 0), alone[1]: (0.0, 0), helped[0]: (2.0, 1), helped[1]: (0.0, 1)}
     assert logged.kept.dropped == {}
     assert [each.task.id for each in best.trajectories] == [alone[0], helped[0]]

@@ -66,7 +66,7 @@ class Shop:
             for number in range(scenarios):
                 for score in scores:
                     row = await served.task(score, scenario=f"kind {number}", **columns)
-                    await served.rollout(row, served.turn(f"print({served.count * 11})"))
+                    await served.rollout(row, served.turn(f"print({len(served.tasks) * 11})"))
 
     async def job(self, **settings: Any) -> Job:
         asked = read_settings(SMALL | settings)

@@ -9,12 +9,10 @@ from app.records import Json
 from trainer.advantages import Rewarded, advise
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.lora import Learned
-from trainer.learning.shared_rounds import publish_policy
 from trainer.learning.step_metrics import of_experience, of_update, told
 from trainer.learning.update import Learner
 from trainer.logged.faults import BaseModel
 from trainer.logged.snapshot import read_once
-from trainer.logged.steps import in_steps
 from trainer.opening import opening_of
 from trainer.running.job import Job, Progress
 
@@ -27,13 +25,12 @@ async def run_logged(
     Raises InvalidError where there is nothing to learn from, and what `progress` raises.
     """
     logged = await read_once(sessions, job.project_id, job.settings, base, job.directory)
-    dealt = in_steps(logged.rewarded, job.settings.pairs, job.settings.steps, job.settings.seed)
     checkpoints = Checkpoints(job.directory)
-    for index in range(checkpoints.restore(learner) + 1, len(dealt) + 1):
-        metrics = _step(learner, dealt[index - 1]) | {"kept_fraction": logged.kept.fraction}
+    for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
+        metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.kept.fraction}
         checkpoints.save(learner, index)
-        await progress.step(index, len(dealt), told(index, metrics))
-    published = publish_policy(learner, job.deployment.adapters_dir, opening_of(job.deployment))
+        await progress.step(index, len(logged.steps), told(index, metrics))
+    published = learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
     return Learned(published, msgspec.to_builtins(logged.kept))
 
 

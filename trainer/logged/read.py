@@ -25,7 +25,7 @@ _SAMPLED = 1.0  # engines report logprobs as they are at this temperature, whate
 class Logged(msgspec.Struct, frozen=True):
     """What a run of kind `logged` learns from."""
 
-    rewarded: list[Rewarded]
+    steps: list[list[Rewarded]]
     kept: Kept
 
 
@@ -37,7 +37,7 @@ class Best(msgspec.Struct, frozen=True):
 
 
 async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel) -> Logged:
-    """Rewarded trajectories of the window that the settings name, of as many groups as the steps have room for.
+    """Rewarded trajectories of the window that the settings name, dealt out to as many steps as they name.
 
     Raises InvalidError that says what is missing where nothing is left to learn from.
     """
@@ -46,13 +46,13 @@ async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSett
     totals = earned(tasks, window.makers, settings.reward, name_only=settings.name_only_use)
     compared = compare(tasks, totals, window.families)
     rewarded = [each for _, each in compared.kept]
-    dealt = in_steps(rewarded, settings.pairs, settings.steps, settings.seed)
-    groups = {each.group for step in dealt for each in step}
+    steps = in_steps(rewarded, settings.pairs, settings.steps, settings.seed)
+    groups = {each.group for step in steps for each in step}
     taken = [(served, each) for served, each in compared.kept if each.group in groups]
     beyond = [Drop.BEYOND] * (len(rewarded) - len(taken))
     grouped = [(served, each.group) for served, each in taken]
     kept = tally(window.tasks, grouped, [*window.dropped, *compared.dropped, *beyond])
-    return Logged([each for _, each in taken], kept)
+    return Logged(steps, kept)
 
 
 async def read_best(

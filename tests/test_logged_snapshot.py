@@ -1,0 +1,43 @@
+"""A second attempt of a run learns from what the first one read."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db.session import Sessions
+from app.errors import InvalidError
+from app.run_settings import RunSettings
+from tests.rows import project_row
+from tests.scripted import byte_tokenizer
+from tests.served_rows import Served
+from trainer.logged.faults import BaseModel
+from trainer.logged.read import Logged
+from trainer.logged.snapshot import read_once
+
+
+async def test_a_second_attempt_reads_what_the_first_one_read(
+    session: AsyncSession, sessions: Sessions, tmp_path: Path
+) -> None:
+    shop = Served(session, await project_row(session), byte_tokenizer(tmp_path))
+    directory = tmp_path / "run"
+
+    async def serve() -> None:
+        for score in (1.0, 0.0):
+            await shop.task(score)
+        await session.commit()
+
+    async def once() -> Logged:
+        base = BaseModel("seed", shop.tokenizer)
+        return await read_once(sessions, shop.project.id, RunSettings(), base, directory)
+
+    await serve()
+    first = await once()
+    await serve()
+    assert await once() == first
+    [file] = directory.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(InvalidError, match="delete it"):
+        await once()
+    file.unlink()
+    assert len((await once()).steps[0]) == 4
