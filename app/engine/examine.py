@@ -138,17 +138,8 @@ async def _try(replica: Replica, path: Path, rank: int) -> tuple[int | None, str
                 f"{replica.url} takes no adapter of rank {rank} ({error}): start it with --max-lora-rank {rank}"
             ) from error
         return None, str(error)
-    await _unload(replica, name)
+    await replica.unload(name)
     return rank, ""
-
-
-async def _unload(replica: Replica, name: str) -> None:
-    """Another process may have made room meanwhile."""
-    try:
-        await replica.ask("POST", "/v1/unload_lora_adapter", None, {"lora_name": name})
-    except EngineRefusalError as error:
-        if error.code != HTTPStatus.NOT_FOUND:
-            raise
 
 
 async def _max_loras(replica: Replica, needs: Needs) -> int | None:
