@@ -128,6 +128,7 @@ def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
         urls_in(settings.engine_urls),
         at_once=settings.engine_at_once,
         timeout=settings.engine_timeout_seconds,
+        load_timeout=settings.engine_load_timeout_seconds,
         needs=Needs(
             adapters=settings.adapters_dir,
             model=settings.model_dir,

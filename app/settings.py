@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_port: Port = 8001  # of the embedded model server
     engine_at_once: Count = 64  # requests in flight to one model server
     engine_timeout_seconds: Seconds = 600  # of one answer, after which another model server is asked
+    engine_load_timeout_seconds: Seconds = 120  # of loading an adapter, and of all else that generates nothing
     engine_base_apart: bool = False  # for model servers that mix up base and adapter requests of one batch
     engine_sleep: Literal["never", "update"] = "never"  # do model servers give up the GPU while a run updates?
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # of the embedded model server

@@ -129,6 +129,15 @@ async def test_a_request_that_takes_too_long_is_asked_of_another_server(one: Fau
         await until(lambda: one.at_once == 0)  # the generation that took too long was given up
 
 
+async def test_a_load_that_hangs_is_given_up_and_the_server_goes_on_answering(one: Faulty, tmp_path: Path) -> None:
+    async with open_engine(one, load_timeout=0.5) as engine:
+        expected = await ask(engine)
+        one.fault = hanging("/v1/load_lora_adapter")
+        with pytest.raises(EngineError, match=r"in 0\.5 s.*SAGE_ENGINE_LOAD_TIMEOUT_SECONDS"):
+            await engine.load_adapter("a", tmp_path)
+        assert await ask(engine) == expected
+
+
 async def test_a_server_that_hangs_altogether_holds_no_request(one: Faulty, two: Faulty) -> None:
     async with open_engine(one, two, pace=LOOKS) as engine:
         expected = [await ask(engine, seed) for seed in range(4)]

@@ -62,6 +62,7 @@ async def _engine(settings: Settings) -> AsyncIterator[RolloutEngine]:
             urls,
             at_once=settings.engine_at_once,
             timeout=settings.engine_timeout_seconds,
+            load_timeout=settings.engine_load_timeout_seconds,
             base_apart=settings.engine_base_apart,
         ) as servers:
             yield servers

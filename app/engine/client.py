@@ -32,11 +32,13 @@ class HttpEngine:
         *,
         at_once: int = 64,
         timeout: float = 600.0,
+        load_timeout: float = 120.0,
         needs: Needs | None = None,
         pace: Pace | None = None,
         base_apart: bool = False,
     ) -> None:
-        """`at_once` requests at most go to one server, the others wait in line; `timeout` is of one answer.
+        """`at_once` requests at most go to one server, the others wait in line; `timeout` is of one generation,
+        `load_timeout` of anything else that is asked, in seconds.
         `base_apart`: requests of this engine never meet as base and adapter in one server, see `apart`.
         """
         if not urls:
@@ -44,7 +46,13 @@ class HttpEngine:
         self.urls = tuple(url.rstrip("/") for url in urls)
         self.on_return: Callable[[Replica], Awaitable[None]] | None = None
         needs, self._pace = needs or Needs(), pace or Pace()
-        limits = Limits(at_once=at_once, seconds=timeout, vocabulary=needs.vocabulary, base_apart=base_apart)
+        limits = Limits(
+            at_once=at_once,
+            seconds=timeout,
+            load_seconds=load_timeout,
+            vocabulary=needs.vocabulary,
+            base_apart=base_apart,
+        )
         self.replicas = tuple(Replica(url, limits, self._look) for url in self.urls)
         self._line = Line(self.replicas)
         self._watches = [Watch(replica, needs, self._pace, self._welcome) for replica in self.replicas]

@@ -45,7 +45,8 @@ class State(Enum):
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int  # requests that the engine gives one server
-    seconds: float  # that one answer may take
+    seconds: float  # that one generation may take
+    load_seconds: float  # that anything else may take, such as loading an adapter
     vocabulary: int  # token ids are below it
     base_apart: bool = False  # base and adapters never generate at the same time
 
@@ -65,7 +66,7 @@ class Replica:
         self.doubt = asyncio.Event()  # a request met something odd: have a look
         self._limits, self._changed = limits, changed
         self._apart = Apart() if limits.base_apart else None
-        self._http = open_client(limits.at_once, limits.seconds)
+        self._http = open_client(limits.at_once, max(limits.seconds, limits.load_seconds))
         self._own: set[str] = set()  # loaded through this object: a restart loses them
         self._strikes = 0
         self._edits = 0  # of what it has loaded
@@ -106,7 +107,7 @@ class Replica:
         return completion
 
     async def _generate(self, body: dict[str, Any]) -> Answer:
-        with self._limited():
+        with self._limited(self._limits.seconds, "SAGE_ENGINE_TIMEOUT_SECONDS"):
             async with self._company(body["model"]):
                 answer: Answer = await self._send("POST", "/v1/completions", Answer, body)
                 return answer
@@ -159,7 +160,7 @@ class Replica:
         """One request, its answer as `kind`: see `send`. Ends, with a ReplicaError, after the timeout and when the
         server is put out.
         """
-        with self._limited():
+        with self._limited(self._limits.load_seconds, "SAGE_ENGINE_LOAD_TIMEOUT_SECONDS"):
             return await self._send(method, path, kind, body)
 
     async def _send(self, method: str, path: str, kind: Any, body: Any) -> Any:
@@ -171,16 +172,16 @@ class Replica:
             raise
 
     @contextmanager
-    def _limited(self) -> Iterator[None]:
+    def _limited(self, seconds: float, setting: str) -> Iterator[None]:
         """Raises ReplicaError where what is done in it takes too long, or the server goes out meanwhile."""
-        seconds = _OUT_SECONDS if self.state is State.OUT else self._limits.seconds
+        seconds = _OUT_SECONDS if self.state is State.OUT else seconds
         scope = anyio.move_on_after(seconds)  # unlike asyncio's, it lets httpx close connections
         self._scopes.add(scope)
         try:
             with scope:
                 yield
             if scope.cancelled_caught:
-                raise self._late()
+                raise self._late(seconds, setting)
         finally:
             self._scopes.discard(scope)
 
@@ -217,12 +218,11 @@ class Replica:
             self.falls += 1
             self.eject(error)
 
-    def _late(self) -> ReplicaError:
+    def _late(self, seconds: float, setting: str) -> ReplicaError:
         if self.state is State.OUT:
             return ReplicaError(f"the engine at {self.url} is out and gives no answer: {self.cause}")
         return ReplicaError(
-            f"the engine at {self.url} gave no answer in {self._limits.seconds:g} s: look into its log, or raise "
-            "SAGE_ENGINE_TIMEOUT_SECONDS."
+            f"the engine at {self.url} gave no answer in {seconds:g} s: look into its log, or raise {setting}."
         )
 
     def _edit(self, names: frozenset[str]) -> None:
