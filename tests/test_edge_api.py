@@ -1,5 +1,6 @@
 """What the application says of itself: health, figures, its OpenAPI document, and how it fails."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from app.hot_swap.files import AdapterDirectory
 from app.release.promote import Promoter
 from tests.edge import Bell, Edge, Shelf, asgi_client, open_edge, problem, running
 from tests.loading import Loads
+from tests.narrow import narrow
 
 
 async def answers() -> None:
@@ -145,6 +147,19 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
         assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
         readiness = (await client.get("/readyz")).json()
     assert "refuses" in readiness["parts"]["database"]
+
+
+async def test_a_request_that_gets_no_connection_is_asked_to_come_again(
+    committed: Sessions, database_url: str
+) -> None:
+    del committed  # it empties the tables
+    async with narrow(database_url) as database, open_edge(database.sessions, database_url) as edge:
+        starving = asyncio.create_task(database.starve(1.5))
+        await asyncio.sleep(0.3)
+        answer = await edge.client.get("/v1/tasks")
+        assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
+        await starving
+        assert (await edge.client.get("/v1/tasks")).status_code == 200
 
 
 async def test_an_answer_carries_its_request_id(edge: Edge) -> None:

@@ -11,6 +11,7 @@ from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ExceptionHandlersMap
 from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.errors import (
     AppError,
@@ -105,6 +106,11 @@ def _answer_database_down(_: AnyRequest, error: OperationalError) -> Response[Pr
     return answer(503, DatabaseError.__name__, "the database does not answer; try again in a moment")
 
 
+def _answer_no_connection(_: AnyRequest, error: NoConnectionError) -> Response[Problem]:
+    log.error("all connections to the database are taken", cause=str(error))
+    return answer(503, DatabaseError.__name__, "all connections to the database are taken; try again in a moment")
+
+
 def _answer_bug(request: AnyRequest, error: Exception) -> Response[Problem]:
     """The last resort: the caller learns nothing of our insides, the log everything."""
     log.error("a request broke", method=request.method, path=request.url.path, exc_info=error)
@@ -117,5 +123,6 @@ HANDLERS: ExceptionHandlersMap = {
     UnicodeDecodeError: _answer_not_text,
     DataError: _answer_refused_value,
     OperationalError: _answer_database_down,
+    NoConnectionError: _answer_no_connection,
     Exception: _answer_bug,
 }
