@@ -1,14 +1,15 @@
 """What the agent server leaves of a vLLM's speed: tasks per second through it, beside the same tokens without it.
 
-    python -m tests.bench.bench_overhead [--layers 120] [--tasks 48] [--at-once 16] [--repeats 3]
+    python -m tests.bench.bench_overhead [--layers 120] [--tasks 96] [--at-once 16] [--repeats 3] [--together]
 
 Through the server: `sage up` with the demo's office suite before a vLLM on this machine's CPU, tasks over HTTP
 and the whole loop: queue, skills, sandbox, API calls, journal. Straight: the prompts of those very tasks again,
 as many tokens generated for each, the turns of a task one after the other, as many tasks at once, sent to vLLM by
-a bare HTTP client. vLLM forgets what it has cached before each. On one machine they share the cores, and the seed
-policy is so small that everything around it counts: vLLM needs less time for a task than its services do. So vLLM
-gets the same policy with more layers, which add nothing but work; `--layers 0` leaves it as it is. What the
-server's processes compute per task is told, too: that does not depend on the model.
+a bare HTTP client. vLLM forgets what it has cached before each. It has half of this machine's cores and all else
+the other half, since it is on a machine of its own where it matters; `--together` lets all have all. The seed
+policy is so small that vLLM needs less time for a task than its services do. So vLLM gets the same policy with
+more layers, which add nothing but work; `--layers 0` leaves it as it is. What the server's processes compute per
+task is told, too: that does not depend on the model.
 """
 
 import asyncio
@@ -43,15 +44,20 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @click.command()
 @click.option("--layers", default=120, show_default=True, help="that the model gets and that change nothing")
-@click.option("--tasks", default=48, show_default=True, help="in a round")
+@click.option("--tasks", default=96, show_default=True, help="in a round")
 @click.option("--at-once", default=16, show_default=True, help="tasks")
 @click.option("--repeats", default=3, show_default=True, help="rounds")
-def main(layers: int, tasks: int, at_once: int, repeats: int) -> None:
+@click.option("--together", is_flag=True, help="vLLM has no cores of its own")
+def main(layers: int, tasks: int, at_once: int, repeats: int, *, together: bool) -> None:
     """Measure the agent server's overhead."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         model = deepen(SEED_POLICY, folder / "model", layers)
-        url = stack.enter_context(vllm(folder, model))
+        cores = sorted(os.sched_getaffinity(0))
+        half = 0 if together else len(cores) // 2
+        with only(cores[half:]):
+            url = stack.enter_context(vllm(folder, model))
+        stack.enter_context(only(cores[:half] or cores))
         town = stack.enter_context(agent_server(folder, model, url, at_once))
         rounds = []
         town.serve(at_once, seed=0)  # whatever is done only once
@@ -64,7 +70,8 @@ def main(layers: int, tasks: int, at_once: int, repeats: int) -> None:
     ratio = statistics.median(each["ratio"] for each in rounds)
     print(f"of vLLM's own speed, median: {ratio:.0%}")
     write_results(
-        "overhead", {"layers": layers, "tasks": tasks, "at_once": at_once, "ratio": ratio, "rounds": rounds}
+        "overhead-together" if together else "overhead",
+        {"layers": layers, "tasks": tasks, "at_once": at_once, "ratio": ratio, "rounds": rounds},
     )
 
 
@@ -79,6 +86,17 @@ def _round(served: dict[str, Any], straight: float) -> dict[str, float]:
         "ratio": round(straight / seconds, 3),
         "ms of CPU a task, agent server": round(1000 * served["cpu"] / tasks, 1),
     }
+
+
+@contextmanager
+def only(cores: Sequence[int]) -> Iterator[None]:
+    """What is started in it, and this process meanwhile, run on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 @contextmanager
