@@ -120,6 +120,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
                 "engine": engine.ready,
                 "sandbox": lambda: _open_and_close(sandbox),
             },
+            occupancy=engine.occupancy,
         )
 
 

@@ -17,11 +17,14 @@ from app.api.health import Probe
 from app.api.parts import Parts
 from app.db import keys, models, projects
 from app.db.session import Sessions
+from app.engine.line import Occupancy
+from app.engine.replica import State
 from app.hot_swap.files import AdapterDirectory
 from app.records import Offer
 from app.release.promote import Promoter
 from tests.loading import Loads
 
+BUSY = Occupancy({State.LIVE: 2, State.OUT: 1}, in_flight=3, waiting=4)
 PROMPT = "the prompt's hash"
 
 
@@ -108,6 +111,7 @@ async def open_edge(
                 bell=bell,
                 client=outside,
                 probes=probes or {},
+                occupancy=lambda: BUSY,
             )
 
     app = create_app(open_parts)

@@ -16,7 +16,7 @@ from app.db.session import Sessions, open_database
 from app.errors import EngineError
 from app.hot_swap.files import AdapterDirectory
 from app.release.promote import Promoter
-from tests.edge import Bell, Edge, Shelf, asgi_client, open_edge, problem, running
+from tests.edge import BUSY, Bell, Edge, Shelf, asgi_client, open_edge, problem, running
 from tests.loading import Loads
 from tests.narrow import narrow
 
@@ -73,6 +73,8 @@ async def test_metrics_count_requests_by_route_and_tasks_by_state(edge: Edge) ->
     await edge.client.get(f"/v1/tasks/{task_id}")
     text = (await edge.client.get("/metrics")).text
     assert 'sage_tasks{state="accepted"} 1.0' in text
+    assert 'sage_model_servers{state="out"} 1.0' in text
+    assert 'sage_generations{state="waiting"} 4.0' in text
     assert str(task_id) not in text  # one series per route, not per task
     assert 'path="/v1/tasks/{task_id}"' in text
 
@@ -139,6 +141,7 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 bell=Bell(),
                 client=outside,
                 probes={"database": lambda: check_schema(database.engine)},
+                occupancy=lambda: BUSY,
             )
 
     app = create_app(open_parts)

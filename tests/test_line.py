@@ -8,6 +8,7 @@ import pytest
 
 from app.engine.client import HttpEngine
 from app.engine.protocol import Sampling
+from app.engine.replica import State
 from app.engine.routing import BLOCK, Seen, blocks_of
 from app.engine.watch import Pace
 from tests.engine_process import engine_process
@@ -53,6 +54,8 @@ async def test_a_server_is_given_so_many_at_once_and_the_others_wait_in_order(up
         tasks = asking(engine, *prompts)
         await until(lambda: one.at_once == two.at_once == 2)
         assert [replica.in_flight for replica in engine.replicas] == [2, 2]
+        busy = engine.occupancy()
+        assert (busy.servers[State.LIVE], busy.servers[State.OUT], busy.in_flight, busy.waiting) == (2, 0, 4, 8)
         assert (prompts_at(one), prompts_at(two)) == ([[0], [2]], [[1], [3]])
         gate.set()
         await asyncio.gather(*tasks)

@@ -1,5 +1,7 @@
 """Figures for Prometheus, without a key: they name no task, no project and no caller."""
 
+from collections.abc import Callable
+
 from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.plugins.prometheus import PrometheusConfig
@@ -9,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.models import TaskState
+from app.engine.line import Occupancy
 
 REQUESTS = PrometheusConfig(
     app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/readyz", "/metrics"]
@@ -17,13 +20,24 @@ _OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # the two that an index counts 
 
 
 @get("/metrics", tags=["Health"], summary="Figures for Prometheus", media_type=MediaType.TEXT)
-async def metrics(session: NamedDependency[AsyncSession]) -> Response[str]:
-    """Requests by path and status, this process's own figures, and how many tasks wait and run."""
+async def metrics(
+    session: NamedDependency[AsyncSession], occupancy: NamedDependency[Callable[[], Occupancy]]
+) -> Response[str]:
+    """Requests by path and status, this process's own figures, how many tasks wait and run, how the model servers
+    are and what this process asks of them.
+    """
     query = select(models.Task.state, func.count()).where(models.Task.state.in_(_OPEN)).group_by(models.Task.state)
     counts = dict((await session.execute(query)).all())
     registry = CollectorRegistry()
     gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
     for state in _OPEN:
         gauge.labels(state.value).set(counts.get(state, 0))
+    engine = occupancy()
+    gauge = Gauge("sage_model_servers", "Model servers", ["state"], registry=registry)
+    for each, count in engine.servers.items():
+        gauge.labels(each.value).set(count)
+    gauge = Gauge("sage_generations", "Generations asked of model servers", ["state"], registry=registry)
+    gauge.labels("in flight").set(engine.in_flight)
+    gauge.labels("waiting").set(engine.waiting)
     text = generate_latest(REGISTRY).decode() + generate_latest(registry).decode()
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})

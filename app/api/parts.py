@@ -1,6 +1,6 @@
 """What the edge needs of the parts below it, as protocols, so that each can be handed in."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
@@ -10,6 +10,7 @@ import msgspec
 from app.api.feed import EventFeed
 from app.api.health import Probe
 from app.db.session import Sessions
+from app.engine.line import Occupancy
 from app.hot_swap.files import AdapterDirectory
 from app.records import Offer
 from app.release.promote import Promoter, Swapper
@@ -53,3 +54,4 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     bell: Bell
     client: httpx.AsyncClient  # fetches OpenAPI documents
     probes: Mapping[str, Probe]
+    occupancy: Callable[[], Occupancy]  # of the model servers

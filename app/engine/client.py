@@ -9,7 +9,7 @@ from typing import Self
 
 from app.engine.capability import Capabilities, Needs
 from app.engine.embedder import HttpEmbedder
-from app.engine.line import Line, all_out
+from app.engine.line import Line, Occupancy, all_out
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Limits, Replica
 from app.engine.routing import blocks_of
@@ -90,6 +90,9 @@ class HttpEngine:
             if watch.refusal is not None:
                 raise watch.refusal
         return [one.capabilities for one in self.replicas if one.capabilities is not None]
+
+    def occupancy(self) -> Occupancy:
+        return self._line.occupancy
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Cancelling the calling task closes the connection, and with it the generation.

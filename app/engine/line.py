@@ -1,13 +1,23 @@
 """The line at the door of the model servers: who comes first is asked for first, and no server gets too much."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
+
+import msgspec
 
 from app.engine.replica import Replica, State
 from app.engine.routing import Load, choose
 from app.errors import EngineError, EngineRefusalError
+
+
+class Occupancy(msgspec.Struct, frozen=True):
+    """How busy the model servers are at a moment."""
+
+    servers: dict[State, int]
+    in_flight: int = 0  # generations asked for
+    waiting: int = 0  # ones that no server has room for
 
 
 class Wish:
@@ -24,6 +34,15 @@ class Line:
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
         self._wishes: deque[Wish] = deque()
+
+    @property
+    def occupancy(self) -> Occupancy:
+        states = Counter(one.state for one in self._replicas)
+        return Occupancy(
+            {state: states[state] for state in State},
+            sum(one.in_flight for one in self._replicas),
+            sum(not wish.granted.done() for wish in self._wishes),
+        )
 
     async def enter(self, model: str, blocks: Sequence[int], tried: Collection[Replica]) -> Replica:
         """A server with room, which is then taken: give it back with `leave`.
