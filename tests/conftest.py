@@ -18,6 +18,10 @@ from app.db import embedded
 from app.db.migrate import migrate
 from app.db.models import Base
 from app.db.session import Sessions, full_url, open_database
+from app.sandbox.host import ForkedSandbox
+from tests.desk import Office, open_office
+from tests.ledger import Ledger
+from tests.scripted import byte_tokenizer
 
 _RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
 _DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a short path: it holds a socket
@@ -72,6 +76,21 @@ async def committed(database_url: str) -> AsyncIterator[Sessions]:
         async with database.engine.begin() as connection:
             for table in reversed(Base.metadata.sorted_tables):
                 await connection.execute(table.delete())
+
+
+@pytest.fixture(scope="module")
+async def bare_sandbox() -> AsyncIterator[ForkedSandbox]:
+    """Without the second wall, which takes longer to put up."""
+    async with ForkedSandbox(bwrap=False) as started:
+        yield started
+
+
+@pytest.fixture
+async def office(committed: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path) -> AsyncIterator[Office]:
+    """A project with one API, and all that a runner needs to carry out its tasks."""
+    ledger = Ledger()
+    async with ledger.client() as client:
+        yield await open_office(committed, bare_sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 @pytest.fixture

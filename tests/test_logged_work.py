@@ -1,16 +1,8 @@
 """What a runner leaves is what runs of kind `logged` and `sft` read: real sandbox, API, library and tables."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
-from app.db.session import Sessions
 from app.run_settings import RunSettings
-from app.sandbox.host import ForkedSandbox
-from tests.desk import Office, open_office
-from tests.ledger import Ledger
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.desk import Office
+from tests.scripted import Answer, ScriptedEngine, block
 from trainer.logged.faults import BaseModel
 from trainer.logged.read import read_best, read_logged
 
@@ -19,13 +11,6 @@ def write_entry(text: str) -> int:
     apis.ledger.list_entries()
     return apis.ledger.add_entry(text=text)["id"]
 print(write_entry("{word}"))"""
-
-
-@pytest.fixture
-async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
-    ledger = Ledger()
-    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
-        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 def writing(prompt: str, turn: int) -> Answer:

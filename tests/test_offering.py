@@ -1,7 +1,5 @@
 """What is put before a task is what its sandbox can load."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -9,21 +7,11 @@ from structlog.testing import capture_logs
 
 from app.db import offers, skills
 from app.db.models import TaskState
-from app.db.session import Sessions
-from app.sandbox.host import ForkedSandbox
-from tests.desk import Office, open_office
-from tests.ledger import Ledger
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.desk import Office
+from tests.scripted import Answer, ScriptedEngine, block
 
 GOOD = "def write_entry(text: str) -> int:\n    return apis.ledger.add_entry(text=text)['id']"
 INSTRUCTION = "write hello into the ledger"
-
-
-@pytest.fixture
-async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
-    ledger = Ledger()
-    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
-        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 async def _keep(office: Office, name: str, source: str) -> UUID:

@@ -1,30 +1,17 @@
 """Tasks and the release they are pinned to: they see its tools, and their trajectories name it."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID
 
-import pytest
 from sqlalchemy import update
 
 from app.agent.prompt import prompt_hash
 from app.db import apis, models, releases, trajectories
 from app.db.models import ReleaseState, TaskState
-from app.db.session import Sessions
 from app.records import Trajectory
 from app.release import unit
-from app.sandbox.host import ForkedSandbox
-from tests.desk import Office, open_office
-from tests.ledger import Ledger
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
-
-
-@pytest.fixture
-async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
-    ledger = Ledger()
-    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
-        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
+from tests.desk import Office
+from tests.scripted import Answer, ScriptedEngine, block
 
 
 def looking(prompt: str, turn: int) -> Answer:  # noqa: ARG001

@@ -17,10 +17,9 @@ from app.db.models import TaskState
 from app.db.session import Sessions
 from app.records import Call, Stop, Turn
 from app.runner.journal import TaskJournal
-from app.sandbox.host import ForkedSandbox
-from tests.desk import Office, open_office, put_ledger, until
+from tests.desk import Office, put_ledger, until
 from tests.ledger import Ledger
-from tests.scripted import END, ScriptedEngine, block, byte_tokenizer
+from tests.scripted import END, ScriptedEngine, block
 
 TASKS = 20
 WRITES = 5
@@ -98,13 +97,6 @@ async def _reached(ledger: Ledger, count: int) -> bool:
 async def _all_ended(sessions: Sessions, ids: list[Any]) -> bool:
     rows = [await _row(sessions, task_id) for task_id in ids]
     return all(row.state not in (TaskState.ACCEPTED, TaskState.RUNNING) for row in rows)
-
-
-@pytest.fixture
-async def office(committed: Sessions, tmp_path: Path) -> AsyncIterator[Office]:
-    ledger = Ledger()
-    async with ForkedSandbox(bwrap=False) as sandbox, ledger.client() as client:
-        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,34 +11,18 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 from app.agent.halt import Halt
 from app.db import leases, models, offers, skills, trajectories
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.errors import EngineError, EngineRefusalError
 from app.records import Stop
 from app.runner.runner import Pace, Runner
-from app.sandbox.host import ForkedSandbox
-from tests.desk import PACE, Office, open_office, until
-from tests.ledger import Ledger
+from tests.desk import PACE, Office, until
 from tests.narrow import narrow
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.scripted import Answer, ScriptedEngine, block
 
 SKILL = """
 def write_entry(text: str) -> int:
     return apis.ledger.add_entry(text=text)["id"]
 print(write_entry("{word}"))"""
 DONE = "apis.supervisor.complete_task()"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox(bwrap=False) as started:
-        yield started
-
-
-@pytest.fixture
-async def office(committed: Sessions, sandbox: ForkedSandbox, tmp_path: Path) -> AsyncIterator[Office]:
-    ledger = Ledger()
-    async with ledger.client() as client:
-        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 def writing(prompt: str, turn: int) -> Answer:

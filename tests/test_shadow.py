@@ -1,44 +1,26 @@
 """Finished tasks done again by another release: real database, sandbox and API; only the policies are scripted."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 from sqlalchemy import select, text
 
 from app.db import models, offers, releases, shadows, trajectories
-from app.db.session import Sessions
 from app.db.shadows import Outcome
 from app.errors import ConflictError, EngineRefusalError
 from app.records import Stop
 from app.runner.repeatable import ask_for
 from app.runner.shadow import Shadows
-from app.sandbox.host import ForkedSandbox
-from tests.desk import Office, open_office, until
-from tests.ledger import Ledger
+from tests.desk import Office, until
 from tests.narrow import narrow
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.scripted import Answer, ScriptedEngine, block
 
 READ = "print(apis.ledger.list_entries())"
 WRITE = "print(apis.ledger.add_entry(text='x'))"
 SKILL = "def look() -> list:\n    return apis.ledger.list_entries()\nprint(look())"
 DONE = "apis.supervisor.complete_task(answer=7)"
 CHECK = "score = 1.0 if answer == 7 else 0.25"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox(bwrap=False) as started:
-        yield started
-
-
-@pytest.fixture
-async def office(committed: Sessions, sandbox: ForkedSandbox, tmp_path: Path) -> AsyncIterator[Office]:
-    ledger = Ledger()
-    async with ledger.client() as client:
-        yield await open_office(committed, sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 async def served(office: Office, *codes: str, **more: object) -> UUID:
