@@ -1,4 +1,7 @@
-"""One swap of a project at a time, whichever process does it: advisory locks, which end with their connection."""
+"""One swap of a project, and one load of an adapter, at a time, whichever process does it.
+
+Advisory locks, which end with their connection.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.session import Sessions
 from app.errors import ConflictError
 
+_WAIT = text("SELECT pg_advisory_lock(hashtextextended(:adapter, 0))")
 _TAKE = text("SELECT pg_try_advisory_lock(:key)")
 _TELL = text("SELECT pg_advisory_lock_shared(:place, :number)")
 _ASK = text(
@@ -27,11 +31,27 @@ async def one_swap(sessions: Sessions, project_id: UUID, number: int) -> AsyncIt
 
     Raises ConflictError that names the release another one is busy with.
     """
+    async with _locking(sessions) as connection:
+        await _take(connection, project_id, number)
+        yield
+
+
+@asynccontextmanager
+async def one_load(sessions: Sessions, adapter: str) -> AsyncIterator[None]:
+    """Held while model servers load an adapter and prove it; others wait. Who fails at it takes away what it
+    loaded, which nobody else must have proven meanwhile.
+    """
+    async with _locking(sessions) as connection:
+        await connection.execute(_WAIT, {"adapter": adapter})
+        yield
+
+
+@asynccontextmanager
+async def _locking(sessions: Sessions) -> AsyncIterator[AsyncConnection]:
     async with sessions() as session:
         connection = await session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
-        await _take(connection, project_id, number)
         try:
-            yield
+            yield connection
         finally:
             await connection.execute(_GIVE)
 

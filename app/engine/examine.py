@@ -81,7 +81,7 @@ async def _check_logprobs(replica: Replica) -> None:
 
 async def _one(replica: Replica, temperature: float, allowed: Sequence[int] = ()) -> Completion:
     sampling = Sampling(max_tokens=1, temperature=temperature, allowed_token_ids=tuple(allowed))
-    answer = await replica.complete(_PROMPT, model=BASE, sampling=sampling)
+    answer = await replica.complete(_PROMPT, model=BASE, sampling=sampling, loading=True)
     if len(answer.ids) != 1:
         raise NonsenseError(f"{replica.url} gave {len(answer.ids)} tokens where one was asked for.")
     return answer

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 import msgspec
 import structlog
 
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 _BASE = "base"
 _STRIKES = 3  # failures in a row that put a server out; a single one may be the request's own fault
+_ASIDE = 16  # connections for all that is no task's generation: looks, loads, proofs
 _OUT_SECONDS = 10.0  # that a server which is out may take for an answer, such as to undo what it was asked for
 
 
@@ -46,7 +48,7 @@ class State(Enum):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int  # requests that the engine gives one server
     seconds: float  # that one generation may take
-    load_seconds: float  # that anything else may take, such as loading an adapter
+    load_seconds: float  # that loading an adapter may take, and anything else
     vocabulary: int  # token ids are below it
     base_apart: bool = False  # base and adapters never generate at the same time
 
@@ -66,7 +68,8 @@ class Replica:
         self.doubt = asyncio.Event()  # a request met something odd: have a look
         self._limits, self._changed = limits, changed
         self._apart = Apart() if limits.base_apart else None
-        self._http = open_client(limits.at_once, max(limits.seconds, limits.load_seconds))
+        self._http = open_client(limits.at_once, limits.seconds)
+        self._aside = open_client(_ASIDE, limits.load_seconds)  # where no generation takes the last connection
         self._own: set[str] = set()  # loaded through this object: a restart loses them
         self._strikes = 0
         self._edits = 0  # of what it has loaded
@@ -74,6 +77,7 @@ class Replica:
 
     async def close(self) -> None:
         await self._http.aclose()
+        await self._aside.aclose()
 
     @property
     def alive(self) -> bool:
@@ -84,14 +88,17 @@ class Replica:
         """Adapters that may answer at the same time, where the server tells."""
         return self.capabilities.max_loras if self.capabilities else None
 
-    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
-        """Cancelling the calling task closes the connection, and with it the generation.
+    async def complete(
+        self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling, loading: bool = False
+    ) -> Completion:
+        """Cancelling the calling task closes the connection, and with it the generation. `loading`: no task's
+        generation, but part of a load or an examination, which takes no longer.
 
         Raises ReplicaError where another server may do better, and what `send` raises.
         """
         prompt = list(prompt_ids)
         try:
-            answer = await self._generate(request_for(prompt, model, sampling))
+            answer = await self._generate(request_for(prompt, model, sampling), loading)
             completion = completion_of(answer, prompt, self._limits.vocabulary, self.url)
         except ReplicaError as error:
             self._strike(error)
@@ -106,10 +113,11 @@ class Replica:
             self.falls = 0
         return completion
 
-    async def _generate(self, body: dict[str, Any]) -> Answer:
-        with self._limited(self._limits.seconds, "SAGE_ENGINE_TIMEOUT_SECONDS"):
+    async def _generate(self, body: dict[str, Any], loading: bool) -> Answer:
+        with self._limited(loading):
             async with self._company(body["model"]):
-                answer: Answer = await self._send("POST", "/v1/completions", Answer, body)
+                http = self._aside if loading else self._http
+                answer: Answer = await self._send(http, "POST", "/v1/completions", Answer, body)
                 return answer
 
     def _company(self, model: str) -> AbstractAsyncContextManager[None]:
@@ -160,39 +168,40 @@ class Replica:
         """One request, its answer as `kind`: see `send`. Ends, with a ReplicaError, after the timeout and when the
         server is put out.
         """
-        with self._limited(self._limits.load_seconds, "SAGE_ENGINE_LOAD_TIMEOUT_SECONDS"):
-            return await self._send(method, path, kind, body)
+        with self._limited(loading=True):
+            return await self._send(self._aside, method, path, kind, body)
 
-    async def _send(self, method: str, path: str, kind: Any, body: Any) -> Any:
+    async def _send(self, http: httpx.AsyncClient, method: str, path: str, kind: Any, body: Any) -> Any:
         """No connection puts the server out."""
         try:
-            return await send(self._http, method, f"{self.url}{path}", kind, body)
+            return await send(http, method, f"{self.url}{path}", kind, body)
         except UnreachableError as error:
             self.eject(error)
             raise
 
     @contextmanager
-    def _limited(self, seconds: float, setting: str) -> Iterator[None]:
+    def _limited(self, loading: bool) -> Iterator[None]:
         """Raises ReplicaError where what is done in it takes too long, or the server goes out meanwhile."""
-        seconds = _OUT_SECONDS if self.state is State.OUT else seconds
+        allowed = self._limits.load_seconds if loading else self._limits.seconds
+        seconds = _OUT_SECONDS if self.state is State.OUT else allowed
         scope = anyio.move_on_after(seconds)  # unlike asyncio's, it lets httpx close connections
         self._scopes.add(scope)
         try:
             with scope:
                 yield
             if scope.cancelled_caught:
-                raise self._late(seconds, setting)
+                raise self._late(seconds, loading)
         finally:
             self._scopes.discard(scope)
 
     def lost(self) -> set[str]:
-        """Adapters it had from here, none of which it has any more: it was restarted. They are told once.
+        """Adapters it had from here, where it has none at all any more: it was restarted. They are told once.
 
         Where only some are gone, another process unloaded them.
         """
         missing = self._own - self.names
         self._own -= missing
-        return set() if self._own else missing
+        return set() if self.names - {_BASE} else missing
 
     def enter(self, state: State) -> None:
         self.state = state
@@ -218,9 +227,10 @@ class Replica:
             self.falls += 1
             self.eject(error)
 
-    def _late(self, seconds: float, setting: str) -> ReplicaError:
+    def _late(self, seconds: float, loading: bool) -> ReplicaError:
         if self.state is State.OUT:
             return ReplicaError(f"the engine at {self.url} is out and gives no answer: {self.cause}")
+        setting = "SAGE_ENGINE_LOAD_TIMEOUT_SECONDS" if loading else "SAGE_ENGINE_TIMEOUT_SECONDS"
         return ReplicaError(
             f"the engine at {self.url} gave no answer in {seconds:g} s: look into its log, or raise {setting}."
         )

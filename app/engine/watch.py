@@ -32,7 +32,7 @@ class _Sleep(msgspec.Struct):
 
 
 class Watch:
-    """`on_return` is called before a server that was out or restarted gets requests again."""
+    """`on_return` is called before a server gets its first requests, or requests again."""
 
     def __init__(self, replica: Replica, needs: Needs, pace: Pace, on_return: OnReturn) -> None:
         self.replica = replica
@@ -108,14 +108,12 @@ class Watch:
 
     async def _let_in(self) -> None:
         """What failed before, here or at requests while its health was good, is tried ever more seldom."""
-        first = self.replica.state is State.NEW
         self.replica.enter(State.RETURNING)
         try:
             async with asyncio.timeout(self._pace.examination):
                 found = await examine(self.replica, self._needs)
             self.replica.capabilities, self.refusal = found, None
-            if not first:
-                await self._on_return(self.replica)
+            await self._on_return(self.replica)
         except TimeoutError:
             self._keep_out(EngineError(f"{self.replica.url} answers /health, and no request: look into its log."))
         except AppError as error:

@@ -18,6 +18,7 @@ from app.adapter_files import AdapterFiles
 from app.db import adapters, audit
 from app.db.models import AuditAction
 from app.db.session import AWAY, Sessions
+from app.db.swap_lock import one_load
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
@@ -34,6 +35,7 @@ __all__ = ["BASE", "HotSwap"]
 log = structlog.get_logger(__name__)
 
 _ACTOR = "server"  # where nobody asked
+_LOOK_SECONDS = 60.0  # after which active releases are looked at without news, which can be lost
 _TRIES = 3  # of a completion whose adapter was lost in between
 
 
@@ -111,7 +113,8 @@ class HotSwap:
         async with self._loading:
             async with self._sessions() as session:
                 serving = await adapters.serving(session)
-            elsewhere = {name for other in self._engine.replicas if other.alive for name in other.names}
+            others = [other for other in self._engine.replicas if other.alive and other is not replica]
+            elsewhere = {name for other in others for name in other.names}
             for model in [*sorted(serving - {BASE}), *sorted(elsewhere - serving - {BASE})]:
                 try:
                     found = await self._files.sound(model)
@@ -121,7 +124,10 @@ class HotSwap:
                 if replica.max_loras is not None and len(replica.names - {BASE, model}) >= replica.max_loras:
                     return  # the first task that needs another makes room for it
                 lacked = model not in replica.names
-                receipt = await bring([replica], found.path, await self._probe(model))
+                probe = await self._probe(model)
+                witness = next((each for each in others if model in each.names), None)
+                async with one_load(self._sessions, model):
+                    receipt = await bring([replica], found.path, probe, witness)
                 if lacked:
                     await self._tell(receipt)
 
@@ -138,7 +144,10 @@ class HotSwap:
         found = await self._files.sound(model)
         live = [replica for replica in self._engine.replicas if replica.alive]
         if not live:
-            raise EngineError(f"no model server answers, so adapter {model} cannot be loaded: start one")
+            raise EngineError(
+                f"no model server answers, so adapter {model} cannot be loaded: start one, or wait until one "
+                "that was restarted is ready"
+            )
         await make_room(self._engine, self._sessions, model)
         receipt = await self._bring(live, found, probe)
         self._loaded.add(model)
@@ -151,7 +160,8 @@ class HotSwap:
         spare: list[str] | None = None
         while True:
             try:
-                return await bring(live, found.path, probe)
+                async with one_load(self._sessions, found.hash):
+                    return await bring(live, found.path, probe)
             except NoRoomError as error:
                 if spare is None:
                     spare = await spare_adapters(self._engine, self._sessions, found.hash)
@@ -175,7 +185,9 @@ class HotSwap:
                 log.warning("active releases cannot be read", cause=str(error).partition("\n")[0])
             except Exception:  # the last resort: else nothing would be loaded ahead any more
                 log.exception("what is active cannot be loaded ahead")
-            await self._news.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._news.wait()
 
     async def _load_ahead(self, model: str) -> None:
         try:

@@ -1,12 +1,12 @@
 """Asks a model server for the logprobs of fixed tokens, as an adapter and as the base model."""
 
-import asyncio
 from collections.abc import Sequence
 
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
 from app.errors import EngineError
 from app.hot_swap.figures import Figures, compare
+from app.hot_swap.together import together
 from app.records import Probe, ProbePoint
 
 BASE = "base"
@@ -23,7 +23,7 @@ async def prove(replica: Replica, model: str, probe: Probe) -> Figures:
 async def observe(replica: Replica, model: str) -> Probe:
     """For an adapter that no trainer of ours spoke for: what this server says, for all of them to agree with."""
     greedy = Sampling(max_tokens=_LENGTH, temperature=0)
-    said = await replica.complete(_OPENING, model=model, sampling=greedy)
+    said = await replica.complete(_OPENING, model=model, sampling=greedy, loading=True)
     places = tuple(ProbePoint(len(_OPENING) + index, token, 0.0, 0.0) for index, token in enumerate(said.ids))
     blank = Probe(_OPENING + said.ids, places)
     base, adapter = await _ask(replica, BASE, blank), await _ask(replica, model, blank)
@@ -35,13 +35,13 @@ async def observe(replica: Replica, model: str) -> Probe:
 
 
 async def _ask(replica: Replica, model: str, probe: Probe) -> Sequence[float]:
-    return await asyncio.gather(*(_logprob(replica, model, probe, point) for point in probe.points))
+    return await together(*(_logprob(replica, model, probe, point) for point in probe.points))
 
 
 async def _logprob(replica: Replica, model: str, probe: Probe, point: ProbePoint) -> float:
     """What the server says of one token: the only one that it may draw."""
     forced = Sampling(max_tokens=1, temperature=0, allowed_token_ids=(point.token,))
-    said = await replica.complete(probe.prompt_ids[: point.position], model=model, sampling=forced)
+    said = await replica.complete(probe.prompt_ids[: point.position], model=model, sampling=forced, loading=True)
     if said.ids != (point.token,):
         raise EngineError(
             f"{replica.url} drew {said.ids} where only {point.token} is allowed: it does not know "

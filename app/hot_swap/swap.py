@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
@@ -16,30 +15,34 @@ from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.figures import Figures
 from app.hot_swap.probe import BASE, observe, prove
 from app.hot_swap.receipt import Receipt, ReplicaReceipt
+from app.hot_swap.together import together
 from app.records import Probe
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
+_PAUSE_SECONDS = 1.0  # before a load that failed is tried once more
 
 
 class NoRoomError(EngineError):
     """A model server holds as many adapters as it may."""
 
 
-async def bring(replicas: Sequence[Replica], path: Path, probe: Probe | None) -> Receipt:
-    """The adapter under `path` answers on every one of them when this returns, and they have proven it.
+async def bring(
+    replicas: Sequence[Replica], path: Path, probe: Probe | None, witness: Replica | None = None
+) -> Receipt:
+    """The adapter under `path` answers on every one of them when this returns, and they have proven it: without a
+    probe by saying the same as each other, and as `witness`, which has it already.
 
     Where one of them fails, those that did not have it before have it no more. Raises AdapterError for weights
     that are refused or not proven, NoRoomError, and EngineError where a server is down or does not see `path`.
     """
     began, name = time.perf_counter(), path.name
-    listed = await _all(*(replica.models() for replica in replicas))
+    listed = await together(*(replica.models() for replica in replicas))
     fresh = [replica for replica, names in zip(replicas, listed, strict=True) if name not in names]
     try:
-        loading = await _all(*(_load(replica, path) for replica in replicas))
-        agreed = probe or await observe(replicas[0], name)
-        proving = await _all(*(_prove(replica, name, agreed) for replica in replicas))
+        loading = await together(*(_load(replica, path) for replica in replicas))
+        agreed = probe or await observe(witness or replicas[0], name)
+        proving = await together(*(_prove(replica, name, agreed) for replica in replicas))
     except (AdapterError, EngineError, asyncio.CancelledError):
         await asyncio.shield(_undo(fresh, name))
         raise
@@ -59,10 +62,10 @@ async def bring(replicas: Sequence[Replica], path: Path, probe: Probe | None) ->
 
 
 async def _load(replica: Replica, path: Path) -> float:
-    """Seconds. A server that answers other questions and fails at this one has something against the adapter."""
+    """Seconds. A server that answers other questions and fails twice at this has something against the adapter."""
     began = time.perf_counter()
     try:
-        await replica.load(path.name, path)
+        await _persist(replica, path)
     except (EngineRefusalError, ReplicaError) as error:
         if error.code == HTTPStatus.CONFLICT:
             raise NoRoomError(str(error)) from error
@@ -71,11 +74,22 @@ async def _load(replica: Replica, path: Path) -> float:
                 f"{replica.url} does not see {path} ({error}): share the directory at the same path"
             ) from error
         if error.code == HTTPStatus.INTERNAL_SERVER_ERROR:  # so vLLM refuses: what it cannot read, too high a rank
-            await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0))
+            await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0), loading=True)
         elif not isinstance(error, EngineRefusalError):
             raise
         raise AdapterError(f"the adapter cannot be served: {error}") from error
     return time.perf_counter() - began
+
+
+async def _persist(replica: Replica, path: Path) -> None:
+    """A server may be short of memory for a moment."""
+    try:
+        await replica.load(path.name, path)
+    except ReplicaError as error:
+        if error.code != HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        await asyncio.sleep(_PAUSE_SECONDS)
+        await replica.load(path.name, path)
 
 
 async def _prove(replica: Replica, name: str, probe: Probe) -> tuple[Figures, float]:
@@ -93,14 +107,3 @@ async def _undo(replicas: Sequence[Replica], name: str) -> None:
             await replica.unload(name)
         except EngineError as error:  # it forgets the adapter when it is restarted
             log.warning("a swap could not be undone here", replica=replica.url, model=name, cause=str(error))
-
-
-async def _all(*parts: Awaitable[T]) -> list[T]:
-    """Every one has ended when this returns or raises what the first that failed raised."""
-    results = await asyncio.gather(*parts, return_exceptions=True)
-    done: list[T] = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        done.append(result)
-    return done
