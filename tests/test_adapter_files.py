@@ -47,6 +47,18 @@ def changed(path: Path, change: Callable[[Tensors], Any]) -> Path:
     return path
 
 
+def with_header(path: Path, header: bytes, data: int = 0) -> Path:
+    """Weights of a header as it stands there, and of so many bytes."""
+    (path / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header + bytes(data))
+    return path
+
+
+def told(**entry: object) -> bytes:
+    """The header of one tensor of two numbers, which lie in 8 bytes unless it says something else."""
+    name = "base_model.model.layers.0.q_proj.lora_A.weight"
+    return json.dumps({name: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} | entry}).encode()
+
+
 def some(tensors: Tensors, half: str) -> str:
     return min(name for name in tensors if f"lora_{half}" in name)
 
@@ -83,6 +95,53 @@ def test_bytes_that_are_no_weights_are_named(copy: Path) -> None:
     (copy / CONFIG).write_text("{")
     with pytest.raises(AdapterError, match="cannot be read as JSON"):
         verify(copy)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        told(data_offsets=[8, 4]),
+        told(data_offsets=[8, 0]),
+        told(data_offsets=[-8, 8]),
+        told(data_offsets=[0, 7]),
+        told(data_offsets=[4, 8]),
+        told(data_offsets=[0.5, 8]),
+        told(data_offsets=[0]),
+        told(data_offsets=None),
+        told(shape=[1, 1]),
+        told(shape=[-1, -2]),
+        told(shape=[1 << 40, 1 << 40]),
+        told(dtype="F7"),
+        b'{"lora": {"dtype": "F32"}}',
+        b'{"lora": 1}',
+        b'{"lora": ' + b"[" * 100_000,
+        b"\xff\xfe{}",
+        b"null",
+        b"",
+    ],
+)
+def test_a_header_that_lies_is_named_at_once(copy: Path, header: bytes) -> None:
+    with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: .* no safetensors file"):
+        inspect(with_header(copy, header, 8))
+
+
+def test_two_weights_in_the_same_bytes_are_named(copy: Path) -> None:
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    with pytest.raises(AdapterError, match="no safetensors file"):
+        inspect(with_header(copy, json.dumps({"a": entry, "b": entry}).encode(), 8))
+
+
+@pytest.mark.parametrize("length", [101, 1 << 33, (1 << 64) - 1])
+def test_a_header_longer_than_its_file_is_named_before_it_is_read(copy: Path, length: int) -> None:
+    (copy / WEIGHTS).write_bytes(length.to_bytes(8, "little") + bytes(100))
+    with pytest.raises(AdapterError, match="it was cut off"):
+        inspect(copy)
+
+
+def test_a_configuration_without_a_bottom_is_named(copy: Path) -> None:
+    (copy / CONFIG).write_text("[" * 100_000)
+    with pytest.raises(AdapterError, match="cannot be read as JSON"):
+        inspect(copy)
 
 
 def test_one_changed_weight_is_found_by_the_name(copy: Path, base: Shapes | None) -> None:
