@@ -23,7 +23,8 @@ from app.errors import AdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
-_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+_BEYOND_LORA = ("use_dora", "modules_to_save")  # settings by which PEFT changes more than a product of two halves
 _LAYER = re.compile(r"(?:^|\.)layers\.(?P<number>\d+)\.(?P<part>.+)$")
 _KINDS: dict[str, tuple[type[np.generic], int]] = {  # integers as wide, and the bits of the exponent
     "F64": (np.uint64, 0x7FF0 << 48),
@@ -106,6 +107,8 @@ def _config(path: Path) -> dict[str, Any]:
         raise AdapterError(f"{path / CONFIG} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise AdapterError(f"{path / CONFIG} describes no LoRA adapter: only LoRA is served")
+    if beyond := [name for name in _BEYOND_LORA if config.get(name)]:
+        raise AdapterError(f"{path / CONFIG} sets {beyond[0]}: only plain LoRA is served. Train it without")
     return config
 
 
@@ -174,12 +177,14 @@ def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple
     """The shapes of both halves, by module."""
     found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for name, tensor in tensors.items():
-        if match := _KEY.fullmatch(name):
-            found[match["module"]][match["half"]] = tensor.shape
+        match = LORA_KEY.fullmatch(name)
+        if match is None or len(tensor.shape) != 2:
+            raise AdapterError(f"the adapter in {path} holds {name}, which is no LoRA weight of a linear layer")
+        found[match["module"]][match["half"]] = tensor.shape
     if not found:
         raise AdapterError(f"the adapter in {path} holds no weights of LoRA")
     for module, halves in found.items():
-        if len(halves) != 2 or any(len(shape) != 2 for shape in halves.values()):
+        if len(halves) != 2:
             raise AdapterError(f"the adapter in {path} lacks one of lora_A and lora_B of {module}")
     return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
 

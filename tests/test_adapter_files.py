@@ -237,6 +237,23 @@ def test_what_is_no_lora_is_refused(copy: Path) -> None:
         inspect(copy)
 
 
+@pytest.mark.parametrize(("name", "value"), [("use_dora", True), ("modules_to_save", ["lm_head"])])
+def test_what_changes_more_than_lora_does_is_refused(copy: Path, name: str, value: object) -> None:
+    config = json.loads((copy / CONFIG).read_text())
+    (copy / CONFIG).write_text(json.dumps(config | {name: value}))
+    with pytest.raises(AdapterError, match=f"{CONFIG} sets {name}: only plain LoRA is served"):
+        inspect(copy)
+
+
+@pytest.mark.parametrize(
+    "name", ["lm_head.weight", "model.layers.0.q_proj.lora_magnitude_vector", "model.layers.0.q_proj.lora_B.bias"]
+)
+def test_weights_beside_those_of_lora_are_refused(copy: Path, name: str) -> None:
+    more = {f"base_model.model.{name}": torch.ones(2, 2)}
+    with pytest.raises(AdapterError, match=f"holds .*{name}, which is no LoRA weight of a linear layer"):
+        inspect(changed(copy, lambda tensors: tensors.update(more)))
+
+
 def test_the_trainer_names_adapters_by_the_same_hash(whole: Path) -> None:
     assert content_hash(whole) == whole.name
     assert len(whole.name) == 32

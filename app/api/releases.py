@@ -84,8 +84,9 @@ class ReleaseController(Controller):
         access: Asking,
         adapters: NamedDependency[AdapterDirectory],
     ) -> ReleaseView:
-        """A candidate with weights that lie in the adapter directory under the hash of their content, and fit the
-        base model. It serves when it is activated, or as a canary."""
+        """A candidate with weights that lie in the adapter directory under the hash of their content, and have the
+        shapes of the base model: that they were trained on it is for you to know. It serves when it is activated,
+        or as a canary."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)

@@ -1,7 +1,6 @@
 """LoRA adapters in the model: several at once, each row of a batch wearing its own or none."""
 
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from app.adapter_files import LORA_KEY
 from app.engine.tokenizer import read_json
 from app.errors import InvalidError, ModelError, NotFoundError
 
-_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 _NEUTRAL: dict[str, Any] = {
     "bias": "none",
     "use_dora": False,
@@ -177,7 +176,7 @@ def _halves(path: Path) -> dict[tuple[str, str], Tensor]:
         raise InvalidError(f"{weights} cannot be read: {error}") from error
     halves: dict[tuple[str, str], Tensor] = {}
     for key, tensor in tensors.items():
-        match = _KEY.fullmatch(key)
+        match = LORA_KEY.fullmatch(key)
         if match is None or tensor.dim() != 2:
             raise InvalidError(f"{weights} holds {key}, which is no LoRA weight of a linear layer.")
         halves[match["module"], match["half"]] = tensor
