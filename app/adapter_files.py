@@ -7,9 +7,10 @@ them before it was looked at here.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256
 from io import SEEK_CUR
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from app.adapter_fit import Shapes, counterparts, left_out
 from app.errors import AdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 _BEYOND_LORA = ("use_dora", "modules_to_save")  # settings by which PEFT changes more than a product of two halves
-_LAYER = re.compile(r"(?:^|\.)layers\.(?P<number>\d+)\.(?P<part>.+)$")
 _KINDS: dict[str, tuple[type[np.generic], int]] = {  # integers as wide, and the bits of the exponent
     "F64": (np.uint64, 0x7FF0 << 48),
     "F32": (np.uint32, 0x7F80 << 16),
@@ -33,9 +34,6 @@ _KINDS: dict[str, tuple[type[np.generic], int]] = {  # integers as wide, and the
     "BF16": (np.uint16, 0x7F80),
 }
 _CHUNK = 1 << 24  # numbers looked at together
-
-Shapes = Mapping[str, tuple[int, ...]]
-"""Of the weights of a base model, by the name of their module."""
 
 
 class _Tensor(msgspec.Struct, frozen=True):
@@ -91,12 +89,14 @@ def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
 
 def base_shapes(model_dir: Path) -> Shapes | None:
     """From the headers of a model directory's weights. None where they do not lie on this machine."""
-    files = sorted(model_dir.glob("model*.safetensors"))
-    shapes = {}
-    for file in files:
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for file in sorted(model_dir.glob("model*.safetensors")):
         for name, tensor in _header(file).items():
-            if name.endswith(".weight"):
-                shapes[name.removesuffix(".weight")] = tensor.shape
+            module, _, kind = name.rpartition(".")
+            for around in accumulate(module.split("."), "{}.{}".format):
+                shapes.setdefault(around, None)
+            if kind == "weight" and tensor.dtype.startswith(("F", "BF")):  # integers are packed, several in one
+                shapes[module] = tensor.shape
     return shapes or None
 
 
@@ -156,21 +156,18 @@ def _check_shapes(
     halves = _halves(path, tensors)
     own_ranks = bool(config.get("rank_pattern"))
     base = None if config.get("fan_in_fan_out") else base  # such a base keeps its weights the other way round
-    known = {_place(name): shape for name, shape in (base or {}).items()}
+    same = counterparts({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
     for module, (down, up) in halves.items():
         rank = down[0] if own_ranks else _rank(path, config)
-        if base is not None and _place(module) not in known:
-            raise AdapterError(f"the adapter in {path} changes {module}, which this base model does not have")
-        width, height = down[1], up[0]
-        if base is not None:
-            height, width = known[_place(module)][:2]
+        own = (up[0], down[1])
+        height, width = own if base is None else _in_base(path, module, same, base) or own
         if (down, up) != ((rank, width), (height, rank)):
             raise AdapterError(
                 f"the adapter in {path} does not fit {module}: it has the shapes {down} and {up}, but rank {rank} "
                 f"and this base model need {(rank, width)} and {(height, rank)}"
             )
     if base is not None and not config.get("layers_to_transform") and not config.get("exclude_modules"):
-        _check_complete(path, set(halves), set(base))
+        _check_complete(path, set(same.values()), base)
 
 
 def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -189,15 +186,17 @@ def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple
     return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
 
 
-def _check_complete(path: Path, adapted: set[str], base: set[str]) -> None:
+def _in_base(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> tuple[int, ...] | None:
+    """The shape of the module's weights; None where it cannot be told."""
+    shape = base[same[module]] if module in same else ()
+    if shape is not None and len(shape) != 2:
+        raise AdapterError(
+            f"the adapter in {path} changes {module}, which this base model does not have as a linear layer"
+        )
+    return shape
+
+
+def _check_complete(path: Path, changed: Collection[str], base: Shapes) -> None:
     """What is changed in one layer is changed in all that have it."""
-    parts = {match["part"] for name in adapted if (match := _LAYER.search(name))}
-    wanted = {_place(name) for name in base if (match := _LAYER.search(name)) and match["part"] in parts}
-    if missing := sorted(wanted - {_place(name) for name in adapted}):
+    if missing := left_out(changed, base):
         raise AdapterError(f"the adapter in {path} lacks weights of {len(missing)} layers, such as {missing[0]}")
-
-
-def _place(module: str) -> str:
-    """A module's name from its layer on: what stands before differs between a model and the files it came from."""
-    match = _LAYER.search(module)
-    return f"layers.{match['number']}.{match['part']}" if match else module.rpartition(".")[2]

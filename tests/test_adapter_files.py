@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.adapter_files import CONFIG, WEIGHTS, Shapes, base_shapes, content_hash, inspect, verify
+from app.adapter_files import CONFIG, WEIGHTS, base_shapes, content_hash, inspect, verify
+from app.adapter_fit import Shapes
 from app.errors import AdapterError
 from tests.named_adapters import make_named
 from tests.tiny_adapter import make_adapter
@@ -202,7 +203,9 @@ def test_a_layer_without_weights_is_refused_though_a_server_would_take_it(copy: 
         for name in [each for each in tensors if ".layers.1.self_attn.q_proj." in each]:
             del tensors[name]
 
-    with pytest.raises(AdapterError, match=r"lacks weights of 1 layers, such as layers\.1\.self_attn\.q_proj"):
+    with pytest.raises(
+        AdapterError, match=r"lacks weights of 1 layers, such as model\.layers\.1\.self_attn\.q_proj"
+    ):
         inspect(changed(copy, drop), base)
 
 

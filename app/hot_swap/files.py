@@ -4,7 +4,8 @@ import asyncio
 from functools import cached_property
 from pathlib import Path
 
-from app.adapter_files import AdapterFiles, Shapes, base_shapes, verify
+from app.adapter_files import AdapterFiles, base_shapes, verify
+from app.adapter_fit import Shapes
 from app.adapter_store import AdapterStore
 
 
