@@ -85,6 +85,12 @@ def test_postgres_is_not_healthy_while_it_answers_on_its_socket_alone(server_url
     assert subprocess.run([program, *how], env=there, check=False).returncode == 2, "nobody answers"
 
 
+def test_a_database_that_comes_late_is_asked_again_for_its_schema_but_not_without_end() -> None:
+    migrate = read()["services"]["migrate"]
+    assert migrate["restart"] == "on-failure"
+    assert migrate["deploy"]["restart_policy"] == {"condition": "on-failure", "max_attempts": 8}
+
+
 def test_all_images_are_pinned_and_all_volumes_declared() -> None:
     whole = read()
     for name, each in whole["services"].items():
