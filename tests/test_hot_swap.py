@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import numpy as np
 import pytest
 
-from app.db import leases, models, runs
+from app.db import leases, models, releases, runs
 from app.db.models import ReleaseState, RunState
 from app.db.session import Sessions
 from app.engine.capability import TRIED
@@ -15,6 +15,7 @@ from app.engine.client import HttpEngine
 from app.engine.patient import PatientEngine
 from app.engine.protocol import Completion
 from app.errors import EngineError
+from app.records import Json
 from app.run_settings import RunSettings
 from tests.engine_process import engine_process
 from tests.narrow import narrow
@@ -108,7 +109,7 @@ async def test_without_room_an_adapter_that_nobody_needs_goes(swapping: Swapping
     assert await swapping.loaded() == ["a", "c"]
 
 
-@pytest.mark.parametrize("state", [ReleaseState.CANDIDATE, ReleaseState.PASSED, ReleaseState.CANARY])
+@pytest.mark.parametrize("state", [ReleaseState.PASSED, ReleaseState.CANARY])
 async def test_without_room_an_idle_active_release_goes_before_one_that_is_to_be_asked(
     swapping: Swapping, state: ReleaseState
 ) -> None:
@@ -119,10 +120,30 @@ async def test_without_room_an_idle_active_release_goes_before_one_that_is_to_be
     assert await swapping.loaded() == ["a", "c"]
 
 
-async def test_a_candidate_that_waits_for_a_person_needs_no_room(swapping: Swapping) -> None:
+async def test_a_candidate_needs_room_while_its_run_examines_it_and_no_longer(swapping: Swapping) -> None:
+    candidate = await swapping.release("a", ReleaseState.CANDIDATE)
+    async with swapping.sessions.begin() as session:
+        run = await runs.create(session, candidate.project_id, RunSettings())
+        await runs.claim(session, "trainer", LEASE, run.id)
+        (await releases.get(session, candidate.id)).training_run_id = run.id
+    await swapping.release("b", ReleaseState.ACTIVE)
+    for name in "abc":
+        await swapping.load(name)
+    assert await swapping.loaded() == ["a", "c"]
+    async with swapping.sessions.begin() as session:
+        await runs.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
+    await swapping.release("c", ReleaseState.ACTIVE)
+    await swapping.load("b")
+    assert await swapping.loaded() == ["c", "b"]
+
+
+@pytest.mark.parametrize("evidence", [None, {"verdict": "untested"}])
+async def test_a_candidate_that_waits_for_a_person_needs_no_room(
+    swapping: Swapping, evidence: dict[str, Json] | None
+) -> None:
     waiting = await swapping.release("a", ReleaseState.CANDIDATE)
     async with swapping.sessions.begin() as session:
-        (await session.get_one(models.Release, waiting.id)).evidence = {"verdict": "untested"}
+        (await session.get_one(models.Release, waiting.id)).evidence = evidence
     await swapping.release("b", ReleaseState.ACTIVE)
     for name in "abc":
         await swapping.load(name)

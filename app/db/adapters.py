@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.db.models import ReleaseState, TaskState
+from app.db.models import ReleaseState, RunState, TaskState
 from app.errors import NotFoundError
 from app.records import Probe
 
@@ -73,15 +73,17 @@ async def known(session: AsyncSession, names: Collection[str]) -> set[str]:
 
 async def needed(session: AsyncSession) -> set[str]:
     """The models that unfinished tasks and shadows are pinned to, those of canaries and of what passed, and those
-    of candidates that may be under examination.
+    of candidates that their run has yet to examine.
     """
-    release, unfinished = models.Release, [TaskState.ACCEPTED, TaskState.RUNNING]
+    release, run, unfinished = models.Release, models.TrainingRun, [TaskState.ACCEPTED, TaskState.RUNNING]
     pinned = select(models.Task.release_id).where(models.Task.state.in_(unfinished))
     shadowed = select(models.Shadow.release_id).where(models.Shadow.finished_at.is_(None))
+    training = select(run.id).where(run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+    unexamined = and_(release.state == ReleaseState.CANDIDATE, release.evidence.is_(None))
     wanted = or_(
         release.id.in_(pinned),
         release.id.in_(shadowed),
         release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]),
-        and_(release.state == ReleaseState.CANDIDATE, release.evidence.is_(None)),
+        and_(unexamined, release.training_run_id.in_(training)),
     )
     return set(await session.scalars(select(release.model).where(wanted)))
