@@ -165,12 +165,26 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     assert {how: [(each["name"], each["version"]) for each in rows] for how, rows in changed.items()} == {
         "restored": [("better", 1), ("lost", 1)],
         "superseded": [("better", 2)],
-        "retired": [("new", 1)],
+        "withdrawn": [("new", 1)],
         "deleted": [("gone", 1)],
     }
     moved = {each.name for each in await skills.changed_since(session, project.id, rev)}
     assert moved >= {"better", "lost", "new"}, "caches follow"
     assert (await skills.restore(session, new.id)).state is SkillState.ACTIVE
+
+
+async def test_what_a_roll_back_takes_away_can_be_learned_anew_and_what_was_retired_by_hand_cannot(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await learn(session, project.id, "new")
+    await skills.retire(session, (await learn(session, project.id, "banned")).id)
+    await activate(session, first)
+    assert await library(session, project.id) == []
+    assert (await learn(session, project.id, "new", "return 2")).state is SkillState.ACTIVE
+    assert (await learn(session, project.id, "banned", "return 2")).state is SkillState.RETIRED
 
 
 async def test_the_library_stays_as_it_is_where_that_is_asked_for(session: AsyncSession) -> None:

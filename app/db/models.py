@@ -171,7 +171,7 @@ class Trajectory(Row):
 
 class SkillState(StrEnum):
     ACTIVE = "active"
-    SUPERSEDED = "superseded"  # a newer version of the name exists
+    SUPERSEDED = "superseded"  # another version of the name took its place, or a roll-back took it away
     RETIRED = "retired"  # taken out by hand, can be restored
     DELETED = "deleted"  # its source is gone; the row stays for what refers to it
 

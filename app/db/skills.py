@@ -48,7 +48,7 @@ class Restored(msgspec.Struct, frozen=True):
 
     restored: list[models.Skill]  # active again
     superseded: list[models.Skill]  # by a restored version of their name
-    retired: list[models.Skill]  # of other names
+    withdrawn: list[models.Skill]  # of other names; these may be learned anew
     deleted: list[models.Skill]  # of the set, and gone for good
 
 
@@ -168,15 +168,15 @@ async def restore_set(session: AsyncSession, project_id: UUID, skill_ids: Collec
     away = [row for row in changing if row.id not in wanted]
     names = {row.name for row in back}
     for row in away:
-        row.state, row.rev = SkillState.SUPERSEDED if row.name in names else SkillState.RETIRED, rev
+        row.state, row.rev = SkillState.SUPERSEDED, rev  # not retired: that is what a person says, and it lasts
     await session.flush()  # before their successors become active: of each name one version is
     for row in back:
         row.state, row.rev = SkillState.ACTIVE, rev
     await session.flush()
     return Restored(
         restored=back,
-        superseded=[row for row in away if row.state is SkillState.SUPERSEDED],
-        retired=[row for row in away if row.state is SkillState.RETIRED],
+        superseded=[row for row in away if row.name in names],
+        withdrawn=[row for row in away if row.name not in names],
         deleted=[row for row in changing if row.state is SkillState.DELETED],
     )
 
