@@ -119,6 +119,17 @@ async def test_activating_what_serves_asks_no_server_and_tells_nothing(floor: Fl
     assert await floor.log() == []
 
 
+async def test_activating_what_began_to_serve_meanwhile_tells_nothing(floor: Floor) -> None:
+    floor.loads.open.clear()
+    late = asyncio.create_task(floor.promoter.activate(floor.candidate, "key late"))
+    await floor.loads.begun.wait()
+    async with floor.sessions.begin() as session:
+        await releases.activate(session, floor.candidate)
+    floor.loads.open.set()
+    assert (await late).state is ReleaseState.ACTIVE
+    assert await floor.log() == []
+
+
 async def test_a_rejected_release_is_not_even_loaded_unless_someone_insists(floor: Floor) -> None:
     async with floor.sessions.begin() as session:
         await releases.reject(session, floor.candidate, {"reason": "worse"})

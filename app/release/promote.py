@@ -71,6 +71,8 @@ class Promoter:
             receipt = await self.prove(release, actor)
             async with self._sessions.begin() as session:
                 row = await releases.locked(session, release_id)
+                if row.state is ReleaseState.ACTIVE:  # another process was first
+                    return row
                 former = await releases.find_active(session, release.project_id)
                 if check is not None:
                     check(row, former)
