@@ -185,6 +185,20 @@ async def test_what_a_person_decided_meanwhile_is_not_overruled(project: Project
             standing.check(began, await releases.active(session, project.id))
 
 
+async def test_figures_against_a_release_that_serves_no_more_reject_nothing(project: Project) -> None:
+    began, other = await begin(project), await project.propose()
+    await project.ended(project.candidate, 0.0, count=100)
+    await project.ended((await project.release(1)).id, 1.0, count=100)
+    async with project.sessions() as session:
+        standing = await canary.judge(session, began)
+    assert standing.verdict.action is Action.REJECT
+    async with project.sessions.begin() as session:
+        await releases.activate(session, other)
+    with pytest.raises(ConflictError, match="release 2 is compared with release 1 no more"):
+        await canary.end(project.sessions, began.id, "canary", standing)
+    assert (await project.release()).state is ReleaseState.CANARY
+
+
 async def test_what_passed_the_gate_serves_a_share_first_and_then_all_by_itself(project: Project) -> None:
     async with project.sessions.begin() as session:
         await releases.approve(session, project.candidate, {"verdict": "promote"}, canary_percent=50.0)

@@ -89,10 +89,12 @@ async def end(
     """New tasks are pinned to the active release alone. With what speaks against it, it is rejected; without,
     somebody wants it ended, and it is a candidate again. The figures stay on its row and in the log.
 
-    Raises ConflictError if it is no canary.
+    Raises ConflictError if it is no canary, or was compared with a release that serves no more.
     """
     async with sessions.begin() as session:
         release = await releases.locked(session, release_id)
+        if standing is not None:
+            standing.check(release, await releases.find_active(session, release.project_id))
         state = ReleaseState.REJECTED if standing else ReleaseState.CANDIDATE
         standing = standing or await judge(session, release)
         row = await canaries.end(session, release_id, state, _evidence(release, standing))
