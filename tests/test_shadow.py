@@ -80,6 +80,8 @@ async def test_a_shadow_does_the_task_again_by_its_release_and_touches_nothing(o
     assert set(engine.models) == {"f00d"}
     assert "look()" in engine.prompts[0], "it is offered what the task was offered"
     assert await traces(office, task_id) == before
+    async with office.sessions() as session:
+        assert (await releases.get(session, release.id)).prompt is None, "it has not served"
     [pair] = await pairs(office, release)
     assert (pair.score, pair.turns) == (1.0, 2)
 

@@ -86,7 +86,7 @@ class Desk:
     async def _carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
         if row.attempt > _ATTEMPTS:
             raise InvalidError(f"{_ATTEMPTS} runners died over this task, so it is given up")
-        setting = await self.setting(row.project_id, row.release_id)
+        setting = await self.setting(row.project_id, row.release_id, serves=True)
         journal = TaskJournal(self.sessions, row, owner, halt)
         trajectory = await self._rollout(row, setting, journal, owner)
         await journal.flush()
@@ -102,8 +102,8 @@ class Desk:
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
-    async def setting(self, project_id: UUID, release_id: UUID | None) -> Setting:
-        """Of a release; None: of the one that is active."""
+    async def setting(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> Setting:
+        """Of a release; None: of the one that is active. One that serves has its prompt written down."""
         async with self.sessions() as session:
             project = await projects.by_id(session, project_id)
             if release_id is None:
@@ -111,8 +111,9 @@ class Desk:
             else:
                 release = await releases.get(session, release_id)
             documents = await unit.document_set(session, release)
-            await unit.served_with(session, release, self.prompt)
-            await session.commit()
+            if serves:
+                await unit.served_with(session, release, self.prompt)
+                await session.commit()
         catalog = await self.catalogs.of(documents)
         return Setting(Policy(release.model, release.id), project.name, documents, catalog)
 

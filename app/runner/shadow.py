@@ -103,7 +103,7 @@ async def rehearse(desk: Desk, shadow: models.Shadow) -> Outcome:
     """The task once more, with the same seed, clock and skills, by the shadow's release, without side effects."""
     async with desk.sessions() as session:
         row = await tasks.get(session, shadow.task_id)
-    setting = await desk.setting(row.project_id, shadow.release_id)
+    setting = await desk.setting(row.project_id, shadow.release_id, serves=False)
     gateway = desk.gateway(row, setting, journal=None, read_only=True)
     offered = await desk.offering.again(row, apis=gateway.names())
     task = Task(row.id, row.instruction, setting.project, row.scenario, row.variables)
