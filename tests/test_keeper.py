@@ -117,6 +117,16 @@ async def test_a_run_that_wanted_a_canary_gets_one(house: House) -> None:
     assert await house.actions() == [("gate", AuditAction.CANARY_BEGAN)]
 
 
+async def test_what_passed_serves_also_where_the_notice_of_it_was_lost(committed: Sessions) -> None:
+    house = await House(committed).open()
+    other = await House(committed).open()
+    keeper = Keeper(committed, Promoter(committed, house.loads, PROMPT), PROMPT, pause=0.05, idle=0.5)
+    async with keeper:
+        await house.until(await house.approve(), serves)
+        await asyncio.sleep(0.2)  # by now it has seen that nothing waits
+        await other.until(await other.approve(), serves)
+
+
 async def test_a_project_that_is_deleted_meanwhile_holds_up_no_other(committed: Sessions) -> None:
     gone, house = await House(committed).open(), await House(committed).open()
     doomed = await gone.approve()

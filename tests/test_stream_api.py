@@ -1,7 +1,10 @@
 """A task's events and trajectory, over HTTP on a real socket where it matters."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -175,6 +178,31 @@ async def test_a_lost_listening_connection_is_replaced(edge: Edge) -> None:
         first = await _only(session, f"SELECT pid {listening}")
         assert (await session.execute(text(f"SELECT pg_terminate_backend({first})"))).scalar() is True
         assert await _only(session, f"SELECT pid {listening} AND pid <> {first}") != first
+
+
+async def test_a_listener_whose_host_is_lost_notices_within_a_minute() -> None:
+    """Nobody answers at the other end; what it would be asked over TCP is settled before."""
+    asked: asyncio.Queue[int] = asyncio.Queue()
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.put_nowait(_seconds_until_lost(writer.get_extra_info("peername")))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(10):
+        port = server.sockets[0].getsockname()[1]
+        async with EventFeed(f"postgresql://postgres@127.0.0.1:{port}/postgres"):
+            assert await asked.get() <= 60
+
+
+def _seconds_until_lost(address: tuple[str, int]) -> int:
+    """The silence that the socket with this address, one of this process, bears."""
+    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir() if path.is_socket()]:
+        with socket.socket(fileno=os.dup(number)) as found:
+            if found.getsockname() == address:
+                said = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                idle, pause, tries = (found.getsockopt(socket.IPPROTO_TCP, each) for each in said)
+                return idle + pause * tries
+    raise AssertionError("no socket has it")
 
 
 async def _only(session: AsyncSession, query: str) -> int:

@@ -83,7 +83,7 @@ class EventFeed:
             self._wake_all()
 
     async def _listen(self) -> None:
-        async with await psycopg.AsyncConnection.connect(self._url, autocommit=True) as connection:
+        async with await self._connect() as connection:
             for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
                 await connection.execute(f"LISTEN {channel}")
             self._wake_all()  # something may have happened while nobody listened
@@ -94,6 +94,12 @@ class EventFeed:
                     self._call_at_release()
                 else:
                     self._wake(notice.payload)
+
+    async def _connect(self) -> psycopg.AsyncConnection:
+        """It only listens, so nothing but these would tell within a minute that its host is lost."""
+        return await psycopg.AsyncConnection.connect(
+            self._url, autocommit=True, keepalives_idle=30, keepalives_interval=10, keepalives_count=3
+        )
 
     def _wake(self, payload: str) -> None:
         with suppress(ValueError):

@@ -22,14 +22,23 @@ log = structlog.get_logger(__name__)
 
 ACTOR = "gate"
 _PAUSE = 5.0  # seconds between two looks while something waits
+_IDLE = 60.0  # while nothing does: a notice may have been lost
 
 
 class Keeper:
     """An async context manager: within it releases follow what the gate, and the figures of canaries, decide."""
 
-    def __init__(self, sessions: Sessions, promoter: Promoter, prompt_hash: str, *, pause: float = _PAUSE) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        promoter: Promoter,
+        prompt_hash: str,
+        *,
+        pause: float = _PAUSE,
+        idle: float = _IDLE,
+    ) -> None:
         self._sessions, self._promoter, self._prompt = sessions, promoter, prompt_hash
-        self._pause = pause
+        self._pause, self._idle = pause, idle
         self._news = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         self._told: dict[UUID, str] = {}  # why a release still waits, as it was logged
@@ -45,7 +54,7 @@ class Keeper:
                 await self._keeping
 
     def wake(self) -> None:
-        """A release may have passed the gate. Missing a call costs a moment where another one waits, too."""
+        """A release may have passed the gate. Missing a call costs a minute at most."""
         self._news.set()
 
     async def _keep(self) -> None:
@@ -64,7 +73,7 @@ class Keeper:
                 log.exception("releases cannot be looked after")
                 waiting = True
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause if waiting else None):
+                async with asyncio.timeout(self._pause if waiting else self._idle):
                     await self._news.wait()
 
     async def _stamp_prompt(self) -> None:
