@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from app.db import audit, models, releases
+from app.db import adapters, audit, models, releases
 from app.db.models import AuditAction, ReleaseState
 from app.db.session import Sessions
 from app.errors import AdapterError, AppError, ConflictError, EngineError
@@ -90,6 +90,25 @@ async def test_of_two_swaps_at_once_the_second_is_told_which_one_is_under_way(fl
     assert (await first).number == 2
     assert (await floor.promoter.activate(other, "key two")).number == 3
     assert floor.loads.models == ["a" * 32, "b" * 32]
+
+
+async def test_what_is_being_brought_to_serve_does_not_make_room_for_others(
+    floor: Floor, committed: Sessions
+) -> None:
+    other = await Floor(committed).open()
+    release_id, _ = await floor.propose("b" * 32), await other.propose("c" * 32)
+
+    async def needed() -> set[str]:
+        async with committed() as session:
+            return await adapters.needed(session)
+
+    floor.loads.open.clear()
+    swap = asyncio.create_task(floor.promoter.activate(release_id, "key ops"))
+    await floor.loads.begun.wait()
+    assert await needed() == {"b" * 32}
+    floor.loads.open.set()
+    await swap
+    assert await needed() == set()
 
 
 async def test_swaps_of_two_projects_do_not_wait_for_each_other(floor: Floor, committed: Sessions) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, swap_lock
 from app.db.models import ReleaseState, RunState, TaskState
 from app.errors import NotFoundError
 from app.records import Probe
@@ -72,8 +72,8 @@ async def known(session: AsyncSession, names: Collection[str]) -> set[str]:
 
 
 async def needed(session: AsyncSession) -> set[str]:
-    """The models that unfinished tasks and shadows are pinned to, those of canaries and of what passed, and those
-    of candidates that their run has yet to examine.
+    """The models that unfinished tasks and shadows are pinned to, those of canaries and of what passed, those of
+    candidates that their run has yet to examine, and those that are being brought to serve.
     """
     release, run, unfinished = models.Release, models.TrainingRun, [TaskState.ACCEPTED, TaskState.RUNNING]
     pinned = select(models.Task.release_id).where(models.Task.state.in_(unfinished))
@@ -85,5 +85,6 @@ async def needed(session: AsyncSession) -> set[str]:
         release.id.in_(shadowed),
         release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]),
         and_(unexamined, release.training_run_id.in_(training)),
+        swap_lock.under_way(),
     )
     return set(await session.scalars(select(release.model).where(wanted)))

@@ -6,22 +6,24 @@ Advisory locks, which end with their connection.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
-from zlib import crc32
 
-from sqlalchemy import text
+from sqlalchemy import Boolean, ColumnElement, literal_column, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.session import Sessions
 from app.errors import ConflictError
 
+_PLACE = "('x' || left(md5(CAST({} AS text)), 7))::bit(28)::int"  # a project's id as PostgreSQL's int
+_OURS, _THEIRS = _PLACE.format(":project"), _PLACE.format("releases.project_id")
+_HELD = (
+    "FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _WAIT = text("SELECT pg_advisory_lock(hashtextextended(:adapter, 0))")
 _TAKE = text("SELECT pg_try_advisory_lock(:key)")
-_TELL = text("SELECT pg_advisory_lock_shared(:place, :number)")
-_ASK = text(
-    "SELECT objid::int FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND classid::bigint = :place LIMIT 1"
-)
+_TELL = text(f"SELECT pg_advisory_lock_shared({_OURS}, :number)")
+_ASK = text(f"SELECT objid::int {_HELD} AND classid::int = {_OURS} LIMIT 1")
+_AMONG = f"({_THEIRS}, releases.number) IN (SELECT classid::int, objid::int {_HELD})"
 _GIVE = text("SELECT pg_advisory_unlock_all()")
 
 
@@ -56,13 +58,17 @@ async def _locking(sessions: Sessions) -> AsyncIterator[AsyncConnection]:
             await connection.execute(_GIVE)
 
 
+def under_way() -> ColumnElement[bool]:
+    """Is a row of `Release` being brought to serve at this moment? By any process."""
+    return literal_column(_AMONG, Boolean)
+
+
 async def _take(connection: AsyncConnection, project_id: UUID, number: int) -> None:
     """The first lock excludes; the second one, which excludes nobody, says what it is held for."""
-    place = crc32(project_id.bytes) >> 1  # fits PostgreSQL's int
     if await connection.scalar(_TAKE, {"key": int.from_bytes(project_id.bytes[8:], "big", signed=True)}):
-        await connection.execute(_TELL, {"place": place, "number": number})
+        await connection.execute(_TELL, {"project": project_id, "number": number})
         return
-    other = await connection.scalar(_ASK, {"place": place})
+    other = await connection.scalar(_ASK, {"project": project_id})
     raise ConflictError(
         f"release {other or 'of this project'} is being brought to serve at this moment: wait until it does, "
         "then ask again"
