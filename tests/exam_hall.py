@@ -115,6 +115,7 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
                     bell=BrokerBell(Settings(data_dir=directory)),
                     client=client,
                     probes={},
+                    occupancy=lambda: BUSY,
                 )
 
     async with serving(create_app(open_parts)) as server, serving(create_services(TOKEN)) as services:

@@ -72,6 +72,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
                     bell=BrokerBell(Settings(data_dir=tmp_path)),
                     client=live,
                     probes={},
+                    occupancy=lambda: BUSY,
                 )
 
     app = create_app(open_parts)
