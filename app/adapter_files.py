@@ -27,11 +27,13 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 _BEYOND_LORA = ("use_dora", "modules_to_save")  # settings by which PEFT changes more than a product of two halves
-_KINDS: dict[str, tuple[type[np.generic], int]] = {  # integers as wide, and the bits of the exponent
-    "F64": (np.uint64, 0x7FF0 << 48),
-    "F32": (np.uint32, 0x7F80 << 16),
-    "F16": (np.uint16, 0x7C00),
-    "BF16": (np.uint16, 0x7F80),
+_GREATEST = 1 << 16  # of a weight and of the scale: half precision ends here, and NaN spoils what others ask, too
+# Integers as wide, the bits of the exponent, and the first exponent that is too great.
+_KINDS: dict[str, tuple[type[np.generic], int, int]] = {
+    "F64": (np.uint64, 0x7FF0 << 48, (1023 + 16) << 52),
+    "F32": (np.uint32, 0x7F80 << 16, (127 + 16) << 23),
+    "F16": (np.uint16, 0x7C00, 0x7C00),
+    "BF16": (np.uint16, 0x7F80, (127 + 16) << 7),
 }
 _CHUNK = 1 << 24  # numbers looked at together
 
@@ -72,6 +74,7 @@ def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
     except OSError as error:
         raise AdapterError(f"the adapter in {path} cannot be read: {error}") from error
     rank = _rank(path, config)
+    _check_scale(path, config)
     _check_shapes(path, config, tensors, base)
     return AdapterFiles(path, digest, rank)
 
@@ -133,9 +136,11 @@ def _check_finite(file: Path, tensors: Mapping[str, _Tensor]) -> None:
         for name, tensor in tensors.items():
             if tensor.dtype not in _KINDS:
                 raise AdapterError(f"{file} holds {name} as {tensor.dtype}: only floats are served")
-            kind, exponent = _KINDS[tensor.dtype]
-            if any(((bits & exponent) == exponent).any() for bits in _chunks(opened, prod(tensor.shape), kind)):
-                raise AdapterError(f"the adapter in {file.parent} has weights that are not finite: {name}")
+            kind, exponent, great = _KINDS[tensor.dtype]
+            if any(((bits & exponent) >= great).any() for bits in _chunks(opened, prod(tensor.shape), kind)):
+                raise AdapterError(
+                    f"the adapter in {file.parent} has weights that are not finite: {name} ({_GREATEST} counts so)"
+                )
 
 
 def _chunks(opened: Any, count: int, kind: type[np.generic]) -> Iterator[NDArray[Any]]:
@@ -145,9 +150,18 @@ def _chunks(opened: Any, count: int, kind: type[np.generic]) -> Iterator[NDArray
 
 def _rank(path: Path, config: Mapping[str, Any]) -> int:
     rank = config.get("r")
-    if not isinstance(rank, int) or rank < 1:
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise AdapterError(f"{path / CONFIG} does not say r, the rank")
     return rank
+
+
+def _check_scale(path: Path, config: Mapping[str, Any]) -> None:
+    patterns = config.get("alpha_pattern") or {}
+    alphas = [config.get("lora_alpha", 8), *(patterns.values() if isinstance(patterns, dict) else [patterns])]
+    for alpha in alphas:
+        number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+        if not number or not abs(alpha) <= _GREATEST:
+            raise AdapterError(f"{path / CONFIG} has lora_alpha {alpha}: it must be a number up to {_GREATEST}")
 
 
 def _check_shapes(

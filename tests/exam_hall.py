@@ -31,6 +31,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
+from tests.edge import BUSY
 from tests.loading import Loads
 from tests.scripted import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario

@@ -164,14 +164,29 @@ def test_a_weight_that_is_not_finite_is_named(copy: Path, kind: torch.dtype, val
         inspect(spoiled)
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_greatest_numbers_of_every_kind_are_finite(copy: Path, kind: torch.dtype) -> None:
-    def fill(tensors: Tensors) -> None:
-        tensors |= {
-            name: torch.full_like(each, torch.finfo(kind).max, dtype=kind) for name, each in tensors.items()
-        }
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_all_numbers_below_65536_are_finite_and_no_others(copy: Path, kind: torch.dtype) -> None:
+    def filled(value: float) -> Path:
+        def fill(tensors: Tensors) -> None:
+            tensors |= {
+                name: torch.full_like(each, value, dtype=torch.float64).to(kind) for name, each in tensors.items()
+            }
 
-    assert inspect(changed(copy, fill)).rank == 4
+        return changed(copy, fill)
+
+    assert inspect(filled(-65280.0)).rank == 4
+    with pytest.raises(AdapterError, match="not finite"):
+        inspect(filled(-65536.0))
+
+
+@pytest.mark.parametrize("alpha", ["NaN", "1e300", "-Infinity", '"16"', "true", "null"])
+@pytest.mark.parametrize("name", ["lora_alpha", "alpha_pattern"])
+def test_a_scale_that_is_no_number_to_compute_with_is_named(copy: Path, name: str, alpha: str) -> None:
+    value = alpha if name == "lora_alpha" else f'{{"q_proj": {alpha}}}'
+    config = json.loads((copy / CONFIG).read_text()) | {name: "VALUE"}
+    (copy / CONFIG).write_text(json.dumps(config).replace('"VALUE"', value))
+    with pytest.raises(AdapterError, match=r"lora_alpha .* must be a number"):
+        inspect(copy)
 
 
 def test_weights_in_integers_are_refused(copy: Path) -> None:

@@ -23,7 +23,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.host import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
-from tests.edge import asgi_client, running
+from tests.edge import BUSY, asgi_client, running
 from tests.ledger import Ledger
 from tests.loading import Loads
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer

@@ -12,7 +12,7 @@ from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.engine.protocol import Sampling
 from app.engine.watch import Pace
-from app.errors import EngineError
+from app.errors import AdapterError, EngineError
 from tests.engine_process import engine_process
 from tests.faulty import COMPLETIONS, Fault, Faulty, Forward, Reply, faulty, hanging, held, sound, until
 from tests.swapping import Shelf, Swapping
@@ -129,6 +129,24 @@ async def test_a_server_that_fails_once_at_a_load_is_asked_once_more(company: Co
         second.fault = failing_once(LOAD, (500, {"error": {"message": "out of memory"}}))
         await swapping.swap("a", swapping.shelf.probe("a"))
         assert has(swapping, "a")
+
+
+async def test_weights_that_give_no_numbers_are_refused_and_cost_no_server(company: Company) -> None:
+    """As vLLM says it."""
+    refusal = 400, {"error": {"message": "Out of range float values are not JSON compliant"}}
+
+    async def spoiled(path: str, body: Any, forward: Forward) -> Reply | None:
+        return refusal if path == COMPLETIONS and body["model"] != "base" else await forward()
+
+    async with company.process() as (swapping, second):
+        second.fault = spoiled
+        for probe in (swapping.shelf.probe("a"), None):
+            with pytest.raises(AdapterError, match="not finite: train others"):
+                await swapping.swap("a", probe)
+        assert all(replica.alive for replica in swapping.engine.replicas)
+        second.fault = failing_once(COMPLETIONS, refusal)  # what such weights left in its memory
+        await asyncio.gather(*(swapping.ask("base") for _ in range(4)))
+        assert second.bodies[-1]["model"] == "base"
 
 
 async def test_without_a_probe_a_server_that_returns_must_say_what_the_others_say(

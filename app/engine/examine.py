@@ -22,7 +22,7 @@ BASE = "base"
 _PROMPT = (1, 2, 3, 5, 8)
 _RUNTIME = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and give it --enable-lora"
 _LORAS = re.compile(r'^vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', re.MULTILINE)
-_TOO_HIGH = re.compile(r"rank.*max_lora_rank", re.IGNORECASE)
+TOO_HIGH = re.compile(r"rank.*max_lora_rank", re.IGNORECASE)
 _ABSENT = re.compile(r"no adapter found", re.IGNORECASE)  # vLLM tells it without the path
 _OFF = re.compile(r"lora is not enabled", re.IGNORECASE)
 
@@ -133,7 +133,7 @@ async def _try(replica: Replica, path: Path, rank: int) -> tuple[int | None, str
     except ReplicaError as error:
         if not error.code:
             raise
-        if _TOO_HIGH.search(str(error)):
+        if TOO_HIGH.search(str(error)):
             raise SettingError(
                 f"{replica.url} takes no adapter of rank {rank} ({error}): start it with --max-lora-rank {rank}"
             ) from error

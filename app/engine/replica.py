@@ -101,7 +101,8 @@ class Replica:
             answer = await self._generate(request_for(prompt, model, sampling), loading)
             completion = completion_of(answer, prompt, self._limits.vocabulary, self.url)
         except ReplicaError as error:
-            self._strike(error)
+            if not (loading and error.code):  # else it says what is wrong with what is loaded
+                self._strike(error)
             raise
         except EngineRefusalError as error:
             if error.code == HTTPStatus.NOT_FOUND:

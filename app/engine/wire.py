@@ -1,5 +1,6 @@
 """vLLM's HTTP API as a client sees it: a request, its answer as a value or an error that says whose fault."""
 
+import re
 from typing import Any
 
 import httpx
@@ -7,6 +8,7 @@ import msgspec
 
 from app.errors import EngineError, EngineRefusalError
 
+_NOT_FINITE = re.compile(r"not finite|out of range float", re.I)  # JSON has no NaN: vLLM answers 400
 _PASSING = {408, 425, 429}  # refusals that are over in a while
 
 
@@ -24,6 +26,10 @@ class UnreachableError(ReplicaError):
 
 class NonsenseError(ReplicaError):
     """It answers, but not as vLLM does."""
+
+
+class NotFiniteError(ReplicaError):
+    """The weights that were asked, or what weights like that left in the server's memory, give NaN or infinity."""
 
 
 class _Logprobs(msgspec.Struct):
@@ -103,6 +109,8 @@ def _refusal(url: str, reply: httpx.Response) -> EngineError:
     told, code = f"the engine at {url} refused with {reply.status_code}: {_reason(reply)}", reply.status_code
     if code in _PASSING:
         return EngineError(told)
+    if _NOT_FINITE.search(told):
+        return NotFiniteError(told, code)
     return EngineRefusalError(told, code) if reply.is_client_error else ReplicaError(told, code)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from app.engine.protocol import Sampling
+from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
-from app.errors import EngineError
+from app.engine.wire import NotFiniteError
+from app.errors import AdapterError, EngineError
 from app.hot_swap.figures import Figures, compare
 from app.hot_swap.together import together
 from app.records import Probe, ProbePoint
@@ -23,7 +24,7 @@ async def prove(replica: Replica, model: str, probe: Probe) -> Figures:
 async def observe(replica: Replica, model: str) -> Probe:
     """For an adapter that no trainer of ours spoke for: what this server says, for all of them to agree with."""
     greedy = Sampling(max_tokens=_LENGTH, temperature=0)
-    said = await replica.complete(_OPENING, model=model, sampling=greedy, loading=True)
+    said = await _said(replica, model, _OPENING, greedy)
     places = tuple(ProbePoint(len(_OPENING) + index, token, 0.0, 0.0) for index, token in enumerate(said.ids))
     blank = Probe(_OPENING + said.ids, places)
     base, adapter = await _ask(replica, BASE, blank), await _ask(replica, model, blank)
@@ -41,10 +42,19 @@ async def _ask(replica: Replica, model: str, probe: Probe) -> Sequence[float]:
 async def _logprob(replica: Replica, model: str, probe: Probe, point: ProbePoint) -> float:
     """What the server says of one token: the only one that it may draw."""
     forced = Sampling(max_tokens=1, temperature=0, allowed_token_ids=(point.token,))
-    said = await replica.complete(probe.prompt_ids[: point.position], model=model, sampling=forced, loading=True)
+    said = await _said(replica, model, probe.prompt_ids[: point.position], forced)
     if said.ids != (point.token,):
         raise EngineError(
             f"{replica.url} drew {said.ids} where only {point.token} is allowed: it does not know "
             "allowed_token_ids, so nothing can be proven. Use a newer vLLM"
         )
     return said.logprobs[0]
+
+
+async def _said(replica: Replica, model: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
+    try:
+        return await replica.complete(prompt_ids, model=model, sampling=sampling, loading=True)
+    except NotFiniteError as error:
+        if model == BASE:
+            raise
+        raise AdapterError(f"these weights give values that are not finite: train others ({error})") from error

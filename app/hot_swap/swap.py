@@ -8,6 +8,7 @@ from pathlib import Path
 
 import structlog
 
+from app.engine.examine import TOO_HIGH
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
 from app.engine.wire import ReplicaError
@@ -20,6 +21,7 @@ from app.records import Probe
 
 log = structlog.get_logger(__name__)
 
+_ADVICE = "start the server with a greater --max-lora-rank, or train at a lower rank: "
 _PAUSE_SECONDS = 1.0  # before a load that failed is tried once more
 
 
@@ -77,7 +79,8 @@ async def _load(replica: Replica, path: Path) -> float:
             await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0), loading=True)
         elif not isinstance(error, EngineRefusalError):
             raise
-        raise AdapterError(f"the adapter cannot be served: {error}") from error
+        advice = _ADVICE if TOO_HIGH.search(str(error)) else ""
+        raise AdapterError(f"the adapter cannot be served: {advice}{error}") from error
     return time.perf_counter() - began
 
 
