@@ -117,7 +117,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
             client=documents,
             probes={
                 "database": lambda: check_schema(database.engine),
-                "engine": engine.ready,
+                "engine": swap.ready,
                 "sandbox": lambda: _open_and_close(sandbox),
             },
             occupancy=engine.occupancy,

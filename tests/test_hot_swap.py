@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,6 +203,25 @@ async def test_what_is_active_is_loaded_ahead_of_its_first_task(swapping: Swappi
         swapping.hot.wake()
         while "b" not in await swapping.loaded():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def test_what_is_active_and_cannot_be_loaded_is_remarked_until_it_can(
+    swapping: Swapping, shelf: Shelf, tmp_path: Path
+) -> None:
+    name = shelf.names["c"]
+    away = shelf.path / name
+    async with swapping.hot as hot:
+        away.rename(tmp_path / name)
+        try:
+            await swapping.release("c", ReleaseState.ACTIVE)
+            hot.wake()
+            async with asyncio.timeout(20):
+                while "there is no adapter in" not in await hot.ready():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        finally:
+            (tmp_path / name).rename(away)
+        await swapping.ask("c")
+        assert await hot.ready() == ""
 
 
 async def test_after_a_while_without_a_connection_what_is_active_is_still_loaded_ahead(

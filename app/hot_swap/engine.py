@@ -47,6 +47,7 @@ class HotSwap:
         self._sessions = sessions
         self._files = files
         self._loaded: set[str] = set()  # a hint: the servers know, and say 404
+        self._lacking: dict[str, str] = {}  # what serves and cannot be loaded, and why
         self._loading = asyncio.Lock()
         self._news = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
@@ -66,6 +67,13 @@ class HotSwap:
     def wake(self) -> None:
         """A release may have been activated. Missing a call costs its first task a moment."""
         self._news.set()
+
+    async def ready(self) -> str:
+        """Which servers are out, and what serves and cannot be loaded; "" where all is well. Raises EngineError
+        where no server is.
+        """
+        remarks = [await self._engine.ready(), *self._lacking.values()]
+        return "; ".join(filter(None, remarks))
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Raises AdapterError where the adapter cannot be served, and what the engine raises."""
@@ -119,6 +127,7 @@ class HotSwap:
                 try:
                     found = await self._files.sound(model)
                 except AdapterError as error:  # not this server's fault
+                    self._lacking[model] = str(error)
                     log.warning("an adapter cannot be loaded again", replica=replica.url, cause=str(error))
                     continue
                 if replica.max_loras is not None and len(replica.names - {BASE, model}) >= replica.max_loras:
@@ -128,6 +137,7 @@ class HotSwap:
                 witness = next((each for each in others if model in each.names), None)
                 async with one_load(self._sessions, model):
                     receipt = await bring([replica], found.path, probe, witness)
+                self._lacking.pop(model, None)
                 if lacked:
                     await self._tell(receipt)
 
@@ -151,6 +161,7 @@ class HotSwap:
         await make_room(self._engine, self._sessions, model)
         receipt = await self._bring(live, found, probe)
         self._loaded.add(model)
+        self._lacking.pop(model, None)
         log.info("a swap", model=model, seconds=round(time.perf_counter() - began, 3), replicas=len(live))
         absent = tuple(replica.url for replica in self._engine.replicas if replica not in live)
         return Receipt(model=model, seconds=time.perf_counter() - began, replicas=receipt.replicas, absent=absent)
@@ -179,6 +190,7 @@ class HotSwap:
             try:
                 async with self._sessions() as session:
                     wanted = await adapters.serving(session)
+                self._lacking = {model: why for model, why in self._lacking.items() if model in wanted}
                 for model in sorted(wanted):
                     await self._load_ahead(model)
             except AWAY as error:
@@ -193,4 +205,7 @@ class HotSwap:
         try:
             await self.load(model)
         except AppError as error:
+            self._lacking[model] = str(error)
             log.warning("an active adapter is not loaded yet, its first task will ask again", cause=str(error))
+        else:
+            self._lacking.pop(model, None)
