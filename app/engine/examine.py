@@ -14,7 +14,8 @@ from uuid import uuid4
 from app.engine.capability import TRIED, Capabilities, Needs
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
-from app.engine.wire import Models, NonsenseError, ReplicaError
+from app.engine.rinse import rinse
+from app.engine.wire import Models, NonsenseError, NotFiniteError, ReplicaError
 from app.engine.zero_adapter import shape_of, write_zero_adapter
 from app.errors import EngineRefusalError, SettingError
 
@@ -32,7 +33,7 @@ async def examine(replica: Replica, needs: Needs) -> Capabilities:
     try:
         version = await replica.version()
         length = await _length(replica)
-        await _check_logprobs(replica)
+        await _check_numbers(replica, length)
         await _check_loading(replica, needs)
         rank, note = await _rank(replica, needs)
         return Capabilities(
@@ -56,6 +57,14 @@ async def _length(replica: Replica) -> int | None:
             f"--served-model-name {BASE}"
         )
     return lengths[BASE]
+
+
+async def _check_numbers(replica: Replica, length: int | None) -> None:
+    try:
+        await _check_logprobs(replica)
+    except NotFiniteError:
+        await rinse(replica, length)
+        await _check_logprobs(replica)
 
 
 async def _check_logprobs(replica: Replica) -> None:

@@ -84,6 +84,11 @@ class Replica:
         return self.state is State.LIVE
 
     @property
+    def max_model_len(self) -> int | None:
+        """Tokens that prompt and answer may have together, where the server tells."""
+        return self.capabilities.max_model_len if self.capabilities else None
+
+    @property
     def max_loras(self) -> int | None:
         """Adapters that may answer at the same time, where the server tells."""
         return self.capabilities.max_loras if self.capabilities else None

@@ -11,6 +11,7 @@ import structlog
 from app.engine.examine import TOO_HIGH
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
+from app.engine.rinse import rinse
 from app.engine.wire import ReplicaError
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.figures import Figures
@@ -45,8 +46,8 @@ async def bring(
         loading = await together(*(_load(replica, path) for replica in replicas))
         agreed = probe or await observe(witness or replicas[0], name)
         proving = await together(*(_prove(replica, name, agreed) for replica in replicas))
-    except (AdapterError, EngineError, asyncio.CancelledError):
-        await asyncio.shield(_undo(fresh, name))
+    except (AdapterError, EngineError, asyncio.CancelledError) as error:
+        await asyncio.shield(_undo(fresh, name, asked=isinstance(error, AdapterError)))
         raise
     told = (
         ReplicaReceipt(
@@ -104,9 +105,12 @@ async def _prove(replica: Replica, name: str, probe: Probe) -> tuple[Figures, fl
     return figures, time.perf_counter() - began
 
 
-async def _undo(replicas: Sequence[Replica], name: str) -> None:
+async def _undo(replicas: Sequence[Replica], name: str, *, asked: bool) -> None:
+    """`asked`: it has answered, perhaps with NaN."""
     for replica in replicas:
         try:
             await replica.unload(name)
+            if asked:
+                await rinse(replica, replica.max_model_len)
         except EngineError as error:  # it forgets the adapter when it is restarted
             log.warning("a swap could not be undone here", replica=replica.url, model=name, cause=str(error))

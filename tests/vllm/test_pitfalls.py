@@ -16,9 +16,13 @@ import pytest
 from app.db.models import ReleaseState
 from app.db.session import Sessions
 from app.engine.client import HttpEngine
+from app.engine.patient import PatientEngine
+from app.engine.watch import Pace
+from app.engine.wire import NotFiniteError
 from app.errors import AdapterError
 from tests.vllm.adapters import (
     Weights,
+    blown_up,
     half_as_wide,
     make_adapter,
     not_finite,
@@ -28,7 +32,7 @@ from tests.vllm.adapters import (
 )
 from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
-from tests.vllm.server import SLOTS
+from tests.vllm.server import SLOTS, VllmServer
 from tests.vllm.swapping import open_swap, release_row
 from trainer.learning.lora import WEIGHTS, Published
 
@@ -54,11 +58,12 @@ async def check_well(engine: HttpEngine) -> None:
     ("change", "words"),
     [
         (not_finite, "weights that are not finite"),  # vLLM: 200, and later base requests are poisoned
+        (blown_up, "weights that are not finite"),  # vLLM: the same, once it is asked
         (half_as_wide, "does not fit"),  # vLLM: 200, and wrong answers
         (without_a_layer, "lacks weights"),  # vLLM: 200, and wrong answers
         (with_strange_names, "does not have"),  # vLLM: 500
     ],
-    ids=["not finite", "half as wide", "without a layer", "with strange names"],
+    ids=["not finite", "blown up", "half as wide", "without a layer", "with strange names"],
 )
 async def test_a_spoiled_adapter_never_reaches_a_server(
     engine: HttpEngine,
@@ -76,6 +81,27 @@ async def test_a_spoiled_adapter_never_reaches_a_server(
         await open_swap(engine, committed, tmp_path).swap(path.name, None)
     assert await loads(http) == before
     await check_well(engine)
+
+
+async def test_what_such_weights_leave_in_its_memory_costs_no_task(
+    adapters: list[Published], tmp_path: Path
+) -> None:
+    server = VllmServer(tmp_path / "vllm.log").wait()
+    path = spoiled(adapters[0], tmp_path, blown_up)
+    try:
+        async with HttpEngine([server.url], pace=Pace(every=0.2)) as engine:
+            [replica] = engine.replicas
+            await replica.load(path.name, path)  # past all that keeps it from there
+            with pytest.raises(NotFiniteError):
+                await replica.complete(PROMPT, model=path.name, sampling=sampling(8), loading=True)
+            await replica.unload(path.name)
+            patient = PatientEngine(engine)
+            for length in (1, 2, 5, len(PROMPT)) * 4:
+                prompt = PROMPT[:length]
+                answer = await patient.complete(prompt, model="base", sampling=sampling(8))
+                assert off_by(answer, None, prompt) < 1e-4
+    finally:
+        server.stop()
 
 
 async def test_an_adapter_that_was_changed_cut_short_or_removed_is_named(
@@ -100,7 +126,7 @@ async def test_a_rank_that_the_server_does_not_take_is_the_adapters_fault(
     engine: HttpEngine, committed: Sessions, tmp_path: Path
 ) -> None:
     high = make_adapter(tmp_path, 9, rank=32)
-    with pytest.raises(AdapterError, match=r"LoRA rank 32 is greater than max_lora_rank 16"):
+    with pytest.raises(AdapterError, match=r"--max-lora-rank, .*LoRA rank 32 is greater than max_lora_rank 16"):
         await open_swap(engine, committed, tmp_path).swap(high.hash, None)
     await check_well(engine)
 
