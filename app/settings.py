@@ -1,9 +1,11 @@
 """All configuration, read once from the environment and then never changed."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -11,7 +13,7 @@ from app.errors import SettingError
 
 _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names other tools set, too
-
+_HTTP = {"engine_urls", "rollout_engine_urls", "embeddings_url"}
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -81,6 +83,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=_from_text)
                 except msgspec.ValidationError as error:
                     raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
+                if name in _HTTP and env[variable] and not _are_http(env[variable]):
+                    raise SettingError(f"{variable}={env[variable]!r}: write http://host:port, or https://")
         return cls(**values)
 
 
@@ -90,6 +94,23 @@ def urls_in(text: str) -> list[str]:
     ['http://a', 'http://b']
     """
     return [url.strip() for url in text.split(",") if url.strip()]
+
+
+def _are_http(text: str) -> bool:
+    """
+    >>> _are_http("http://a:8000, https://b/vllm"), _are_http("a:8000"), _are_http("http://a:x"), _are_http(",")
+    (True, False, False, False)
+    """
+    return bool(urls_in(text)) and all(map(_is_http, urls_in(text)))
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a port that is no number, or a bracket that does not close
+        return False
+    return bool(named) and not parts.query and not parts.fragment and not re.search(r"\s", url)
 
 
 def _from_text(kind: type, text: str) -> object:

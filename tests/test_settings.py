@@ -64,11 +64,25 @@ def test_the_urls_have_the_names_that_other_tools_know() -> None:
         ("SAGE_RETRIEVAL", "best"),
         ("SAGE_LOG_LEVEL", "loud"),
         ("SAGE_ENGINE_DEVICE", "tpu"),
+        ("ENGINE_URLS", "nonsense"),
+        ("ENGINE_URLS", "gpu:8000"),
+        ("ENGINE_URLS", "http://gpu:8000,gpu2:8000"),
+        ("ENGINE_URLS", "http://gpu:8000 http://gpu2:8000"),
+        ("ENGINE_URLS", "http://:8000"),
+        ("ENGINE_URLS", "http://gpu:eight"),
+        ("ENGINE_URLS", ","),
+        ("SAGE_ROLLOUT_ENGINE_URLS", "ftp://gpu"),
+        ("EMBEDDINGS_URL", "http://[::1"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_variable_and_itself(variable: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"^{variable}={re.escape(repr(value))}: "):
         Settings.from_env({variable: value})
+
+
+def test_urls_of_model_servers_may_be_several_with_a_port_or_a_path() -> None:
+    urls = "http://gpu:8000, https://[::1]:8000,http://gateway/vllm/"
+    assert Settings.from_env({"ENGINE_URLS": urls, "EMBEDDINGS_URL": ""}).engine_urls == urls
 
 
 def test_the_seed_policy_is_the_model_unless_another_is_named() -> None:
