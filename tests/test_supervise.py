@@ -17,6 +17,20 @@ from tests.processes import alive, free_ports, gone
 
 TELL_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 SERVE = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
+ASK_AROUND = """
+import http.server as h, json, sys, time
+began = []
+class Handler(h.BaseHTTPRequestHandler):
+    def do_GET(self):
+        began.append(time.monotonic())
+        passed = began[-1] - began[0]
+        engine = "is down" if passed < 1.2 else "is slow" if passed < 2 else "ready"
+        report = {{"ready": False, "parts": {{"database": "ready", "engine": engine}}}}
+        self.send_response(200 if engine == "ready" else 503)
+        self.end_headers()
+        self.wfile.write(json.dumps(report).encode())
+h.HTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
+"""
 NURSE = """
 import asyncio, sys
 from pathlib import Path
@@ -118,6 +132,19 @@ async def test_a_child_that_does_not_get_ready_is_given_up_with_what_it_answers(
     await supervisor.stop()
     with socket.create_server(("127.0.0.1", port)):
         pass
+
+
+async def test_what_a_child_waits_for_is_said_after_a_while_and_when_it_changes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    supervisor = Supervisor(tmp_path, start_seconds=20, stop_seconds=0.5, quiet_seconds=0.6)
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/readyz"
+    await supervisor.start([child(ASK_AROUND.format(port=port), ready=url)])
+    await supervisor.ready()
+    await supervisor.stop()
+    said = [f"waiting for child: {url}: 503 engine: is {how}" for how in ("down", "slow")]
+    assert [line for line in capfd.readouterr().out.splitlines() if " 503 " in line] == said
 
 
 async def test_a_child_is_ready_when_its_address_answers(supervisor: Supervisor) -> None:

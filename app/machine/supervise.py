@@ -17,6 +17,8 @@ from app.machine.logs import make_room, reason
 
 _CALM_SECONDS = 60.0  # of life that make the next death a first one
 _BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next restart
+_QUIET_SECONDS = 5.0  # a start that takes no longer needs no explanation
+_ANSWER_SECONDS = 10.0  # longer than /readyz gives the parts it asks
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,6 +35,12 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     ready: str = ""  # a URL that answers 200 once it can work; "" if it has none
 
 
+class _Report(msgspec.Struct):
+    """What /readyz says of the parts that a child builds on."""
+
+    parts: dict[str, str]
+
+
 class _Born(msgspec.Struct, frozen=True):
     """A running child."""
 
@@ -45,9 +53,17 @@ class _Born(msgspec.Struct, frozen=True):
 class Supervisor:
     """Keeps children alive from `start` until `stop`. Each writes to a log file of its own."""
 
-    def __init__(self, logs: Path, *, start_seconds: float = 120.0, stop_seconds: float = 8.0) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        start_seconds: float = 120.0,
+        stop_seconds: float = 8.0,
+        quiet_seconds: float = _QUIET_SECONDS,
+    ) -> None:
         self._logs = logs
         self._start_seconds = start_seconds
+        self._quiet_seconds = quiet_seconds
         self._stop_seconds = stop_seconds
         self._starting: list[_Born] = []
         self._running: dict[str, _Born] = {}
@@ -61,7 +77,7 @@ class Supervisor:
             self._starting.append(await self._spawn(child))
 
     async def ready(self) -> None:
-        """Returns once all can work; from then on they are kept alive.
+        """Returns once all can work; from then on they are kept alive. After some seconds it says what is missing.
 
         Raises ProcessError, with its own words, for one that dies before or is too slow.
         """
@@ -120,15 +136,19 @@ class Supervisor:
     async def _until_ready(self, born: _Born) -> None:
         if not born.child.ready:
             return
-        answer = "no answer"
+        clock, answer, told = asyncio.get_running_loop().time, "no answer", ""
+        began = clock()
         try:
             async with (
                 asyncio.timeout(self._start_seconds),
-                httpx.AsyncClient(timeout=2, trust_env=False) as client,
+                httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client,
             ):
                 while answer := await _shortcoming(client, born.child.ready):
                     if born.process.returncode is not None:
                         raise ProcessError(f"{born.child.name} does not start: {_last_words(born)}")
+                    if answer != told and clock() - began > self._quiet_seconds:
+                        click.echo(f"waiting for {born.child.name}: {answer}")
+                        told = answer
                     await asyncio.sleep(0.1)
         except TimeoutError as late:
             raise ProcessError(
@@ -142,8 +162,16 @@ async def _shortcoming(client: httpx.AsyncClient, url: str) -> str:
         answer = await client.get(url)
     except httpx.HTTPError as error:
         return f"{url}: {error or type(error).__name__}"
-    said = " ".join(answer.text[:500].split())
-    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {said}"
+    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {_said(answer)}"
+
+
+def _said(answer: httpx.Response) -> str:
+    """In one line; of /readyz only the parts that are not ready."""
+    try:
+        parts = msgspec.json.decode(answer.content, type=_Report).parts
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return " ".join(answer.text[:500].split())
+    return "; ".join(f"{name}: {state}" for name, state in parts.items() if state != "ready")
 
 
 def _last_words(born: _Born) -> str:

@@ -19,7 +19,7 @@ from app.machine.hold import hold
 from app.machine.local_database import keep_database
 from app.machine.supervise import Child, Supervisor
 from app.ports import Port, base_url, refuse_taken
-from app.settings import Settings
+from app.settings import Settings, urls_in
 
 _MORE_VERSIONS = 2  # than tasks in flight, each of which may keep its own: the one activated next, and a candidate
 
@@ -84,7 +84,7 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
         **os.environ,
         "DATABASE_URL": url,
         "ENGINE_URLS": settings.engine_urls or engine,
-        "EMBEDDINGS_URL": settings.embeddings_url or settings.engine_urls.split(",")[0] or engine,
+        "EMBEDDINGS_URL": settings.embeddings_url or next(iter(urls_in(settings.engine_urls)), engine),
         "SAGE_DATA_DIR": str(settings.data_dir.absolute()),
         "PYTHONUNBUFFERED": "1",
     }
