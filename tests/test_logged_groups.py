@@ -68,6 +68,7 @@ def test_what_was_kept_is_counted() -> None:
     [
         ([], "no task ended in the window"),
         ([Drop.UNSCORED], "no scored tasks in the window, of 1 that ended: submit tasks with a `check`"),
+        ([Drop.UNSCORED], "POST /v1/feedback with their `task_id`"),
         ([Drop.STALE, Drop.STALE, Drop.UNSCORED], r"3 tasks \(2 stale, 1 unscored\): raise `max_staleness`"),
         ([Drop.ALONE], "give them the same `scenario`"),
     ],

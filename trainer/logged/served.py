@@ -37,7 +37,7 @@ class Drop(StrEnum):
 _ADVICE = {
     Drop.CANCELLED: "wait for tasks that run to their end",
     Drop.FAILED: "look at the `failure` of the tasks",
-    Drop.UNSCORED: "submit tasks with a `check`, or send feedback with POST /v1/tasks/{id}/feedback",
+    Drop.UNSCORED: "submit tasks with a `check`, or score them: POST /v1/feedback with their `task_id`",
     Drop.STALE: "raise `max_staleness`, or wait for tasks of the active release",
     Drop.OTHER_BASE: "wait for tasks of the model that is served now",
     Drop.REWRITTEN: "serve with a chat template that keeps earlier turns as they were",
