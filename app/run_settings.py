@@ -15,6 +15,9 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it wo
 RewardRule = Literal["skill", "outcome", "chain"]
 Retrieval = Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]
 
+ENVIRONMENTS = ("office",)  # that the trainer has
+LEAST_SCENARIOS = 30  # from fewer its gate never decides
+
 
 class RunKind(StrEnum):
     """Where a run's experience comes from."""
@@ -78,6 +81,21 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(
                 "chain_by=nearest has no labels to find skills by: set retrieval=query_ngram or another"
             )
+
+
+def refuse_hopeless(settings: RunSettings) -> None:
+    """Raises InvalidError for a run that would fail, or decide nothing, whatever happens."""
+    name, there = settings.environment.partition("?")[0], ", ".join(ENVIRONMENTS)
+    if name and name not in ENVIRONMENTS:
+        raise InvalidError(f"no environment is called {name!r}: there is {there}")
+    if settings.kind is RunKind.ROLLOUT and not name:
+        place = f'environment="{ENVIRONMENTS[0]}"'
+        raise InvalidError(f"a run of kind rollout needs somewhere to practise: set {place}")
+    if 0 < settings.gate_scenarios < LEAST_SCENARIOS:
+        raise InvalidError(
+            f"gate_scenarios={settings.gate_scenarios} are too few for the gate to tell anything: ask for "
+            f"{LEAST_SCENARIOS} or more, or for 0, which holds no gate"
+        )
 
 
 def read_settings(given: dict[str, Any]) -> RunSettings:

@@ -3,7 +3,17 @@
 import pytest
 
 from app.errors import InvalidError
+from app.run_settings import ENVIRONMENTS, LEAST_SCENARIOS
 from trainer.environments.named import open_environment
+from trainer.exams.decide import Rules
+
+
+def test_what_a_run_may_be_asked_for_is_what_the_trainer_has() -> None:
+    for name in ENVIRONMENTS:
+        open_environment(name)
+    with pytest.raises(InvalidError, match=f"there is {', '.join(ENVIRONMENTS)}, with"):
+        open_environment("another")
+    assert Rules().least == LEAST_SCENARIOS
 
 
 def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:

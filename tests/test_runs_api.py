@@ -71,6 +71,10 @@ async def test_a_run_is_queued_with_its_settings_and_the_bell_is_rung(edge: Edge
         ({"kind": "magic"}, "kind"),
         ({"settings": {"lr": "fast"}}, "lr"),
         ({"stepz": 3}, "stepz"),
+        ({"kind": "rollout"}, 'set environment="office"'),
+        ({"settings": {"kind": "rollout", "environment": "moon"}}, "is called 'moon': there is office"),
+        ({"settings": {"environment": "moon?site=0"}}, "moon"),
+        ({"settings": {"gate_scenarios": 29}}, "gate_scenarios"),
     ],
 )
 async def test_an_unknown_or_wrong_setting_is_named_and_nothing_is_queued(
@@ -81,6 +85,13 @@ async def test_an_unknown_or_wrong_setting_is_named_and_nothing_is_queued(
     assert named in str(problem(answer)["detail"])
     assert (await edge.client.get(PATH)).json()["runs"] == []
     assert edge.bell.runs == []
+
+
+async def test_a_gate_may_be_left_out_or_hear_as_few_scenarios_as_can_tell(edge: Edge) -> None:
+    for count in (0, 30):
+        asked = {"environment": "office?site=7", "gate_scenarios": count}
+        run = await shown(edge, await train(edge, settings=asked))
+        assert run["settings"]["gate_scenarios"] == count
 
 
 async def test_a_run_that_trains_shows_its_progress_and_its_last_figures(edge: Edge) -> None:

@@ -50,6 +50,9 @@ async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(edge: Edge)
         ({"every_hours": 0}, "every_hours"),
         ({"every_scored_tasks": -1}, "every_scored_tasks"),
         ({"every_hours": 1, "settings": {"stepz": 1}}, "stepz"),
+        ({"every_hours": 1, "settings": {"kind": "rollout"}}, 'set environment="office"'),
+        ({"every_hours": 1, "settings": {"environment": "moon"}}, "there is office"),
+        ({"every_hours": 1, "settings": {"gate_scenarios": 5}}, "gate_scenarios"),
         ({"every_hours": 1, "often": True}, "often"),
     ],
 )

@@ -16,7 +16,7 @@ from app.api.parts import Bell
 from app.api.problem import problems
 from app.api.run_view import RunLine, RunPage, RunView, StepView
 from app.db import models, runs
-from app.run_settings import RunKind, RunSettings
+from app.run_settings import RunKind, RunSettings, refuse_hopeless
 
 After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this one")]
 AtMost = Annotated[int, QueryParameter(ge=1, le=1000, description="at most so many, 1 to 1000")]
@@ -32,9 +32,11 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     settings: RunSettings = RunSettings()
 
     def wanted(self) -> RunSettings:
-        if self.kind is UNSET:
-            return self.settings
-        return msgspec.structs.replace(self.settings, kind=self.kind)
+        """Raises InvalidError for what could only fail."""
+        kind = self.settings.kind if self.kind is UNSET else self.kind
+        settings = msgspec.structs.replace(self.settings, kind=kind)
+        refuse_hopeless(settings)
+        return settings
 
 
 class RunController(Controller):

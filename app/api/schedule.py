@@ -12,7 +12,7 @@ from app.api.fields import ProjectName
 from app.api.problem import problems
 from app.db import models, schedules
 from app.records import Json
-from app.run_settings import RunSettings
+from app.run_settings import RunSettings, refuse_hopeless
 
 _READ = problems(400, 401, 403, 404)
 
@@ -26,6 +26,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     enabled: bool = True
 
     def wanted(self) -> schedules.NewSchedule:
+        """Raises InvalidError for runs that could only fail."""
+        refuse_hopeless(self.settings)
         return schedules.NewSchedule(**msgspec.structs.asdict(self))
 
 
