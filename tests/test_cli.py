@@ -16,6 +16,7 @@ from app.db.migrate import migrate
 from app.db.session import open_database
 from tests.processes import free_ports
 from tests.scripted import byte_tokenizer
+from trainer.exams.demo_token import make_token
 
 
 async def sage(*arguments: str, **env: str) -> tuple[int, str, str]:
@@ -43,6 +44,26 @@ def test_a_wrong_setting_is_one_line_for_every_command_that_reads_them() -> None
         assert (shown.exit_code, shown.output) == (1, "Error: SAGE_PORT='http': Expected `int`, got `str`\n"), (
             command
         )
+
+
+@pytest.mark.parametrize("command", [("runs",), ("releases",), ("train",), ("export", "--out", "x"), ("eval",)])
+@pytest.mark.parametrize(
+    ("env", "asked"),
+    [
+        ({"SAGE_PORT": "9"}, "http://127.0.0.1:9"),
+        ({"SAGE_PORT": "9", "SAGE_HOST": "0.0.0.0"}, "http://127.0.0.1:9"),
+        ({"SAGE_PORT": "9", "SAGE_HOST": "127.0.0.2"}, "http://127.0.0.2:9"),
+        ({"SAGE_PORT": "8", "SAGE_URL": "http://127.0.0.3:9"}, "http://127.0.0.3:9"),
+    ],
+)
+def test_commands_ask_the_server_that_the_settings_describe(
+    command: tuple[str, ...], env: dict[str, str], asked: str, tmp_path: Path
+) -> None:
+    make_token(tmp_path)  # of the demo APIs, for `eval`
+    unset = {"SAGE_URL": None, "SAGE_HOST": None, "KEY": "x", "SAGE_DATA_DIR": str(tmp_path)}
+    ended = CliRunner().invoke(main, command, env={**unset, **env})
+    assert ended.exit_code == 1
+    assert f"{asked} does not answer" in ended.output
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from app.run_settings import Retrieval
 from app.settings import Settings
+from trainer.commands.server import url_option
 from trainer.environment import Split
 from trainer.exams.demo_token import read_token
 from trainer.exams.evaluate import Metrics, TaskResult, measure
@@ -70,7 +71,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--key", envvar="KEY", help="an admin key of the server  [env KEY]")
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the server")
+@url_option
 @click.option("--services", default="http://127.0.0.1:8100", show_default=True, help="the demo APIs")
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="test", show_default=True)
 @click.option("--scenarios", type=click.IntRange(1), default=200, show_default=True, help="of three tasks each")

@@ -5,14 +5,32 @@ from typing import Any, TypeVar
 
 import click
 
+from app.ports import base_url
+from app.settings import Settings
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def server_options(command: F) -> F:
     """--url and --key."""
     key = click.option("--key", envvar="KEY", required=True, help="an admin key  [env KEY]")
-    url = click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="the server")
-    return key(url(command))
+    return key(url_option(command))
+
+
+def url_option(command: F) -> F:
+    return click.option(
+        "--url",
+        envvar="SAGE_URL",
+        default=_here,
+        show_default="the one at SAGE_HOST and SAGE_PORT",
+        help="the server  [env SAGE_URL]",
+    )(command)
+
+
+def _here() -> str:
+    """Where a server with these very settings listens."""
+    settings = Settings.from_env()
+    return base_url(settings.host, settings.port)
 
 
 def project_option(command: F) -> F:
