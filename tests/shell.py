@@ -25,11 +25,11 @@ class Shell:
     def __init__(self, edge: Edge, url: str) -> None:
         self.edge, self.url = edge, url
 
-    async def sage(self, command: str, *options: str) -> Ended:
+    async def sage(self, command: str, *options: str, **env: str) -> Ended:
         key = self.edge.client.headers["Authorization"].removeprefix("Bearer ")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", command, "--url", self.url, *options),
-            env={**os.environ, "KEY": key},
+            env={**os.environ, "KEY": key, **env},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

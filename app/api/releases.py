@@ -11,7 +11,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Asking, Db, find_project
-from app.api.fields import ProjectName
+from app.api.fields import ProjectName, Text
 from app.api.problem import problems
 from app.db import adapters as known
 from app.db import models, releases
@@ -32,10 +32,11 @@ _READ = problems(400, 401, 403, 404)
 
 
 class NewRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`adapter` is the name of its directory: the hash of what is in it."""
+    """`adapter` is the name of its directory: the hash of what is in it. `reason` is kept in its evidence."""
 
     adapter: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     project: str | None = None
+    reason: Text | None = None
 
 
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +96,8 @@ class ReleaseController(Controller):
         if row.base != adapters.base:
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
         release = await releases.propose(session, project.id, data.adapter)
+        if data.reason:
+            await releases.note(session, release.id, {"reason": data.reason})
         await session.commit()
         return ReleaseView.of(release)
 

@@ -1,10 +1,13 @@
 """`sage releases`."""
 
+import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from app.errors import NotFoundError
+from app.settings import Settings
 from trainer.commands.server import project_option, server_options
 from trainer.remote.run_lines import columns, release_row, show_release
 
@@ -26,6 +29,13 @@ _HEAD = ("release", "state", "model", "made", "serves since", "the gate said")
 @click.option(
     "--shadow", type=click.IntRange(1, 1_000), help="have it do so many finished tasks again, reading only"
 )
+@click.option(
+    "--add",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="make a release of the adapter in DIR; SAGE_DATA_DIR and SAGE_ADAPTER_STORE as the server has them",
+)
+@click.option("--reason", help="why it is added; shown where the gate's word stands")
 def releases(  # noqa: PLR0913 - an argument for each option
     url: str,
     key: str,
@@ -35,21 +45,24 @@ def releases(  # noqa: PLR0913 - an argument for each option
     rejected_too: bool,
     canary: float | None,
     shadow: int | None,
+    add: Path | None,
+    reason: str | None,
 ) -> None:
     """List releases, newest first, or show release NUMBER."""
     from trainer.remote.rest import Server  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
 
-    if number is None and (activate or canary is not None or shadow):
+    if add and number:
+        raise click.UsageError("--add makes a release of its own: name none")
+    if reason and not add:
+        raise click.UsageError("--reason is of a release that is added: name its --add DIR")
+    if not (number or add) and (activate or canary is not None or shadow):
         raise click.UsageError("name the release: `sage releases` lists them")
     with Server(url, key) as server:
-        found: list[dict[str, Any]] = server.ask("GET", "/v1/releases", project=project)
-        if number is None:
+        if not (number or add):
+            found = server.ask("GET", "/v1/releases", project=project)
             click.echo(columns([_HEAD, *map(release_row, found)]))
             return
-        release = next((each for each in found if each["number"] == number), None)
-        if release is None:
-            raise NotFoundError(f"there is no release {number}: `sage releases` lists them")
-        path = f"/v1/releases/{release['id']}"
+        path = _add(server, add, project, reason) if add else _path(server, number, project)
         if activate:
             server.ask("POST", f"{path}/activate", rejected_too=str(rejected_too).lower())
         if canary is not None:
@@ -57,6 +70,23 @@ def releases(  # noqa: PLR0913 - an argument for each option
         if shadow:
             server.ask("POST", f"{path}/shadow", {"tasks": shadow})
         click.echo(show_release(_all_of(server, path)))
+
+
+def _path(server: "Server", number: int | None, project: str | None) -> str:
+    found: list[dict[str, Any]] = server.ask("GET", "/v1/releases", project=project)
+    release = next((each for each in found if each["number"] == number), None)
+    if release is None:
+        raise NotFoundError(f"there is no release {number}: `sage releases` lists them")
+    return f"/v1/releases/{release['id']}"
+
+
+def _add(server: "Server", directory: Path, project: str | None, reason: str | None) -> str:
+    """The new release's path."""
+    from trainer.remote.bring import bring  # noqa: PLC0415  numpy and fsspec take a moment, which `--help` need not wait
+
+    name = asyncio.run(bring(directory, Settings.from_env()))
+    body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
+    return f"/v1/releases/{server.ask('POST', '/v1/releases', body)['id']}"
 
 
 def _canary(path: str, percent: float) -> tuple[str, str, object]:

@@ -1,0 +1,76 @@
+"""`sage releases --add` against the real server: an adapter from elsewhere becomes a release."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from app.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.db.session import Sessions
+from tests.edge import open_edge
+from tests.shell import Shell
+from tests.sockets import served
+from tests.tiny_adapter import make_adapter
+from tests.tiny_model import make_model_dir
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[Shell]:
+    """The server's adapter directory is the one of SAGE_DATA_DIR=`tmp_path`/data."""
+    async with (
+        open_edge(committed, database_url, directory=tmp_path / "data" / "adapters") as edge,
+        served(edge) as client,
+    ):
+        yield Shell(edge, str(client.base_url))
+
+
+async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_release(
+    shell: Shell, model_dir: Path, tmp_path: Path
+) -> None:
+    brought, env = make_adapter(model_dir, tmp_path / "mine", seed=1), {"SAGE_DATA_DIR": str(tmp_path / "data")}
+    name = content_hash(brought)
+    ended = await shell.sage("releases", "--add", str(brought), "--reason", "made by hand", **env)
+    assert ended.code == 0, ended.err
+    shown = [line.split(maxsplit=1) for line in ended.out.splitlines()]
+    assert ["number", "2"] in shown
+    assert ["state", "candidate"] in shown
+    assert ["model", name] in shown
+    assert {path.name for path in (tmp_path / "data" / "adapters").iterdir()} == {name}, "and nothing half"
+    assert {path.name for path in (tmp_path / "data" / "adapters" / name).iterdir()} == {CONFIG, WEIGHTS}
+    assert (await shell.sage("releases")).out.splitlines()[1].endswith("made by hand")
+    again = await shell.sage("releases", "--add", str(brought), "--activate", **env)
+    assert ["state", "active"] in [line.split() for line in again.out.splitlines()]
+    assert shell.edge.loads.models == [name]
+
+
+async def test_a_store_that_hosts_share_gets_it_too(shell: Shell, model_dir: Path, tmp_path: Path) -> None:
+    brought = make_adapter(model_dir, tmp_path / "mine", seed=1)
+    env = {"SAGE_DATA_DIR": str(tmp_path / "data"), "SAGE_ADAPTER_STORE": str(tmp_path / "store")}
+    ended = await shell.sage("releases", "--add", str(brought), **env)
+    assert ended.code == 0, ended.err
+    assert content_hash(tmp_path / "store" / content_hash(brought)) == content_hash(brought)
+
+
+async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
+    shell: Shell, model_dir: Path, tmp_path: Path
+) -> None:
+    spoilt = make_adapter(model_dir, tmp_path / "mine", seed=1, fill=float("nan"))
+    (tmp_path / "empty").mkdir()
+    for directory, said in ((spoilt, "not finite"), (tmp_path / "empty", "there is no adapter")):
+        ended = await shell.sage("releases", "--add", str(directory), SAGE_DATA_DIR=str(tmp_path / "data"))
+        assert ended.code == 1
+        assert said in ended.err
+        assert ended.err.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+    assert len((await shell.edge.client.get("/v1/releases")).json()) == 1
+
+
+@pytest.mark.parametrize("options", [("2", "--add", "."), ("--reason", "because"), ("--activate",)])
+async def test_options_that_do_not_go_together_are_refused(shell: Shell, options: tuple[str, ...]) -> None:
+    ended = await shell.sage("releases", *options)
+    assert (ended.code, "name" in ended.err) == (2, True)
