@@ -178,7 +178,19 @@ async def test_an_endpoint_that_takes_too_long_is_told_with_what_to_do(served: t
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense", "http://[::"])
-async def test_an_endpoint_that_is_not_there_is_told(url: str) -> None:
+async def test_an_endpoint_that_was_never_there_is_told_and_not_tried_again(url: str) -> None:
     async with ChatEndpoint(url, MODEL) as endpoint:
-        with pytest.raises(EngineError, match="cannot be reached"):
+        with pytest.raises(EngineRefusalError, match="cannot be reached"):
             await endpoint.ask(HELLO, 0)
+
+
+async def test_an_endpoint_that_went_away_may_come_back(scenarios: Sequence[Scenario]) -> None:
+    async with chat_server(scenarios) as (url, server):
+        server.refusals = [(503, "in a moment")]
+        endpoint = ChatEndpoint(url, MODEL, key=KEY)
+        with pytest.raises(EngineError, match="in a moment"):
+            await endpoint.ask(HELLO, 0)
+    async with endpoint:
+        with pytest.raises(EngineError, match="cannot be reached") as failure:
+            await endpoint.ask(HELLO, 0)
+    assert not isinstance(failure.value, EngineRefusalError)

@@ -11,6 +11,7 @@ from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
 
 _PASSING = {408, 409, 425, 429}  # refusals that are over in a while
+_NOWHERE = (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL)
 _REASON = 300  # characters of an error's text
 
 
@@ -48,6 +49,7 @@ class ChatEndpoint:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None)  # who asks limits how many ask at once
         patience = httpx.Timeout(timeout, connect=min(timeout, 10))
+        self._answered = False  # ever
         self._http = httpx.AsyncClient(headers=headers, timeout=patience, limits=limits)
 
     async def __aenter__(self) -> Self:
@@ -77,17 +79,21 @@ class ChatEndpoint:
         return Answer(choice.message.content or "", "length" if choice.finish_reason == "length" else "stop")
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
+        """Where nobody was ever there to answer, the URL is taken for wrong: asking again would not help."""
         try:
-            return await self._http.post(self._url, json=body)
+            reply = await self._http.post(self._url, json=body)
         except httpx.TimeoutException as error:
             raise EngineError(
                 f"{self._url} did not answer within {self._timeout:g} s: give it more with --timeout, "
                 "or ask it less at once with --at-once"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineError(
+            wrong = isinstance(error, _NOWHERE) and not self._answered
+            raise (EngineRefusalError if wrong else EngineError)(
                 f"{self._url} cannot be reached ({error or type(error).__name__}): is the URL right, is it up?"
             ) from error
+        self._answered = True
+        return reply
 
     def _failure(self, reply: httpx.Response) -> EngineError:
         code, said = reply.status_code, _reason(reply)
