@@ -81,13 +81,24 @@ async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
 
-async def test_a_refused_key_is_one_line_and_what_was_collected_stays(
+async def test_a_refused_key_is_one_line_and_leaves_nothing_behind(
     served: tuple[str, ChatServer], tmp_path: Path
 ) -> None:
     code, _, error = await collect(tmp_path / "out.jsonl", *expert(served[0], key="BAD_KEY"))
     assert code == 1
     assert error.startswith(f"Error: {served[0]}/v1/chat/completions refuses the key (401: Incorrect API key")
-    assert os.listdir(tmp_path) == ["out.jsonl.journal"]
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_wrong_url_is_told_at_once_and_the_right_one_may_follow_into_the_same_file(
+    served: tuple[str, ChatServer], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    code, _, error = await collect(out, *expert("http://127.0.0.1:9"))
+    assert (code, "http://127.0.0.1:9/v1/chat/completions cannot be reached" in error) == (1, True)
+    code, said, error = await collect(out, *expert(served[0]))
+    assert code == 0, error
+    assert said.startswith(f"{out}: kept ")
 
 
 async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Path) -> None:

@@ -44,6 +44,11 @@ class Journal:
             file.write(msgspec.json.encode(entry) + b"\n")
         self.entries[entry.index] = entry
 
+    def leave(self) -> None:
+        """A journal in which nothing is done holds no one to its plan."""
+        if not self.entries:
+            self._path.unlink(missing_ok=True)
+
     def finish(self) -> Entry:
         """Write the chats, in the order of the scenarios, and remove the journal. The sum of all entries."""
         entries = [self.entries[index] for index in sorted(self.entries)]

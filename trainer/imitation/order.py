@@ -77,7 +77,10 @@ async def deliver(
                 source=order.expert or "scripted",
                 at_once=effort.at_once,
             )
-            await harvest.collect(scenarios, journal, lambda: report(1))
+            try:
+                await harvest.collect(scenarios, journal, lambda: report(1))
+            finally:
+                journal.leave()
     return journal.finish()
 
 
