@@ -79,7 +79,7 @@ async def test_a_rejected_release_serves_only_if_someone_insists(edge: Edge) -> 
         await releases.reject(session, release_id, {"reason": "worse"})
     answer = await activate(edge, release_id)
     assert answer.status_code == 409
-    assert "rejected" in str(problem(answer)["detail"])
+    assert "rejected_too=true" in str(problem(answer)["detail"])
     assert await states(edge) == [(2, "rejected"), (1, "active")]
     assert (await activate(edge, release_id, "?rejected_too=true")).json()["state"] == "active"
 

@@ -110,6 +110,12 @@ async def test_a_missing_body_is_asked_for(edge: Edge) -> None:
     assert problem(await edge.client.post("/v1/tasks"))["detail"] == "send a JSON body"
 
 
+async def test_a_body_that_ends_too_early_is_called_that(edge: Edge) -> None:
+    for path in ("/v1/tasks", "/v1/training-runs"):
+        answer = await edge.client.post(path, content=b'{"kind":')
+        assert problem(answer)["detail"] == "the body is JSON that is cut off: it ends too early"
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"instruction": "\xff"}', b'{"instruction": "\\ud800"}'])
 async def test_a_body_that_is_not_json_is_refused(edge: Edge, content: bytes) -> None:
     answer = await edge.client.post("/v1/tasks", content=content)

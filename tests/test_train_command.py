@@ -57,6 +57,8 @@ async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: Shell) ->
     following = asyncio.create_task(shell.sage("runs", run_id, "--follow"))
     shown = await shell.sage("runs", run_id, "--cancel")
     assert ["state", "cancelled"] in [line.split() for line in shown.out.splitlines()]
+    again = await shell.sage("runs", run_id, "--cancel")
+    assert (again.code, again.err) == (0, f"run {run_id} was cancelled before\n")
     ended = await following
     assert (ended.code, f"Error: run {run_id} was cancelled" in ended.err) == (1, True)
     assert "queued" in (await shell.sage("runs", run_id, "--retry")).out
@@ -114,6 +116,7 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: Shell) -> No
         1,
         True,
     )
+    assert "--rejected-too" in refused.err
     shown = (await shell.sage("releases", "2", "--activate", "--rejected-too")).out
     assert ["state", "active"] in [line.split() for line in shown.splitlines()]
     edge.loads.refusal = AdapterError("there is no adapter in ...")

@@ -30,6 +30,10 @@ _KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, Confli
 _NAMES = {kind.status: kind.__name__ for kind in _KINDS}
 
 _BODY = "data"  # what handlers call the request's body
+_WORDS = {  # for what the framework and its JSON reader say
+    repr(_BODY): "send a JSON body",
+    "Input data was truncated": "the body is JSON that is cut off: it ends too early",
+}
 _PUBLIC = {"in_state": "state"}  # parameters whose own name the framework keeps for itself
 
 AnyRequest = Request[Any, Any, Any]
@@ -83,11 +87,11 @@ def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Respons
     name = _NAMES.get(status, "".join(status.phrase.title().split()) + "Error")
     first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
     if not isinstance(first, dict):
-        return answer(status, name, error.detail or status.phrase, headers=error.headers)
+        said = _WORDS.get(error.detail, error.detail)
+        return answer(status, name, said or status.phrase, headers=error.headers)
     key, message = first.get("key"), str(first["message"])
     if key == _BODY:
-        detail = "send a JSON body" if message == repr(_BODY) else message  # the framework's word for none at all
-        return answer(status, name, detail, headers=error.headers)
+        return answer(status, name, _WORDS.get(message, message), headers=error.headers)
     field = _PUBLIC.get(key, key) if isinstance(key, str) else None
     return answer(status, name, f"{field}: {message}" if field else message, field=field, headers=error.headers)
 

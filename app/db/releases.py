@@ -111,7 +111,7 @@ def check_may_serve(release: models.Release, *, rejected_too: bool) -> None:
     if release.state == ReleaseState.REJECTED and not rejected_too:
         raise ConflictError(
             f"release {release.number} was rejected (its evidence says why): "
-            "to serve it nevertheless, ask for rejected ones too"
+            "to serve it nevertheless, activate it with rejected_too=true (sage releases --rejected-too)"
         )
 
 

@@ -45,6 +45,8 @@ def runs(  # noqa: PLR0913 - the command's options
             click.echo(columns([_HEAD, *map(run_row, page["runs"])]))
             return
         path = f"/v1/training-runs/{run}"
+        if cancel and server.ask("GET", path)["state"] == "cancelled":
+            click.echo(f"run {run} was cancelled before", err=True)
         for wanted, move in ((cancel, "cancel"), (retry, "retry")):
             if wanted:
                 server.ask("POST", f"{path}/{move}")
