@@ -18,6 +18,7 @@ from app.cli import main
 from app.db import models
 from app.db.session import Sessions
 from tests.exam_hall import SCENARIOS, SITES, TOKEN, Hall, open_hall, serving
+from trainer.commands.evaluate import evaluate
 from trainer.exams.demo_token import make_token, read_token
 from trainer.exams.evaluate import TaskResult, measure
 from trainer.exams.exam import ExamError, sit
@@ -200,6 +201,11 @@ def test_without_demo_apis_the_command_says_what_to_start(tmp_path: Path) -> Non
     ended = CliRunner().invoke(main, ["eval", "--key", "x"], env={"SAGE_DATA_DIR": str(tmp_path)})
     assert ended.exit_code == 1
     assert ended.output.startswith(f"Error: {tmp_path / 'demo.token'} cannot be read: start `sage up`")
+
+
+def test_the_demo_apis_are_looked_for_where_the_settings_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAGE_DEMO_PORT", "8123")
+    assert evaluate.make_context("eval", ["--key", "x"]).params["services"] == "http://127.0.0.1:8123"
 
 
 def test_the_token_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:

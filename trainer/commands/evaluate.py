@@ -12,6 +12,7 @@ import click
 import msgspec
 from tqdm import tqdm
 
+from app.ports import base_url
 from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.commands.server import url_option
@@ -72,7 +73,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 @click.command()
 @click.option("--key", envvar="KEY", help="an admin key of the server  [env KEY]")
 @url_option
-@click.option("--services", default="http://127.0.0.1:8100", show_default=True, help="the demo APIs")
+@click.option(
+    "--services",
+    default=lambda: base_url("127.0.0.1", Settings.from_env().demo_port),
+    show_default="those at SAGE_DEMO_PORT",
+    help="the demo APIs",
+)
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="test", show_default=True)
 @click.option("--scenarios", type=click.IntRange(1), default=200, show_default=True, help="of three tasks each")
 @click.option(
