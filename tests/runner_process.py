@@ -17,7 +17,9 @@ from app.settings import Settings
 from app.skills.library import Library
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
-PACE = Pace(at_once=6, lease_seconds=2, poll_seconds=0.1)
+AT_ONCE = 6
+"""A kill leaves no more tasks than these in doubt."""
+PACE = Pace(at_once=AT_ONCE, lease_seconds=2, poll_seconds=0.1)
 TURNS = (
     "mine = []\ndef write(text: str) -> None:\n    mine.append(apis.ledger.add_entry(text=text)['id'])\n"
     "write('{word} 1')\nwrite('{word} 2')",
@@ -33,10 +35,10 @@ def script(prompt: str, turn: int) -> Answer:
 
 
 class Thinks(ScriptedEngine):
-    """For as long as a write takes or longer, so that a kill meets tasks at either."""
+    """For longer than a write takes on a busy machine, so that a kill meets tasks at either."""
 
     async def _next(self, prompt: str) -> Answer:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
         return await super()._next(prompt)
 
 
