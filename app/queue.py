@@ -7,6 +7,7 @@ from uuid import UUID
 import structlog
 from celery import Celery
 from kombu.exceptions import ChannelError, KombuError
+from kombu.transport import TRANSPORT_ALIASES
 
 from app.settings import Settings
 
@@ -19,6 +20,7 @@ _ONE_TRY = {
 }  # to connect and ring
 _STALE_SECONDS = 600  # a message as old as this was followed by others
 
+TRANSPORT_ALIASES["folders"] = "app.folders:Transport"
 log = structlog.get_logger(__name__)
 
 
@@ -27,7 +29,7 @@ def open_broker(settings: Settings) -> Celery:
 
     Messages are acknowledged early and results are not kept: rows carry both, so a lost message costs a delay.
     """
-    broker = Celery("sage", broker=settings.broker_url or "filesystem://localhost//", set_as_current=False)
+    broker = Celery("sage", broker=settings.broker_url or "folders://localhost//", set_as_current=False)
     broker.conf.update(
         broker_transport_options=_ONE_TRY if settings.broker_url else _folders(settings.data_dir / "broker"),
         broker_connection_retry_on_startup=True,
