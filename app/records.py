@@ -26,10 +26,14 @@ class Stop(StrEnum):
     IN_DOUBT = "in_doubt"  # a call went out, its result was lost, and it may not be repeated
 
 
+BASE = "base"
+"""The name by which every model server knows its base model, without an adapter."""
+
+
 class Policy(msgspec.Struct, frozen=True):
     """Which weights answer: the base model, or the base model wearing one adapter version."""
 
-    model: str = "base"  # the name the engine knows: "base", or the adapter's content hash
+    model: str = BASE  # the name the engine knows: that, or the adapter's content hash
     release: UUID | None = None
 
 

@@ -19,11 +19,12 @@ from app.db import adapters, models, releases
 from app.db.session import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
+from app.records import BASE
 from app.run_settings import RunKind
 from trainer import gate
 from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environments.named import open_environment
-from trainer.exams.examiner import BASE, Examiner
+from trainer.exams.examiner import Examiner
 from trainer.ground import open_ground
 from trainer.learning.keep import keep
 from trainer.learning.lora import Learned, Published

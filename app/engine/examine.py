@@ -18,8 +18,8 @@ from app.engine.rinse import rinse
 from app.engine.wire import Models, NonsenseError, NotFiniteError, ReplicaError
 from app.engine.zero_adapter import shape_of, write_zero_adapter
 from app.errors import EngineRefusalError, SettingError
+from app.records import BASE
 
-BASE = "base"
 _PROMPT = (1, 2, 3, 5, 8)
 _RUNTIME = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment and give it --enable-lora"
 _LORAS = re.compile(r'^vllm:lora_requests_info\{[^}]*max_lora="(\d+)"', re.MULTILINE)

@@ -29,10 +29,10 @@ from app.engine.wire import (
     send,
 )
 from app.errors import AppError, EngineRefusalError
+from app.records import BASE
 
 log = structlog.get_logger(__name__)
 
-_BASE = "base"
 _STRIKES = 3  # failures in a row that put a server out; a single one may be the request's own fault
 _ASIDE = 16  # connections for all that is no task's generation: looks, loads, proofs
 _OUT_SECONDS = 10.0  # that a server which is out may take for an answer, such as to undo what it was asked for
@@ -128,7 +128,7 @@ class Replica:
 
     def _company(self, model: str) -> AbstractAsyncContextManager[None]:
         """Entered when the model may generate beside what generates already."""
-        return self._apart.among(model == _BASE) if self._apart else nullcontext()
+        return self._apart.among(model == BASE) if self._apart else nullcontext()
 
     async def models(self) -> list[str]:
         """What it can generate with at this moment, "base" included, in the order of loading."""
@@ -207,7 +207,7 @@ class Replica:
         """
         missing = self._own - self.names
         self._own -= missing
-        return set() if self.names - {_BASE} else missing
+        return set() if self.names - {BASE} else missing
 
     def enter(self, state: State) -> None:
         self.state = state

@@ -24,13 +24,10 @@ from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError
 from app.hot_swap.files import AdapterDirectory
-from app.hot_swap.probe import BASE
 from app.hot_swap.receipt import Receipt
 from app.hot_swap.room import in_use, make_room, spare_adapters, unload
 from app.hot_swap.swap import NoRoomError, bring
-from app.records import Probe
-
-__all__ = ["BASE", "HotSwap"]
+from app.records import BASE, Probe
 
 log = structlog.get_logger(__name__)
 

@@ -8,9 +8,8 @@ from app.engine.wire import NotFiniteError
 from app.errors import AdapterError, EngineError
 from app.hot_swap.figures import Figures, compare
 from app.hot_swap.together import together
-from app.records import Probe, ProbePoint
+from app.records import BASE, Probe, ProbePoint
 
-BASE = "base"
 _OPENING = tuple(range(1, 33))  # of an adapter without a probe: every vocabulary has these
 _LENGTH = 16
 

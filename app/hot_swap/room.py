@@ -7,7 +7,7 @@ from app.db.session import Sessions
 from app.engine.capability import TRIED
 from app.engine.client import HttpEngine
 from app.errors import EngineError
-from app.hot_swap.probe import BASE
+from app.records import BASE
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from app.engine.rinse import rinse
 from app.engine.wire import ReplicaError
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.hot_swap.figures import Figures
-from app.hot_swap.probe import BASE, observe, prove
+from app.hot_swap.probe import observe, prove
 from app.hot_swap.receipt import Receipt, ReplicaReceipt
 from app.hot_swap.together import together
-from app.records import Probe
+from app.records import BASE, Probe
 
 log = structlog.get_logger(__name__)
 

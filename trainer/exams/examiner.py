@@ -10,14 +10,13 @@ import msgspec
 
 from app.agent.loop import Agent
 from app.engine.protocol import Engine
-from app.records import Json, Policy
+from app.records import BASE, Json, Policy
 from app.skills.memory import MemoryLibrary
 from trainer.collect import Practice
 from trainer.environment import Environment, Scenario, Split
 from trainer.exams.evaluate import TaskResult
 from trainer.exams.examine import NewLibrary, examine
 
-BASE = "base"
 _SPLIT: Split = "validation"
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 
 from app.errors import InvalidError
+from app.records import BASE
 from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.environment import Split
 from trainer.exams.evaluate import TaskResult
-from trainer.exams.examiner import BASE, Examiner
+from trainer.exams.examiner import Examiner
 from trainer.ground import open_ground
 from trainer.learning.lora import check_adapter
 

@@ -10,15 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import logged, releases
 from app.db.logged import LoggedSkill, LoggedTask
 from app.db.models import SkillState, TaskState
-from app.records import Policy, Trajectory
+from app.records import BASE, Trajectory
 from app.run_settings import RunSettings
 from app.skills.checks import is_wrapper
 from trainer.logged.chains import Makers
 from trainer.logged.families import families
 from trainer.logged.faults import BaseModel, ages, fault_of
 from trainer.logged.served import Drop, Served
-
-BASE = Policy().model  # the name of the base model without an adapter
 
 
 class Window(msgspec.Struct, frozen=True):
