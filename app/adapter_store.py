@@ -7,13 +7,14 @@ an adapter is `<url>/<hash>/` there, and readers trust only what has its marker,
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec.core
 
-from app.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.adapter_files import CONFIG, WEIGHTS, content_hash, inspect, verify
 from app.errors import AdapterError, EngineError, SettingError, StorageError
 
 _FILES = (CONFIG, WEIGHTS)
@@ -45,13 +46,35 @@ class AdapterStore:
             if not _is_whole(own):
                 if self._remote is None:
                     raise AdapterError(f"there is no adapter in {own}: put it back, or activate another release")
-                await asyncio.to_thread(self._fetch, name, own)
+                await asyncio.to_thread(self._fetch, name)
             return own
 
     async def put(self, name: str) -> None:
         """Once this returns, every host can have the adapter. Safe to repeat. Raises StorageError."""
         if self._remote is not None:
             await asyncio.to_thread(self._put, name)
+
+    async def take(self, directory: Path) -> str:
+        """Copy an adapter from elsewhere, and put it. Its name, the hash of its content. Safe to repeat.
+
+        Raises AdapterError for what must never be served, StorageError where it cannot be kept.
+        """
+        name = inspect(directory).hash
+        if not _is_whole(self._local / name):
+            await asyncio.to_thread(self._copy, directory, name)
+        await self.put(name)
+        return name
+
+    def _copy(self, directory: Path, name: str) -> None:
+        def copy(contents: Path) -> None:
+            for file in _FILES:
+                shutil.copyfile(directory / file, contents / file)
+            verify(contents)
+
+        try:
+            self._make(name, copy)
+        except OSError as error:
+            raise StorageError(f"{self._local} does not take it: {error.strerror or error}") from error
 
     def _put(self, name: str) -> None:
         """What a name stands for never changes, so two who put it at once write the same bytes."""
@@ -67,27 +90,29 @@ class AdapterStore:
                 f"the adapter store {self._url} does not take {name} ({_line(error)}): see to SAGE_ADAPTER_STORE"
             ) from error
 
-    def _fetch(self, name: str, own: Path) -> None:
-        """Whole or not at all: into a directory beside it, compared with its name, then renamed."""
+    def _fetch(self, name: str) -> None:
         try:
-            self._local.mkdir(parents=True, exist_ok=True)
-            partial = Path(mkdtemp(prefix=".fetched-", dir=self._local))
-            try:
-                self._download(name, partial / name)
-                _settle(partial / name, own)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
+            self._make(name, self._download)
         except self._failures as error:
             raise EngineError(
                 f"adapter {name} cannot be fetched from {self._url} ({_line(error)}): see to SAGE_ADAPTER_STORE"
             ) from error
 
-    def _download(self, name: str, directory: Path) -> None:
+    def _make(self, name: str, fill: Callable[[Path], None]) -> None:
+        """Whole or not at all: `fill` writes beside it and compares with the name, then that is renamed."""
+        self._local.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".partial-", dir=self._local, ignore_cleanup_errors=True) as partial:
+            contents = Path(partial, name)
+            contents.mkdir()
+            fill(contents)
+            _settle(contents, self._local / name)
+
+    def _download(self, directory: Path) -> None:
+        name = directory.name
         if not self._holds(name):
             raise AdapterError(
                 f"the adapter store {self._url} does not hold {name}: put it back, or activate another release"
             )
-        directory.mkdir()
         for file in _FILES:
             self._remote.get_file(f"{self._root}/{name}/{file}", str(directory / file))
         found = content_hash(directory)

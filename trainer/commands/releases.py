@@ -82,9 +82,10 @@ def _path(server: "Server", number: int | None, project: str | None) -> str:
 
 def _add(server: "Server", directory: Path, project: str | None, reason: str | None) -> str:
     """The new release's path."""
-    from trainer.remote.bring import bring  # noqa: PLC0415  numpy and fsspec take a moment, which `--help` need not wait
+    from app.adapter_store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait
 
-    name = asyncio.run(bring(directory, Settings.from_env()))
+    settings = Settings.from_env()
+    name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).take(directory))
     body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
     return f"/v1/releases/{server.ask('POST', '/v1/releases', body)['id']}"
 
