@@ -16,7 +16,7 @@ RewardRule = Literal["skill", "outcome", "chain"]
 Retrieval = Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]
 
 ENVIRONMENTS = ("office",)  # that the trainer has
-LEAST_SCENARIOS = 30  # from fewer its gate never decides
+LEAST_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
 
 
 class RunKind(StrEnum):
@@ -83,14 +83,22 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
+def practice_place(settings: RunSettings) -> str:
+    """The environment in which a run of rollouts practises. Raises InvalidError where it names none."""
+    if not settings.environment.partition("?")[0]:
+        raise InvalidError(
+            f'a run of kind rollout needs somewhere to practise: set environment="{ENVIRONMENTS[0]}"'
+        )
+    return settings.environment
+
+
 def refuse_hopeless(settings: RunSettings) -> None:
     """Raises InvalidError for a run that would fail, or decide nothing, whatever happens."""
     name, there = settings.environment.partition("?")[0], ", ".join(ENVIRONMENTS)
     if name and name not in ENVIRONMENTS:
         raise InvalidError(f"no environment is called {name!r}: there is {there}")
-    if settings.kind is RunKind.ROLLOUT and not name:
-        place = f'environment="{ENVIRONMENTS[0]}"'
-        raise InvalidError(f"a run of kind rollout needs somewhere to practise: set {place}")
+    if settings.kind is RunKind.ROLLOUT:
+        practice_place(settings)
     if 0 < settings.gate_scenarios < LEAST_SCENARIOS:
         raise InvalidError(
             f"gate_scenarios={settings.gate_scenarios} are too few for the gate to tell anything: ask for "

@@ -20,7 +20,7 @@ from app.db.session import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import BASE
-from app.run_settings import RunKind
+from app.run_settings import RunKind, practice_place
 from trainer import gate
 from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environments.named import open_environment
@@ -82,9 +82,7 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
 
 async def _practise(job: Job, progress: Progress, learner: Learner) -> Published:
     settings = job.settings
-    if not settings.environment:
-        raise InvalidError('a run of kind rollout needs somewhere to practise: set environment="office"')
-    async with open_ground(settings.environment, settings.retrieval, job.deployment) as ground:
+    async with open_ground(practice_place(settings), settings.retrieval, job.deployment) as ground:
 
         async def report(done: Done) -> None:
             await progress.step(done.index, settings.steps, told(done.index, done.metrics))

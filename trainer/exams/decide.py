@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from app.run_settings import LEAST_SCENARIOS
 from trainer.exams.evaluate import Comparison, Metrics, TaskResult, compare, measure
 from trainer.exams.paired import least_difference
 
@@ -23,7 +24,7 @@ Points = Annotated[float, msgspec.Meta(ge=0, le=100)]
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What the gate asks for."""
 
-    least: int = 30  # scenarios; from fewer nothing can be told
+    least: int = LEAST_SCENARIOS
     margin: Points = 5.0  # of SGC: a loss beyond it must be ruled out where tokens decide
     collapse: float = 0.5  # a use or write rate under this part of the incumbent's is warned of
 
