@@ -157,6 +157,32 @@ async def _while_connected(reader: asyncio.StreamReader, work: Any) -> Any:
         working.cancel()
 
 
+def freezing(proxy: Faulty, at: str) -> Fault:
+    """It takes one such request, and answers nothing any more."""
+
+    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
+        if path != at:
+            return await forward()
+        proxy.fault = hanging()
+        await asyncio.Event().wait()
+        return None
+
+    return fault
+
+
+def dying(proxy: Faulty, at: str) -> Fault:
+    """It takes one such request, and is gone."""
+
+    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
+        if path != at:
+            return await forward()
+        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(proxy.down()))
+        await asyncio.Event().wait()
+        return None
+
+    return fault
+
+
 @asynccontextmanager
 async def faulty(upstream: str, fault: Fault = sound) -> AsyncIterator[Faulty]:
     proxy = Faulty(upstream, fault)

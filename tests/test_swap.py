@@ -25,8 +25,9 @@ from tests.faulty import (
     Forward,
     Reply,
     answering,
+    dying,
     faulty,
-    hanging,
+    freezing,
     rewriting,
     sound,
     until,
@@ -273,31 +274,5 @@ def as_base(upstream: str) -> Fault:
         async with httpx.AsyncClient(trust_env=False) as client:
             answer = await client.post(f"{upstream}{path}", json={**body, "model": "base"})
         return answer.status_code, answer.json()
-
-    return fault
-
-
-def freezing(proxy: Faulty, at: str) -> Fault:
-    """It takes one such request, and answers nothing any more."""
-
-    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
-        if path != at:
-            return await forward()
-        proxy.fault = hanging()
-        await asyncio.Event().wait()
-        return None
-
-    return fault
-
-
-def dying(proxy: Faulty, at: str) -> Fault:
-    """It takes one such request, and is gone."""
-
-    async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
-        if path != at:
-            return await forward()
-        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(proxy.down()))
-        await asyncio.Event().wait()
-        return None
 
     return fault
