@@ -10,35 +10,35 @@ import msgspec
 import structlog
 from litestar import Litestar
 
-from app.adapter_store import AdapterStore
+from app.adapters.store import AdapterStore
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import Profile, choose_profile, prompt_hash
-from app.api.doorbell import BrokerBell
-from app.api.edge import create_app
-from app.api.feed import EventFeed
-from app.api.parts import Parts
+from app.api.app import create_app
+from app.api.dependencies import Parts
+from app.api.notifications import EventFeed
 from app.api.request_log import configure_logging
+from app.api.worker_notifier import BrokerBell
+from app.db.database import open_database
 from app.db.migrate import check_schema
-from app.db.session import open_database
 from app.engine.capability import Capabilities, Needs
 from app.engine.client import HttpEmbedder, HttpEngine
-from app.engine.patient import PatientEngine
+from app.engine.health_monitor import Pace as Looks
+from app.engine.retry import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
-from app.engine.watch import Pace as Looks
-from app.errors import SettingError
-from app.hot_swap.engine import HotSwap
-from app.hot_swap.files import AdapterDirectory
+from app.errors import HostError, SettingError
+from app.gateway.ssrf import pinned
+from app.hot_swap.adapter_directory import AdapterDirectory
+from app.hot_swap.loader import HotSwap
 from app.records import Json
-from app.release.keeper import Keeper
 from app.release.promote import Promoter
+from app.release.reconciler import Keeper
 from app.run_settings import RunSettings
-from app.runner.carry_out import Desk
+from app.runner.execute import Desk
 from app.runner.runner import Pace, Runner
 from app.runner.shadow import Shadows
-from app.sandbox.host import ForkedSandbox
-from app.sandbox.hosts import pinned
-from app.sandbox.protocol import HostError, Limits, Sandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import Limits, Sandbox
 from app.settings import Settings, urls_in
 from app.skills.library import Library
 

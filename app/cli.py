@@ -105,7 +105,7 @@ def keys_group() -> None:
 def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
     """Make a key and show it, once."""
     from app.db import keys, projects  # noqa: PLC0415
-    from app.db.session import open_database  # noqa: PLC0415
+    from app.db.database import open_database  # noqa: PLC0415
     from app.machine.local_database import lend_database  # noqa: PLC0415
 
     async def make(url: str) -> str:

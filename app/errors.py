@@ -87,3 +87,12 @@ class AdapterError(AppError):
 
 class ModelError(AppError):
     """A model directory that cannot be served: a file is missing or does not fit."""
+
+
+class HostError(Exception):
+    """Raised by a HostCall; the sandboxed code sees an exception of class `kind` with this message."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message

@@ -20,7 +20,7 @@ _ONE_TRY = {
 }  # to connect and ring
 _STALE_SECONDS = 600  # a message as old as this was followed by others
 
-TRANSPORT_ALIASES["folders"] = "app.folders:Transport"
+TRANSPORT_ALIASES["folders"] = "app.filesystem_broker:Transport"
 log = structlog.get_logger(__name__)
 
 

@@ -5,9 +5,9 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import Connection, NullPool, create_engine
 
+from app.db.column_types import Prose
+from app.db.database import full_url
 from app.db.models import Base
-from app.db.session import full_url
-from app.db.text import Prose
 from app.settings import Settings
 
 

@@ -7,13 +7,13 @@ from uuid import UUID
 
 from sqlalchemy import func, update
 
-from app.db import leases, models, releases
+from app.db import models, releases, task_queue
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.records import Stop
 from app.release import canary
+from app.release.canary_decision import Action, Rules, Verdict
 from app.release.promote import Promoter
-from app.release.verdict import Action, Rules, Verdict
 from tests.loading import Loads
 from tests.rows import LEASE, project_row, task_row
 
@@ -44,7 +44,7 @@ class Project:
         async with self.sessions.begin() as session:
             for _ in range(count):
                 await task_row(session, self.id)
-            tasks = [await leases.claim(session, "me", LEASE) for _ in range(count)]
+            tasks = [await task_queue.claim(session, "me", LEASE) for _ in range(count)]
         return [task for task in tasks if task is not None]
 
     async def ended(self, release_id: UUID, score: float | None, count: int = 1, **columns: Any) -> list[UUID]:

@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
-from app.db import embedded
+from app.db import embedded_postgres
+from app.db.database import Sessions, full_url, open_database
 from app.db.migrate import migrate
 from app.db.models import Base
-from app.db.session import Sessions, full_url, open_database
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.desk import Office, open_office
 from tests.ledger import Ledger
 from tests.scripted import byte_tokenizer
@@ -30,7 +30,7 @@ _DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a
 def pytest_unconfigure() -> None:
     """The last act of the run."""
     if os.getpid() == _RUN:
-        embedded.stop(_DIRECTORY)
+        embedded_postgres.stop(_DIRECTORY)
         shutil.rmtree(_DIRECTORY.parent, ignore_errors=True)
 
 
@@ -40,7 +40,7 @@ def server_url() -> str:
     given = os.environ.get("TEST_DATABASE_URL")
     if given:
         return full_url(given)
-    url = embedded.start(_DIRECTORY)
+    url = embedded_postgres.start(_DIRECTORY)
     _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # nothing here outlives the run
     return url
 

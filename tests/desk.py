@@ -12,11 +12,11 @@ from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.db import apis, events, models, projects, tasks
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
-from app.runner.carry_out import Desk
+from app.runner.execute import Desk
 from app.runner.runner import Pace, Runner
 from app.sandbox.protocol import Sandbox
 from app.settings import Settings

@@ -14,9 +14,9 @@ from litestar.params import FromPath
 
 from app.apis.catalog import App, Catalog
 from app.apis.openapi import parse_document
+from app.errors import HostError
+from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.gateway import Gateway
-from app.sandbox.protocol import HostError
 
 
 @route("/echo/{rest:path}", http_method=("GET", "POST", "PUT"), media_type=MediaType.JSON, status_code=200)

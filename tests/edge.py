@@ -11,15 +11,15 @@ import httpx
 import msgspec
 from litestar import Litestar
 
-from app.api.edge import create_app
-from app.api.feed import EventFeed
+from app.api.app import create_app
+from app.api.dependencies import Parts
 from app.api.health import Probe
-from app.api.parts import Parts
+from app.api.notifications import EventFeed
 from app.db import keys, models, projects
-from app.db.session import Sessions
-from app.engine.line import Occupancy
+from app.db.database import Sessions
+from app.engine.dispatcher import Occupancy
 from app.engine.replica import State
-from app.hot_swap.files import AdapterDirectory
+from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
 from app.release.promote import Promoter
 from tests.loading import Loads

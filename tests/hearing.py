@@ -11,19 +11,19 @@ from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.db import evaluations, models, releases, runs
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
 from app.errors import ConflictError
 from app.records import Json
 from app.run_settings import RunSettings
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.exam_hall import ExpertPolicy
 from tests.rows import project_row
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.exams.decide import Rules
-from trainer.exams.examiner import Examiner
+from trainer.evaluation.decision import Rules
+from trainer.evaluation.paired import Examiner
 from trainer.gate import Candidate, Held, hold
 
 SCENARIOS = 4

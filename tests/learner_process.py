@@ -11,10 +11,10 @@ from accelerate import Accelerator
 
 from app.run_settings import RunSettings
 from tests.rewarded import advised, rollout
-from trainer.advantages import Advised
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
+from trainer.sage.advantages import Advised
 
 SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, kl=0.05)
 

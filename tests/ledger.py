@@ -15,8 +15,8 @@ from litestar.params import Body, FromQuery
 
 from app.apis.catalog import App, Catalog
 from app.apis.openapi import parse_document
+from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.gateway import Gateway
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 
-from app.db.session import Sessions, full_url
+from app.db.database import Sessions, full_url
 
 
 class Narrow:

@@ -7,8 +7,8 @@ import msgspec
 
 from app.agent.action import code_of
 from app.agent.compact import Compact
+from app.gateway.gateway import Gateway
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory
-from app.sandbox.gateway import Gateway
 from app.sandbox.protocol import Function, Limits, Sandbox
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld

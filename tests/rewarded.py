@@ -5,7 +5,7 @@ from random import Random
 from uuid import UUID, uuid4
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from trainer.advantages import Advised, Rewarded
+from trainer.sage.advantages import Advised, Rewarded
 
 
 def trajectory(

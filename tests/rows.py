@@ -4,7 +4,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import leases, models, projects, skills, tasks
+from app.db import models, projects, skills, task_queue, tasks
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 
 LEASE = 30.0
@@ -21,7 +21,7 @@ async def task_row(session: AsyncSession, project_id: UUID, instruction: str = "
 async def claimed_task(session: AsyncSession, owner: str = "me") -> models.Task:
     """A task of a project of its own, held by `owner`."""
     waiting = await task_row(session, (await project_row(session)).id)
-    claimed = await leases.claim(session, owner, LEASE)
+    claimed = await task_queue.claim(session, owner, LEASE)
     assert claimed is not None
     assert claimed.id == waiting.id
     return claimed

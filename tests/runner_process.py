@@ -9,10 +9,10 @@ import httpx
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
-from app.db.session import open_database
-from app.runner.carry_out import Desk
+from app.db.database import open_database
+from app.runner.execute import Desk
 from app.runner.runner import Pace, Runner
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer

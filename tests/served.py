@@ -8,7 +8,7 @@ import msgspec
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from tests.scripted import block
-from trainer.logged.served import Served
+from trainer.experience.records import Served
 
 _DAWN = datetime(2026, 1, 1, tzinfo=UTC)
 

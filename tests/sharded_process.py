@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 from app.records import Probe
 from tests.learner_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
+from trainer.learning.distributed_learner import Beginning, open_learner
 from trainer.learning.lora import Published
-from trainer.learning.shared_rounds import Beginning, open_learner
 from trainer.learning.update import Learner
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.db import models, releases
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
-from app.hot_swap.engine import HotSwap
-from app.hot_swap.files import AdapterDirectory
+from app.hot_swap.adapter_directory import AdapterDirectory
+from app.hot_swap.loader import HotSwap
 from app.hot_swap.receipt import Receipt
 from app.records import Probe
 from tests.named_adapters import cut_short, make_named, probe_of

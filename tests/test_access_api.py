@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db.session import Sessions
+from app.db.database import Sessions
 from tests.edge import Edge, open_edge, problem
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.adapter_files import CONFIG, WEIGHTS, base_shapes, content_hash, inspect, verify
-from app.adapter_fit import Shapes
+from app.adapters.compatibility import Shapes
+from app.adapters.files import CONFIG, WEIGHTS, base_shapes, content_hash, inspect, verify
 from app.errors import AdapterError
 from tests.named_adapters import make_named
 from tests.tiny_adapter import make_adapter

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.adapter_files import CONFIG, WEIGHTS, content_hash
-from app.db.session import Sessions
+from app.adapters.files import CONFIG, WEIGHTS, content_hash
+from app.db.database import Sessions
 from tests.edge import open_edge
 from tests.shell import Shell
 from tests.sockets import served

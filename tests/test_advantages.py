@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rewarded import rollout
-from trainer.advantages import Rewarded, advise
+from trainer.sage.advantages import Rewarded, advise
 
 SOME = rollout(1)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.apart import Apart
 from app.engine.client import HttpEngine
+from app.engine.group_lock import Apart
 from tests.engine_process import engine_process
 from tests.faulty import Forward, Reply, faulty
 from tests.named_adapters import make_named

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.db import apis, leases, models
-from app.db.session import Sessions
+from app.db import apis, models, task_queue
+from app.db.database import Sessions
 from tests.edge import Edge, open_edge, problem
 
 DOCUMENT = {
@@ -79,7 +79,7 @@ async def test_another_document_or_none_is_a_release_of_its_own_that_says_who_as
     assert (await edge.client.post("/v1/apis", json=body)).status_code == 201
     await edge.submit()
     async with edge.sessions.begin() as session:
-        assert await leases.claim(session, "runner", 30) is not None
+        assert await task_queue.claim(session, "runner", 30) is not None
     assert (await edge.client.post("/v1/apis", json=body)).status_code == 201
     assert await _releases(edge) == [(1, "active", None)], "the same document again"
     other = {**DOCUMENT, "paths": {"/inbox": DOCUMENT["paths"]["/mails"]}}  # type: ignore[index]
@@ -147,8 +147,8 @@ async def test_feedback_becomes_the_score_of_an_ended_task(edge: Edge) -> None:
     body = {"task_id": str(task_id), "score": 0.25, "comment": "half of them"}
     assert (await edge.client.post("/v1/feedback", json=body)).status_code == 409
     async with edge.sessions.begin() as session:
-        await leases.claim(session, "runner", 30)
-        await leases.finish(session, task_id, "runner", leases.Outcome(state=models.TaskState.DONE))
+        await task_queue.claim(session, "runner", 30)
+        await task_queue.finish(session, task_id, "runner", task_queue.Outcome(state=models.TaskState.DONE))
 
     assert (await edge.client.post("/v1/feedback", json=body)).status_code == 201
     assert (await edge.client.get(f"/v1/tasks/{task_id}")).json()["score"] == 0.25

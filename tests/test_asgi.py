@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from app.db import keys, projects
-from app.db.session import Sessions
+from app.db.database import Sessions
 from tests.faulty import Reply, faulty
 from tests.processes import free_ports
 from tests.scripted import byte_tokenizer

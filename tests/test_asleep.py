@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.engine.client import HttpEngine
+from app.engine.health_monitor import Pace
 from app.engine.protocol import Sampling
-from app.engine.watch import Pace
 from app.errors import EngineError
 from tests.engine_process import engine_process
 from tests.faulty import Faulty, Forward, Reply, faulty, until

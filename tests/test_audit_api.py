@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from app.db import adapters, releases
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.errors import AdapterError
 from tests.edge import Edge, open_edge, problem
 from tests.named_adapters import cut_short, make_named

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from app.db import apis, models, releases, shadows, trajectories
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.db.shadows import Outcome
 from app.errors import EngineError
 from app.records import Call, Stop

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import text
 
 from app.db import adapters, audit, models, releases
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
 from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe
 from app.release import canary
-from app.release.keeper import Keeper
+from app.release.canary_decision import Action
 from app.release.promote import Promoter
-from app.release.verdict import Action
+from app.release.reconciler import Keeper
 from tests.canary_desk import Project, begin, open_project, settle
 from tests.desk import until
 

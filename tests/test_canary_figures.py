@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import func
 
 from app.db import canaries, feedback, releases
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.records import Stop
-from app.release.verdict import Action, Rules
+from app.release.canary_decision import Action, Rules
 from tests.canary_desk import Project, begin, judge, open_project, settle
 
 CHECKED: dict[str, Any] = {"check_code": "score = float(answer['total'] == 42)"}

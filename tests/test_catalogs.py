@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from app.apis.catalog import App
-from app.release.unit import ApiDocument
+from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs
 
 

@@ -7,17 +7,17 @@ import pytest
 from app.agent.compact import Compact
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import EngineError, EngineRefusalError
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.demonstrations import Stage, demonstrate
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
-from trainer.imitation.answers import UnsayableError
-from trainer.imitation.chat_endpoint import ChatEndpoint
-from trainer.imitation.chat_expert import ChatExpert
 from trainer.learning.batch import sample_of
+from trainer.sft_data.answer_tokens import UnsayableError
+from trainer.sft_data.chat_endpoint import ChatEndpoint
+from trainer.sft_data.chat_expert import ChatExpert
 
 HELLO = [Message("user", "hello")]
 

@@ -11,16 +11,16 @@ from app.agent.compact import Compact
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import InvalidError, ModelError
 from app.records import Trajectory
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.scripted import byte_tokenizer
 from trainer.environments.office.demonstrations import Stage, demonstrate
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import Faults
-from trainer.imitation.answers import answer_ids, end_of_answer
-from trainer.imitation.chat_records import ChatRecord, from_line, record_of, to_line
-from trainer.imitation.chat_samples import TOO_LONG, samples_of, taught
 from trainer.learning.batch import Sample, sample_of
+from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
+from trainer.sft_data.chat_records import ChatRecord, from_line, record_of, to_line
+from trainer.sft_data.chat_samples import TOO_LONG, samples_of, taught
 
 FORGETFUL = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}

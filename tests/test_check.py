@@ -3,9 +3,9 @@
 import pytest
 
 from app.errors import InvalidError
+from app.gateway.gateway import Gateway
 from app.runner.score import score
-from app.sandbox.gateway import Gateway
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.site import AppSite

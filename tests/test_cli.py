@@ -12,11 +12,11 @@ from sqlalchemy import NullPool, create_engine, text
 
 from app.cli import main
 from app.db import keys
+from app.db.database import open_database
 from app.db.migrate import migrate
-from app.db.session import open_database
 from tests.processes import free_ports
 from tests.scripted import byte_tokenizer
-from trainer.exams.demo_token import make_token
+from trainer.environments.office.admin_token import make_token
 
 
 async def sage(*arguments: str, **env: str) -> tuple[int, str, str]:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from app.engine.client import HttpEmbedder, HttpEngine
-from app.engine.patient import PatientEngine
+from app.engine.health_monitor import Pace
+from app.engine.noop_adapter import Shape, write_zero_adapter
 from app.engine.protocol import Sampling
-from app.engine.watch import Pace
-from app.engine.zero_adapter import Shape, write_zero_adapter
+from app.engine.retry import PatientEngine
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.faulty import Fault, Faulty, Forward, Reply, answering, faulty, sound

@@ -9,15 +9,15 @@ from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.records import Policy, Stop
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from tests.exam_hall import ExpertPolicy
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
-from trainer.collect import Practice
 from trainer.environment import Scenario
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.exams.evaluate import measure
-from trainer.exams.examine import examine
+from trainer.evaluation.local import examine
+from trainer.evaluation.metrics import measure
+from trainer.rollouts.episode import Practice
 
 
 @pytest.fixture(scope="module")

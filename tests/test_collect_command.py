@@ -15,8 +15,8 @@ from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.imitation.chat_records import read_records
-from trainer.imitation.chat_samples import taught
+from trainer.sft_data.chat_records import read_records
+from trainer.sft_data.chat_samples import taught
 
 COUNT = 6
 ORDER = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]

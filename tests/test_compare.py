@@ -4,8 +4,8 @@ import pytest
 
 from app.errors import InvalidError
 from tests.results import chains, result
-from trainer.exams.evaluate import Estimate, compare, compare_runs, measure, measure_runs
-from trainer.exams.report import table
+from trainer.evaluation.metrics import Estimate, compare, compare_runs, measure, measure_runs
+from trainer.evaluation.report import table
 
 HALF = [number % 2 == 0 for number in range(100)]
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, leases, trajectories, turns
+from app.db import calls, events, task_queue, trajectories, turns
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.errors import ConflictError, NotFoundError
 from app.records import Call
 from tests.rows import LEASE, claimed_task, trajectory_of, turn_of
@@ -95,8 +95,8 @@ async def test_only_a_repeatable_call_without_a_result_may_begin_again(session: 
 
 async def test_a_runner_that_lost_its_task_can_begin_no_turn_and_no_call(session: AsyncSession) -> None:
     task = await claimed_task(session, "slow")
-    await leases.hand_back(session, "slow")
-    await leases.claim(session, "quick", LEASE)
+    await task_queue.hand_back(session, "slow")
+    await task_queue.claim(session, "quick", LEASE)
     with pytest.raises(ConflictError, match="no longer held by slow"):
         await turns.begin(session, task.id, "slow", 0, turn_of())
     with pytest.raises(ConflictError, match="no longer held by slow"):
@@ -113,7 +113,7 @@ async def test_the_journal_of_a_task_that_has_ended_is_gone_and_that_of_another_
     for task in (first, second):
         await turns.begin(session, task.id, "me", 0, turn_of())
         await calls.begin(session, task.id, "me", CALL, repeatable=False)
-    await leases.finish(session, first.id, "me", leases.Outcome(state=TaskState.DONE))
+    await task_queue.finish(session, first.id, "me", task_queue.Outcome(state=TaskState.DONE))
     assert (await turns.of_task(session, first.id), await calls.of_task(session, first.id)) == ([], [])
     assert len(await turns.of_task(session, second.id)) == len(await calls.of_task(session, second.id)) == 1
 

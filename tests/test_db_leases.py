@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import leases, models, tasks
-from app.db.leases import Outcome
+from app.db import models, task_queue, tasks
+from app.db.database import Sessions
 from app.db.models import ReleaseState, TaskState
-from app.db.session import Sessions
+from app.db.task_queue import Outcome
 from app.errors import ConflictError
 from app.records import Stop
 from tests.rows import LEASE, claimed_task, project_row, task_row
@@ -23,7 +23,7 @@ EXPIRED = -1.0  # a lease that is over when it begins
 async def test_the_oldest_task_is_claimed_first(session: AsyncSession) -> None:
     project = await project_row(session)
     submitted = [(await task_row(session, project.id)).id for _ in range(3)]
-    claimed = [await leases.claim(session, "me", LEASE) for _ in range(4)]
+    claimed = [await task_queue.claim(session, "me", LEASE) for _ in range(4)]
     assert [task.id if task else None for task in claimed] == [*submitted, None]
 
 
@@ -36,7 +36,7 @@ async def test_two_runners_never_get_the_same_task(committed: Sessions) -> None:
         mine: list[UUID] = []
         while True:
             async with committed.begin() as session:
-                task = await leases.claim(session, owner, LEASE)
+                task = await task_queue.claim(session, owner, LEASE)
                 if task is None:
                     return mine
                 mine.append(task.id)
@@ -52,7 +52,7 @@ async def test_a_task_locked_by_another_claimer_is_skipped_not_waited_for(commit
         project = await project_row(session)
         first, second = [(await task_row(session, project.id)).id for _ in range(2)]
     async with committed.begin() as one, committed.begin() as other, asyncio.timeout(5):
-        mine, yours = await leases.claim(one, "one", LEASE), await leases.claim(other, "other", LEASE)
+        mine, yours = await task_queue.claim(one, "one", LEASE), await task_queue.claim(other, "other", LEASE)
         assert mine is not None
         assert yours is not None
         assert (mine.id, yours.id) == (first, second)
@@ -61,7 +61,7 @@ async def test_a_task_locked_by_another_claimer_is_skipped_not_waited_for(commit
 async def test_the_first_claim_pins_the_active_release_and_the_clock(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id)
-    first = await leases.claim(session, "me", EXPIRED)
+    first = await task_queue.claim(session, "me", EXPIRED)
     assert first is not None
     pinned, started = first.release_id, first.started_at
     release = await session.get_one(models.Release, pinned)
@@ -69,7 +69,7 @@ async def test_the_first_claim_pins_the_active_release_and_the_clock(session: As
     release.state = ReleaseState.RETIRED
     session.add(models.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
     await session.flush()
-    again = await leases.claim(session, "another", LEASE)
+    again = await task_queue.claim(session, "another", LEASE)
     assert again is not None
     assert (again.id, again.release_id, again.started_at) == (task.id, pinned, started)
     assert (again.attempt, again.owner) == (2, "another")
@@ -77,52 +77,52 @@ async def test_the_first_claim_pins_the_active_release_and_the_clock(session: As
 
 async def test_a_task_is_left_alone_while_its_lease_lasts(session: AsyncSession) -> None:
     await claimed_task(session)
-    assert await leases.claim(session, "another", LEASE) is None
+    assert await task_queue.claim(session, "another", LEASE) is None
 
 
 async def test_extending_keeps_a_task_and_tells_what_is_to_be_cancelled(session: AsyncSession) -> None:
     project = await project_row(session)
     kept, stopped = await task_row(session, project.id), await task_row(session, project.id)
     for _ in range(2):
-        await leases.claim(session, "me", EXPIRED)
-        await leases.extend(session, "me", LEASE)
+        await task_queue.claim(session, "me", EXPIRED)
+        await task_queue.extend(session, "me", LEASE)
     await tasks.request_cancel(session, stopped.id)
-    assert await leases.extend(session, "me", LEASE) == {kept.id: False, stopped.id: True}
-    assert await leases.extend(session, "me", LEASE, [kept.id]) == {kept.id: False}
-    assert await leases.cancelled(session, "me") == {stopped.id}
-    assert await leases.cancelled(session, "another") == set()
-    assert await leases.claim(session, "another", LEASE) is None
+    assert await task_queue.extend(session, "me", LEASE) == {kept.id: False, stopped.id: True}
+    assert await task_queue.extend(session, "me", LEASE, [kept.id]) == {kept.id: False}
+    assert await task_queue.cancelled(session, "me") == {stopped.id}
+    assert await task_queue.cancelled(session, "another") == set()
+    assert await task_queue.claim(session, "another", LEASE) is None
 
 
 async def test_a_runner_that_lost_its_task_can_neither_finish_nor_extend_it(session: AsyncSession) -> None:
     await task_row(session, (await project_row(session)).id)
-    task = await leases.claim(session, "slow", EXPIRED)
+    task = await task_queue.claim(session, "slow", EXPIRED)
     assert task is not None
-    await leases.claim(session, "quick", LEASE)
-    assert await leases.extend(session, "slow", LEASE) == {}
-    assert await leases.finish(session, task.id, "slow", DONE) is False
+    await task_queue.claim(session, "quick", LEASE)
+    assert await task_queue.extend(session, "slow", LEASE) == {}
+    assert await task_queue.finish(session, task.id, "slow", DONE) is False
     with pytest.raises(ConflictError, match="no longer held by slow"):
-        await leases.hold(session, task.id, "slow")
+        await task_queue.hold(session, task.id, "slow")
     assert (await tasks.get(session, task.id)).state is TaskState.RUNNING
-    assert await leases.finish(session, task.id, "quick", DONE) is True
+    assert await task_queue.finish(session, task.id, "quick", DONE) is True
 
 
 async def test_a_held_task_cannot_be_taken_up_even_if_its_lease_ends(committed: Sessions) -> None:
     async with committed.begin() as session:
         task = await task_row(session, (await project_row(session)).id)
-        await leases.claim(session, "me", EXPIRED)
+        await task_queue.claim(session, "me", EXPIRED)
     async with committed.begin() as mine:
-        await leases.hold(mine, task.id, "me")
+        await task_queue.hold(mine, task.id, "me")
         async with committed.begin() as other:
-            assert await leases.claim(other, "another", LEASE) is None
+            assert await task_queue.claim(other, "another", LEASE) is None
     async with committed.begin() as other:
-        assert await leases.claim(other, "another", LEASE) is not None
+        assert await task_queue.claim(other, "another", LEASE) is not None
 
 
 async def test_finishing_stores_the_outcome_once(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    assert await leases.finish(session, task.id, "me", DONE) is True
-    assert await leases.finish(session, task.id, "me", Outcome(state=TaskState.FAILED)) is False
+    assert await task_queue.finish(session, task.id, "me", DONE) is True
+    assert await task_queue.finish(session, task.id, "me", Outcome(state=TaskState.FAILED)) is False
     found = await tasks.get(session, task.id)
     assert (found.state, found.stop, found.answer) == (TaskState.DONE, Stop.COMPLETED, 7)
     assert (found.turns, found.generated_tokens, found.calls) == (2, 31, 4)
@@ -133,14 +133,14 @@ async def test_finishing_stores_the_outcome_once(session: AsyncSession) -> None:
 async def test_a_task_cannot_end_as_running(session: AsyncSession) -> None:
     task = await claimed_task(session)
     with pytest.raises(ValueError, match="cannot end as running"):
-        await leases.finish(session, task.id, "me", Outcome(state=TaskState.RUNNING))
+        await task_queue.finish(session, task.id, "me", Outcome(state=TaskState.RUNNING))
 
 
 async def test_what_is_handed_back_is_taken_up_at_once_as_a_further_attempt(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    assert await leases.hand_back(session, "another") == []
-    assert await leases.hand_back(session, "me") == [task.id]
-    again = await leases.claim(session, "another", LEASE)
+    assert await task_queue.hand_back(session, "another") == []
+    assert await task_queue.hand_back(session, "me") == [task.id]
+    again = await task_queue.claim(session, "another", LEASE)
     assert again is not None
     assert (again.id, again.attempt) == (task.id, 2)
 

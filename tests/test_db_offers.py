@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import feedback, leases, models, offers, skills
+from app.db import feedback, models, offers, skills, task_queue
 from app.db.models import TaskState
 from app.db.offers import SkillStats
 from app.records import Stop, Use
@@ -14,7 +14,7 @@ from tests.rows import LEASE, new_skill, offer_of, project_row, task_row, trajec
 
 async def _skill(session: AsyncSession, project_id: UUID, name: str = "greet") -> models.Skill:
     maker = await task_row(session, project_id, "greet iris")
-    await leases.claim(session, "me", LEASE)
+    await task_queue.claim(session, "me", LEASE)
     return await skills.add(session, project_id, new_skill(name, task_id=maker.id))
 
 
@@ -23,12 +23,12 @@ async def _using_task(
 ) -> models.Task:
     """A finished task that was offered the skill and called it twice."""
     task = await task_row(session, skill.project_id, "greet omar")
-    await leases.claim(session, "me", LEASE)
+    await task_queue.claim(session, "me", LEASE)
     offer = offer_of(skill)
     await offers.record(session, task.id, [offer])
     use = Use(function=skill.name, inherited=True, calls=2, returned=returned)
     await offers.record_uses(session, trajectory_of(task, turn_of(uses=(use,)), offered=(offer,)))
-    await leases.finish(session, task.id, "me", leases.Outcome(state=TaskState.DONE, stop=stop))
+    await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, stop=stop))
     return task
 
 

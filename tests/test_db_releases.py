@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import adapters, evaluations, models, releases, runs
+from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.errors import ConflictError, NotFoundError
 from app.records import Probe, ProbePoint
 from app.run_settings import RunSettings

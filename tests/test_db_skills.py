@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, skills
+from app.db.database import Sessions
 from app.db.models import SkillState
-from app.db.session import Sessions
 from app.db.skills import SkillFilter
 from app.errors import ConflictError, NotFoundError
 from tests.rows import new_skill, project_row, task_row

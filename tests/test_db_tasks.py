@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import leases, tasks
+from app.db import task_queue, tasks
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.db.tasks import NewTask, TaskFilter
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.records import Stop
@@ -46,7 +46,7 @@ async def test_a_batch_stands_in_the_queue_in_its_order_also_when_part_of_it_was
     rows = await tasks.submit_all(session, batch)
     assert [row.instruction for row in rows] == [new.instruction for _, new in batch]
     assert rows[7].id == early.id
-    claims = [await leases.claim(session, "me", LEASE) for _ in range(10)]
+    claims = [await task_queue.claim(session, "me", LEASE) for _ in range(10)]
     assert [claimed.instruction for claimed in claims if claimed] == [
         "7",
         *(str(place) for place in range(10) if place != 7),
@@ -137,12 +137,12 @@ async def test_a_waiting_task_is_cancelled_at_once(session: AsyncSession) -> Non
     cancelled = await tasks.request_cancel(session, task.id)
     assert (cancelled.state, cancelled.stop) == (TaskState.CANCELLED, Stop.CANCELLED)
     assert cancelled.finished_at is not None
-    assert await leases.claim(session, "me", LEASE) is None
+    assert await task_queue.claim(session, "me", LEASE) is None
 
 
 async def test_a_running_task_is_only_flagged(session: AsyncSession) -> None:
     task = await task_row(session, (await project_row(session)).id)
-    await leases.claim(session, "me", LEASE)
+    await task_queue.claim(session, "me", LEASE)
     flagged = await tasks.request_cancel(session, task.id)
     assert (flagged.state, flagged.cancel_requested, flagged.finished_at) == (TaskState.RUNNING, True, None)
 
@@ -153,8 +153,8 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
     first = (await tasks.request_cancel(session, task.id)).finished_at
     assert (await tasks.request_cancel(session, task.id)).finished_at == first
     done = await task_row(session, project.id)
-    await leases.claim(session, "me", LEASE)
-    await leases.finish(session, done.id, "me", leases.Outcome(state=TaskState.DONE, stop=Stop.COMPLETED))
+    await task_queue.claim(session, "me", LEASE)
+    await task_queue.finish(session, done.id, "me", task_queue.Outcome(state=TaskState.DONE, stop=Stop.COMPLETED))
     with pytest.raises(ConflictError, match="is done already"):
         await tasks.request_cancel(session, done.id)
 
@@ -162,9 +162,9 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
 async def test_text_that_postgresql_cannot_hold_is_mended_not_refused(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id, "nul \x00 and half a pair \ud800")
-    await leases.claim(session, "me", LEASE)
+    await task_queue.claim(session, "me", LEASE)
     answer = {"a\x00": ["\udfff", float("nan"), 2**99]}
-    await leases.finish(session, task.id, "me", leases.Outcome(state=TaskState.DONE, answer=answer))
+    await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, answer=answer))
     found = await tasks.get(session, task.id)
     assert found.instruction == "nul \ufffd and half a pair \ufffd"
     assert found.answer == {"a\ufffd": ["\ufffd", None, 2**99]}

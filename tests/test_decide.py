@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import InvalidError
 from tests.results import chains, result
-from trainer.exams.decide import Decision, Rules, decide
+from trainer.evaluation.decision import Decision, Rules, decide
 
 SOLVED, FAILED = [True] * 60, [False] * 60
 MANY = [True] * 200

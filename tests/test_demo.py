@@ -8,11 +8,11 @@ import pytest
 import uvicorn
 
 from app.apis.openapi import parse_document
-from app.db import apis, leases, projects, releases
-from app.db.session import Sessions
+from app.db import apis, projects, releases, task_queue
+from app.db.database import Sessions
 from app.errors import ApiDocumentError
 from app.machine.demo import PROJECT, first_task, register_demo
-from app.release import unit
+from app.release import manifest
 from tests.rows import LEASE, task_row
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.services import create_services
@@ -49,11 +49,11 @@ async def test_what_a_project_was_rolled_back_to_outlives_registering_again(
 ) -> None:
     async with committed.begin() as session:
         project = await projects.create(session, PROJECT)
-        serving = await unit.hold(session, project.id)
+        serving = await manifest.hold(session, project.id)
         await apis.put(session, project.id, "mail", source="upload", document={"old": True}, digest="old")
-        await unit.tools_changed(session, serving, ["mail"], "key me")
+        await manifest.tools_changed(session, serving, ["mail"], "key me")
         await task_row(session, project.id)
-        assert await leases.claim(session, "me", LEASE) is not None
+        assert await task_queue.claim(session, "me", LEASE) is not None
     await register_demo(database_url, services)
     async with committed.begin() as session:
         assert (await releases.active(session, project.id)).number == 2
@@ -61,7 +61,7 @@ async def test_what_a_project_was_rolled_back_to_outlives_registering_again(
     await register_demo(database_url, services)
     async with committed() as session:
         active = await releases.active(session, project.id)
-        offered = await unit.document_set(session, active)
+        offered = await manifest.document_set(session, active)
     assert (active.id, [(each.name, each.document) for each in offered]) == (serving.id, [("mail", {"old": True})])
 
 

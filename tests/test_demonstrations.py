@@ -7,7 +7,11 @@ from random import Random
 import pytest
 
 from app.engine.tokenizer import ChatTokenizer
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
+from trainer.demo.seed_policy.bootstrap import prepare
+from trainer.demo.seed_policy.demonstrations import Classroom, Kept
+from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
+from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import Scenario
 from trainer.environments.office.demonstrations import Stage, demonstrate
 from trainer.environments.office.distractors import distractors
@@ -15,10 +19,6 @@ from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import Faults
 from trainer.environments.office.scenarios import site_of
 from trainer.environments.office.split import templates_of
-from trainer.seed_policy.bootstrap import prepare
-from trainer.seed_policy.demonstrations import Classroom, Kept
-from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.seed_policy.samples import load_samples, save_samples
 
 
 @pytest.fixture(scope="module")

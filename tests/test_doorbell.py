@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from uuid import uuid4
 
-from app.api.doorbell import BrokerBell
+from app.api.worker_notifier import BrokerBell
 from app.settings import Settings
 
 

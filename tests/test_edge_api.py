@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.api.edge import create_app
-from app.api.feed import EventFeed
-from app.api.parts import Parts
+from app.api.app import create_app
+from app.api.dependencies import Parts
+from app.api.notifications import EventFeed
+from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
-from app.db.session import Sessions, open_database
 from app.errors import EngineError
-from app.hot_swap.files import AdapterDirectory
+from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
 from tests.edge import BUSY, Bell, Edge, Shelf, asgi_client, open_edge, problem, running
 from tests.loading import Loads

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.results import result
-from trainer.exams.evaluate import Estimate, Metrics, measure
-from trainer.exams.report import plain, table
+from trainer.evaluation.metrics import Estimate, Metrics, measure
+from trainer.evaluation.report import plain, table
 
 
 def some() -> Metrics:

@@ -16,12 +16,12 @@ from sqlalchemy import select
 
 from app.cli import main
 from app.db import models
-from app.db.session import Sessions
+from app.db.database import Sessions
 from tests.exam_hall import SCENARIOS, SITES, TOKEN, Hall, open_hall, serving
-from trainer.commands.evaluate import evaluate
-from trainer.exams.demo_token import make_token, read_token
-from trainer.exams.evaluate import TaskResult, measure
-from trainer.exams.exam import ExamError, sit
+from trainer.cli.evaluate import evaluate
+from trainer.environments.office.admin_token import make_token, read_token
+from trainer.evaluation.metrics import TaskResult, measure
+from trainer.evaluation.over_rest import ExamError, sit
 
 
 class StopError(Exception):

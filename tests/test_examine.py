@@ -10,8 +10,8 @@ import pytest
 
 from app.engine.capability import Needs
 from app.engine.client import HttpEngine
+from app.engine.health_monitor import Pace
 from app.engine.protocol import Sampling
-from app.engine.watch import Pace
 from app.errors import EngineError, SettingError
 from tests.engine_process import engine_process
 from tests.faulty import COMPLETIONS, Fault, Forward, Reply, answering, faulty, rewriting, sound, until

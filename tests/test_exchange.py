@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from app.apis.credentials import BearerTokens
-from app.sandbox.hosts import pinned
+from app.gateway.ssrf import pinned
 from tests.echo import Door, Echo, open_door, raised
 
 

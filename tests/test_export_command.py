@@ -14,15 +14,15 @@ import pytest
 from app.agent.compact import Compact
 from app.agent.full import Full
 from app.db import models, tasks, trajectories
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.records import Offer, Stop, Task, Turn
 from tests.edge import Edge, open_edge
 from tests.rows import trajectory_of, turn_of
 from tests.sockets import served
-from trainer.imitation.chat_records import ChatRecord, read_records
-from trainer.imitation.export import Wanted, export
-from trainer.remote.rest import Server
+from trainer.client import Server
+from trainer.sft_data.chat_records import ChatRecord, read_records
+from trainer.sft_data.export import Wanted, export
 
 DOCUMENT = {
     "openapi": "3.1.0",

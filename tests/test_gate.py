@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from app.db import releases
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.errors import ConflictError, EngineError
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.hearing import NEW, SCENARIOS, Hearing, lazy
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.apis.catalog import Catalog
 from app.apis.credentials import BearerTokens
-from app.sandbox.gateway import Gateway
+from app.gateway.gateway import Gateway
 from tests.echo import Door, echo_app, open_door, raised
 
 

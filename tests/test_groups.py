@@ -11,15 +11,15 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import Policy
 from app.run_settings import RunKind, RunSettings, read_settings
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.memory import MemoryLibrary
-from trainer.advantages import advise
-from trainer.collect import Practice
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.demonstrations import LIMITS
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.groups import Collector, draw_chains
+from trainer.rollouts.episode import Practice
+from trainer.rollouts.groups import Collector, draw_chains
+from trainer.sage.advantages import advise
 
 SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=3)
 

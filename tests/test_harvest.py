@@ -13,19 +13,19 @@ from app.agent.full import Full
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
 from app.records import Policy, Stop, Task, Trajectory, Turn
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.scripted import block
-from trainer.collect import Outcome
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.demonstrations import Stage
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
-from trainer.imitation.answers import UnsayableError
-from trainer.imitation.chat_records import read_records
-from trainer.imitation.harvest import UNSAYABLE, Harvest
-from trainer.imitation.harvest_journal import Entry, Journal
-from trainer.imitation.selection import Fault, select
+from trainer.rollouts.episode import Outcome
+from trainer.sft_data.answer_tokens import UnsayableError
+from trainer.sft_data.chat_records import read_records
+from trainer.sft_data.collection_journal import Entry, Journal
+from trainer.sft_data.rejection_sampling import UNSAYABLE, Harvest
+from trainer.sft_data.selection import Fault, select
 
 GOOD = block("apis.supervisor.complete_task()")
 PLAN = {"seed": 1}

@@ -10,8 +10,8 @@ from app.cli import main
 from app.errors import InvalidError
 from app.settings import Settings
 from tests.tiny_adapter import make_adapter
-from trainer.exams.evaluate import measure
-from trainer.exams.home_exam import HomeExam, take_seat
+from trainer.evaluation.metrics import measure
+from trainer.evaluation.session import HomeExam, take_seat
 
 EXAM = HomeExam(scenarios=2, split="train")
 

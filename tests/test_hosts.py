@@ -6,17 +6,17 @@ import msgspec
 import pytest
 import torch
 
-from app.adapter_store import AdapterStore
-from app.db.session import Sessions
+from app.adapters.store import AdapterStore
+from app.db.database import Sessions
 from app.errors import AdapterError
-from app.hot_swap.files import AdapterDirectory
+from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.test_adapter_store import trained
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats
-from trainer.train import carry_out
+from trainer.runs.train import carry_out
 
 SFT = {"kind": "sft", "steps": 2, "micro_batch_tokens": 128}
 

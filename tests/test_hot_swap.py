@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.db import leases, models, releases, runs
+from app.db import models, releases, runs, task_queue
+from app.db.database import Sessions
 from app.db.models import ReleaseState, RunState
-from app.db.session import Sessions
 from app.engine.capability import TRIED
 from app.engine.client import HttpEngine
-from app.engine.patient import PatientEngine
 from app.engine.protocol import Completion
+from app.engine.retry import PatientEngine
 from app.errors import EngineError
 from app.records import Json
 from app.run_settings import RunSettings
@@ -182,13 +182,13 @@ async def test_the_adapters_of_unfinished_tasks_stay_and_a_further_one_waits(swa
         release = await swapping.release(name, ReleaseState.ACTIVE)
         async with swapping.sessions.begin() as session:
             task = await task_row(session, release.project_id)
-            await leases.claim(session, name, 30)
+            await task_queue.claim(session, name, 30)
         await swapping.load(name)
     with pytest.raises(EngineError, match=r"all adapters loaded are in use.*--max-loras"):
         await swapping.load("c")
     assert await swapping.loaded() == ["a", "b"]
     async with swapping.sessions.begin() as session:
-        await leases.finish(session, task.id, "b", leases.Outcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task.id, "b", task_queue.Outcome(state=models.TaskState.DONE))
     await swapping.load("c")
     assert await swapping.loaded() == ["a", "c"]
 

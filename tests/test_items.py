@@ -8,10 +8,10 @@ import pytest
 from app.errors import InvalidError
 from app.records import Trajectory
 from tests.rewarded import advised, rollout, trajectory
-from trainer.advantages import Rewarded, advise
 from trainer.learning.batch import Sample
-from trainer.learning.items import Item, divide, items_of
-from trainer.learning.step_metrics import of_experience, warnings_of
+from trainer.learning.training_samples import Item, divide, items_of
+from trainer.runs.step_metrics import of_experience, warnings_of
+from trainer.sage.advantages import Rewarded, advise
 
 EMPTY = trajectory(seed=8)  # its prompt did not fit, or the engine was too slow for one answer
 

@@ -10,8 +10,8 @@ from datetime import datetime
 import pytest
 
 from app.db import models, releases, runs, schedules
+from app.db.database import Sessions, open_database
 from app.db.models import RunState
-from app.db.session import Sessions, open_database
 from app.run_settings import RunSettings
 from tests.processes import command_of, descendants, gone
 from tests.rows import project_row

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from app.gateway.call_journal import InDoubt
 from app.records import Call
-from app.sandbox.journal import InDoubt
 from tests.echo import Door, Echo, open_door, raised
 
 

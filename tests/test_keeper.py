@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from app.db import audit, models, projects, releases
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
 from app.errors import AdapterError, EngineError
-from app.release.keeper import Keeper
 from app.release.promote import Promoter
+from app.release.reconciler import Keeper
 from tests.loading import Loads
 from tests.narrow import narrow
 from tests.rows import project_row

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from app.db import keys, projects
-from app.db.session import Sessions
+from app.db.database import Sessions
 from tests.desk import put_ledger, until
 from tests.ledger import Ledger
 from tests.processes import free_ports

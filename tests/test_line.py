@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.engine.client import HttpEngine
+from app.engine.health_monitor import Pace
 from app.engine.protocol import Sampling
 from app.engine.replica import State
 from app.engine.routing import BLOCK, Seen, blocks_of
-from app.engine.watch import Pace
 from tests.engine_process import engine_process
 from tests.faulty import COMPLETIONS, Faulty, faulty, held, sound, until
 from tests.tiny_model import make_model_dir

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from app.db import embedded
+from app.db import embedded_postgres
 from app.errors import DatabaseError
-from app.machine.hold import HeldError, hold
+from app.machine.data_dir_lock import HeldError, hold
 from app.machine.local_database import keep_database, lend_database
 from app.settings import Settings
 from tests.desk import until
@@ -24,7 +24,7 @@ def data_dir() -> Iterator[Path]:
     """A short path that the user PostgreSQL runs as can reach."""
     parent = Path(tempfile.mkdtemp(prefix="sage-local-"))
     yield parent / "data"
-    embedded.stop(parent / "data" / "postgres")
+    embedded_postgres.stop(parent / "data" / "postgres")
     shutil.rmtree(parent)
 
 
@@ -75,7 +75,7 @@ async def test_a_number_left_by_a_dead_server_harms_no_stranger_who_has_it_now(d
         left = path.read_text()
     stale = "\n".join([str(os.getpid()), *left.splitlines()[1:]]) + "\n"
     path.write_text(stale)
-    embedded.stop(data_dir / "postgres")  # would end this process
+    embedded_postgres.stop(data_dir / "postgres")  # would end this process
     path.write_text(stale)
     with lend_database(Settings(data_dir=data_dir)) as url:
         assert answers(url)

@@ -3,8 +3,8 @@
 import msgspec
 
 from tests.served import served, task_id
-from trainer.logged.best import Chosen, choose
-from trainer.logged.served import Drop, Served
+from trainer.experience.best import Chosen, choose
+from trainer.experience.records import Drop, Served
 
 
 def chosen(*tasks: Served, count: int = 1, makers: tuple[int, ...] = ()) -> Chosen:

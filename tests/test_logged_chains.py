@@ -8,8 +8,8 @@ from app.records import Stop
 from app.run_settings import RewardRule
 from tests.scripted import block
 from tests.served import at, served, skill, task_id
-from trainer.logged.chains import earned
-from trainer.logged.served import Served
+from trainer.experience.chain_rewards import earned
+from trainer.experience.records import Served
 
 MADE_BY_1 = {skill(1): task_id(1)}
 MAKER = served(1)

@@ -5,11 +5,11 @@ import pytest
 from app.errors import InvalidError
 from app.records import Task
 from tests.served import served, task_id
-from trainer.advantages import advise
-from trainer.logged.families import families
-from trainer.logged.groups import Compared, compare
-from trainer.logged.served import Drop, Served, tally
-from trainer.reward import Reward
+from trainer.experience.comparison import Compared, compare
+from trainer.experience.records import Drop, Served, tally
+from trainer.experience.task_groups import families
+from trainer.sage.advantages import advise
+from trainer.sage.reward import Reward
 
 
 def compared(*tasks: Served, family: str = "mails") -> Compared:

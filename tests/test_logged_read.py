@@ -19,9 +19,9 @@ from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted import byte_tokenizer
 from tests.served_rows import Served
-from trainer.advantages import Rewarded
-from trainer.logged.faults import BaseModel
-from trainer.logged.read import Best, Logged, read_best, read_logged
+from trainer.experience.filters import BaseModel
+from trainer.experience.read import Best, Logged, read_best, read_logged
+from trainer.sage.advantages import Rewarded
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.errors import InvalidError
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted import byte_tokenizer
 from tests.served_rows import Served
-from trainer.logged.faults import BaseModel
-from trainer.logged.read import Logged
-from trainer.logged.snapshot import read_once
+from trainer.experience.filters import BaseModel
+from trainer.experience.read import Logged
+from trainer.experience.snapshot import read_once
 
 
 async def test_a_second_attempt_reads_what_the_first_one_read(

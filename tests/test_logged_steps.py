@@ -2,8 +2,8 @@
 
 from app.records import Trajectory
 from tests.served import served
-from trainer.advantages import Rewarded
-from trainer.logged.steps import in_steps
+from trainer.experience.steps import in_steps
+from trainer.sage.advantages import Rewarded
 
 
 def rewarded(number: int, group: str) -> Rewarded:

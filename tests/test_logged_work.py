@@ -3,8 +3,8 @@
 from app.run_settings import RunSettings
 from tests.desk import Office
 from tests.scripted import Answer, ScriptedEngine, block
-from trainer.logged.faults import BaseModel
-from trainer.logged.read import read_best, read_logged
+from trainer.experience.filters import BaseModel
+from trainer.experience.read import read_best, read_logged
 
 SKILL = """
 def write_entry(text: str) -> int:

@@ -10,17 +10,17 @@ import pytest
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
-from app.api.doorbell import BrokerBell
-from app.api.edge import create_app
-from app.api.feed import EventFeed
-from app.api.parts import Parts
+from app.api.app import create_app
+from app.api.dependencies import Parts
+from app.api.notifications import EventFeed
+from app.api.worker_notifier import BrokerBell
 from app.db import keys
-from app.db.session import Sessions
-from app.hot_swap.files import AdapterDirectory
+from app.db.database import Sessions
+from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
-from app.runner.carry_out import Desk
+from app.runner.execute import Desk
 from app.runner.runner import Pace, Runner
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from tests.edge import BUSY, asgi_client, running

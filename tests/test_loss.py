@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.learning.loss import Terms, divergence, policy_loss, truncated
+from trainer.sage.loss import Terms, divergence, policy_loss, truncated
 
 
 def tensor(*values: float) -> Tensor:

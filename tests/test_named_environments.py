@@ -5,7 +5,7 @@ import pytest
 from app.errors import InvalidError
 from app.run_settings import ENVIRONMENTS, LEAST_SCENARIOS
 from trainer.environments.named import open_environment
-from trainer.exams.decide import Rules
+from trainer.evaluation.decision import Rules
 
 
 def test_what_a_run_may_be_asked_for_is_what_the_trainer_has() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from app.agent.action import code_of
 from app.agent.compact import Compact
+from app.gateway.gateway import Gateway
 from app.records import Json
 from app.runner.score import score
-from app.sandbox.gateway import Gateway
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 from trainer.environments.office.apps import PEOPLE
 from trainer.environments.office.check import can_check, check_of

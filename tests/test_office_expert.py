@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from app.records import Offer
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office import Office, Played, ended
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution

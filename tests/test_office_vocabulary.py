@@ -3,8 +3,8 @@
 import re
 from random import Random
 
-from app.apis.docs import show_signatures
-from app.sandbox.host import ForkedSandbox
+from app.apis.api_docs import show_signatures
+from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office import Office
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.environment import OfficeWorld, catalog_of

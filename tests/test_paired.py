@@ -5,8 +5,8 @@ from math import comb, log, sqrt
 import pytest
 
 from app.run_settings import RunSettings
-from trainer.exams.decide import Rules
-from trainer.exams.paired import least_difference
+from trainer.evaluation.decision import Rules
+from trainer.evaluation.score_interval import least_difference
 
 MARGIN = Rules().margin / 100
 

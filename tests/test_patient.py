@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.patient import PatientEngine
 from app.engine.protocol import Sampling
+from app.engine.retry import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, EngineRefusalError
 from tests.scripted import END, ScriptedEngine, byte_tokenizer

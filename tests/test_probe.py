@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 
 from app.errors import AdapterError
-from app.hot_swap.figures import compare
+from app.hot_swap.verification import compare
 from app.settings import Settings
 from tests.named_adapters import OPENING, probe_of
 from tests.tiny_adapter import make_adapter, plain_model, reference
@@ -16,7 +16,7 @@ from tests.tiny_model import make_model_dir
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
-from trainer.opening import opening_of
+from trainer.runs.probe_prompt import opening_of
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from tests.learner_process import SETTINGS, new_learner, round_of
 from tests.sharded_process import Told, learned
 from tests.tiny_model import make_model_dir
+from trainer.learning.distributed_learner import Beginning, open_learner
 from trainer.learning.lora import WEIGHTS, publish
-from trainer.learning.shared_rounds import Beginning, open_learner
 
 ROOT = Path(__file__).parents[1]
 

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from app.db import adapters, audit, models, releases
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
 from app.errors import AdapterError, AppError, ConflictError, EngineError
 from app.records import Json
 from app.release.promote import Promoter, SupersededError, check_compared

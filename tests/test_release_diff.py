@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.openapi import parse_document
-from app.db import apis, leases, releases, runs, skills
+from app.db import apis, releases, runs, skills, task_queue
+from app.db.database import Sessions
+from app.db.manifests import SkillName
 from app.db.models import Release
-from app.db.session import Sessions
-from app.db.units import SkillName
-from app.release import unit
-from app.release.operations import compare
+from app.release import manifest
+from app.release.operation_changes import compare
 from app.run_settings import RunSettings
 from tests.edge import Edge, open_edge, problem
 from tests.rows import LEASE, new_skill, task_row
@@ -72,19 +72,19 @@ class Project:
         self._project = edge.demo.id
 
     async def put(self, session: AsyncSession, name: str, content: dict[str, Any]) -> Release:
-        serving = await unit.hold(session, self._project)
+        serving = await manifest.hold(session, self._project)
         digest = parse_document(name, content, server="http://x").digest
         await apis.put(session, self._project, name, source="upload", document=content, digest=digest)
-        return await unit.tools_changed(session, serving, [name], "key me")
+        return await manifest.tools_changed(session, serving, [name], "key me")
 
     async def activate(self, session: AsyncSession, release: Release, prompt: str = "p") -> None:
         former = await releases.active(session, self._project)
         await releases.activate(session, release.id)
-        await unit.serve(session, release, former, prompt)
+        await manifest.serve(session, release, former, prompt)
 
     async def begin_task(self, session: AsyncSession) -> None:
         await task_row(session, self._project)
-        assert await leases.claim(session, "me", LEASE) is not None
+        assert await task_queue.claim(session, "me", LEASE) is not None
 
     async def diff(self, one: UUID, other: UUID) -> Any:
         answer = await self._edge.client.get(f"/v1/releases/{one}/diff/{other}")
@@ -108,12 +108,12 @@ async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed
         run = await runs.create(session, edge.demo.id, RunSettings())
         second = await releases.propose(session, edge.demo.id, "f00d", run.id)
         await project.activate(session, second)
-        await unit.prompt_changed(session, edge.demo.id, "q")
+        await manifest.prompt_changed(session, edge.demo.id, "q")
         await project.begin_task(session)
         new = await skills.add(session, edge.demo.id, new_skill("greet", "def greet(): return 1"))
         third = await project.put(session, "mail", document("list", "trash"))
         await apis.delete(session, edge.demo.id, "notes")
-        third = await unit.tools_changed(session, third, ["notes"], "key me")
+        third = await manifest.tools_changed(session, third, ["notes"], "key me")
         third = await project.put(session, "files", document("open"))
         named = [{"id": str(each.id), "name": "greet", "version": each.version} for each in (old, new)]
         assert [SkillName.of(each).version for each in (old, new)] == [1, 2]
@@ -141,7 +141,7 @@ async def test_a_candidate_differs_by_its_weights_alone_from_what_serves(edge: E
     project = Project(edge)
     async with edge.sessions.begin() as session:
         await project.put(session, "mail", document("list"))
-        await unit.prompt_changed(session, edge.demo.id, "p")
+        await manifest.prompt_changed(session, edge.demo.id, "p")
         active = await releases.active(session, edge.demo.id)
         await skills.add(session, edge.demo.id, new_skill())
         candidate = await releases.propose(session, edge.demo.id, "f00d")

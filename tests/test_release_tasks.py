@@ -9,7 +9,7 @@ from app.agent.prompt import prompt_hash
 from app.db import apis, models, releases, trajectories
 from app.db.models import ReleaseState, TaskState
 from app.records import Trajectory
-from app.release import unit
+from app.release import manifest
 from tests.desk import Office
 from tests.scripted import Answer, ScriptedEngine, block
 
@@ -24,11 +24,11 @@ async def rename(office: Office, name: str) -> models.Release:
     """The document calls the ledger's one way to write otherwise from now on."""
     text = json.dumps(office.ledger.document("http://ledger.test")).replace('"add_entry"', f'"{name}"')
     async with office.sessions.begin() as session:
-        serving = await unit.hold(session, office.project.id)
+        serving = await manifest.hold(session, office.project.id)
         await apis.put(
             session, office.project.id, "ledger", source="upload", document=json.loads(text), digest=name
         )
-        return await unit.tools_changed(session, serving, ["ledger"], "key me")
+        return await manifest.tools_changed(session, serving, ["ledger"], "key me")
 
 
 async def trajectory(office: Office, task_id: UUID) -> Trajectory:

@@ -7,9 +7,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api.feed import EventFeed
+from app.api.notifications import EventFeed
 from app.db import releases, runs
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.errors import AdapterError, EngineError
 from app.run_settings import RunSettings
 from tests.edge import Edge, open_edge, problem

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from app.engine.client import HttpEngine, Replica
+from app.engine.health_monitor import Pace
+from app.engine.noop_adapter import Shape, write_zero_adapter
 from app.engine.protocol import Sampling
-from app.engine.watch import Pace
-from app.engine.zero_adapter import Shape, write_zero_adapter
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.faulty import (

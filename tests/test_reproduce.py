@@ -8,15 +8,15 @@ import pytest
 from click.testing import CliRunner
 
 from app.settings import Settings
-from trainer.commands.reproduce import reproduce
-from trainer.exams.evaluate import TaskResult
-from trainer.reproduce.chart import draw
-from trainer.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
-from trainer.reproduce.plan import BASELINES, Plan, Trial, agree, repeats, searches
-from trainer.reproduce.run import Experiment, TrialError
-from trainer.reproduce.start import make_start
-from trainer.reproduce.trial import Sat, Trained, exam_file, trained_file
-from trainer.reproduce.versions import made_at, note
+from trainer.cli.reproduce import reproduce
+from trainer.demo.reproduce.chart import draw
+from trainer.demo.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
+from trainer.demo.reproduce.plan import BASELINES, Plan, Trial, agree, repeats, searches
+from trainer.demo.reproduce.run import Experiment, TrialError
+from trainer.demo.reproduce.start import make_start
+from trainer.demo.reproduce.trial import Sat, Trained, exam_file, trained_file
+from trainer.demo.reproduce.versions import made_at, note
+from trainer.evaluation.metrics import TaskResult
 
 PLAN = Plan()
 

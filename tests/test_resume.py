@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from app.agent.halt import Halt
-from app.db import calls, events, leases, models, projects, tasks, trajectories, turns
+from app.agent.stop_signal import Halt
+from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.db.session import Sessions
 from app.records import Call, Stop, Turn
-from app.runner.journal import TaskJournal
+from app.runner.task_journal import TaskJournal
 from tests.desk import Office, put_ledger, until
 from tests.ledger import Ledger
 from tests.runner_process import AT_ONCE
@@ -135,7 +135,7 @@ async def test_code_that_swallows_the_doubt_still_calls_nothing(office: Office) 
 async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(office: Office) -> None:
     await office.submit()
     async with office.sessions.begin() as session:
-        row = await leases.claim(session, "me", 30)
+        row = await task_queue.claim(session, "me", 30)
     assert row is not None
     journal = TaskJournal(office.sessions, row, "someone else", Halt())
     turn = Turn(context_ids=(1,), sampled_ids=(), logprobs=(), text="hm")
@@ -153,7 +153,7 @@ async def _died_in_a_call(office: Office, code: str, call: Call) -> Any:
     opening = tuple(office.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))
     async with office.sessions.begin() as session:
-        row = await leases.claim(session, "dead", 0)
+        row = await task_queue.claim(session, "dead", 0)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
         repeatable = call.api == "ledger.list_entries"
@@ -194,6 +194,6 @@ async def test_what_waits_to_be_written_is_written_and_told_at_the_latest_when_t
 async def _journal(office: Office) -> tuple[TaskJournal, models.Task]:
     await office.submit()
     async with office.sessions.begin() as session:
-        row = await leases.claim(session, "me", 30)
+        row = await task_queue.claim(session, "me", 30)
     assert row is not None
     return TaskJournal(office.sessions, row, "me", Halt()), row

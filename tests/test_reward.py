@@ -7,7 +7,7 @@ import pytest
 from app.records import Stop, Use
 from app.run_settings import RewardRule
 from tests.rewarded import coded, offer, trajectory
-from trainer.reward import Link, link, rewards
+from trainer.sage.reward import Link, link, rewards
 
 A, B = uuid4(), uuid4()
 

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from app.agent.compact import Compact
-from app.agent.halt import Halt, ParkedError
+from app.agent.hooks import Watcher
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent, Origin, run_rollout
-from app.agent.watcher import Watcher
+from app.agent.stop_signal import Halt, ParkedError
 from app.errors import EngineError
 from app.records import Offer, Policy, Stop, Turn, Use
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 from tests.trial import DONE, QUICK, TASK, WRITE, Bench

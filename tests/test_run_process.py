@@ -9,13 +9,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.db import models, releases, runs
+from app.db.database import Sessions
 from app.db.models import RunState
-from app.db.session import Sessions
 from app.records import Json
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
 
-PRETEND, REAL = "tests.training_process", "trainer.running.run_process"
+PRETEND, REAL = "tests.training_process", "trainer.worker.run_process"
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from app.agent.halt import Halt
-from app.db import leases, models, offers, skills, trajectories
+from app.agent.stop_signal import Halt
+from app.db import models, offers, skills, task_queue, trajectories
 from app.db.models import TaskState
 from app.errors import EngineError, EngineRefusalError
 from app.records import Stop
@@ -146,7 +146,7 @@ async def test_a_live_lease_outlasts_its_first_term(office: Office) -> None:
         await until(lambda: _is(engine.thinking == 1))
         await asyncio.sleep(2)
         async with office.sessions.begin() as session:
-            assert await leases.claim(session, "another", 1) is None
+            assert await task_queue.claim(session, "another", 1) is None
         assert (await office.row(task_id)).attempt == 1
 
 
@@ -261,7 +261,7 @@ async def test_a_task_that_gets_no_connection_is_left_to_be_taken_up_again(
         desk = replace(office.desk(engine), sessions=database.sessions)
         task_id = await office.submit()
         async with office.sessions.begin() as session:
-            task = await leases.claim(session, "me", 30)
+            task = await task_queue.claim(session, "me", 30)
         assert task is not None
         starving = asyncio.create_task(database.starve(2))
         await asyncio.sleep(0.1)

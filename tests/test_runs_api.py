@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.db import runs
+from app.db.database import Sessions
 from app.db.models import RunState
-from app.db.session import Sessions
 from tests.edge import Edge, open_edge, problem
 from tests.sockets import served
 

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from app.errors import SandboxError
+from app.errors import HostError, SandboxError
 from app.records import Json
-from app.sandbox.host import ForkedSandbox
-from app.sandbox.protocol import Function, HostError, Limits, Observation
-from app.sandbox.session import ForkedSession
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.forked_session import ForkedSession
+from app.sandbox.protocol import Function, Limits, Observation
 
 _AT_ONCE = 6
 _LIMITS = Limits(cpu_seconds=0.3, wall_seconds=10, calls=50, output_chars=20_000, frame_bytes=1 << 20)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from app.records import Json
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 
 

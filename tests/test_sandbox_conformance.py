@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from app.errors import HostError
 from app.records import Json
-from app.sandbox.host import ForkedSandbox
-from app.sandbox.protocol import HostError, Limits
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import Limits
 from tests.sandbox_cases import mock_apis
 
 Report = list[list[str | None]]  # per turn: what was printed, and the last line of the error

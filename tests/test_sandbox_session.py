@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.errors import SandboxError
+from app.errors import HostError, SandboxError
 from app.records import Json
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.launch import find_bwrap
-from app.sandbox.protocol import Function, HostError, Limits, Observation, RunStop
+from app.sandbox.protocol import Function, Limits, Observation, RunStop
 from tests.processes import descendants
 
 _LIMITS = Limits(cpu_seconds=0.5, wall_seconds=30, calls=5, output_chars=1000, frame_bytes=1 << 16)

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from app.records import Json, Use
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, Limits
 
 _HALF = Function(

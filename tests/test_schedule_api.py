@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.db import schedules
-from app.db.session import Sessions
+from app.db.database import Sessions
 from tests.edge import Edge, open_edge, problem
 
 PATH = "/v1/schedule"

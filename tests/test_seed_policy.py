@@ -7,11 +7,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer
+from trainer.demo.seed_policy.llama import as_llama
+from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
+from trainer.demo.seed_policy.tokenizer import build_tokenizer
+from trainer.demo.seed_policy.train import new_model
 from trainer.environments.office.vocabulary import vocabulary
-from trainer.seed_policy.llama import as_llama
-from trainer.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.seed_policy.tokenizer import build_tokenizer
-from trainer.seed_policy.train import new_model
 
 SHIPPED = Path(__file__).parents[1] / "app" / "seed_policy"
 

@@ -5,7 +5,7 @@ from math import log
 import numpy as np
 import pytest
 
-from app.release.sequential import Floats, Interval, difference, mean_interval, reach, variation
+from app.release.confidence_sequence import Floats, Interval, difference, mean_interval, reach, variation
 
 ALPHA = 0.05
 LINES = 8  # that the boundary is made of

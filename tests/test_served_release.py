@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.db import keys, projects, releases
-from app.db.session import Sessions
+from app.db.database import Sessions
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
 from tests.processes import free_ports

@@ -12,7 +12,7 @@ import torch
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import trajectories
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import Json
@@ -21,11 +21,11 @@ from app.settings import Settings
 from tests.rows import project_row
 from tests.served_rows import Served
 from tests.tiny_model import make_model_dir
-from trainer.imitation.chat_samples import TOO_LONG
+from trainer.experience.filters import BaseModel
+from trainer.job import Job, RunCancelledError
 from trainer.learning.batch import sample_of
-from trainer.logged.faults import BaseModel
-from trainer.running.job import Job, RunCancelledError
-from trainer.sft_run import gather, run_sft
+from trainer.runs.sft import gather, run_sft
+from trainer.sft_data.chat_samples import TOO_LONG
 
 CPU = torch.device("cpu")
 FILE = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done"}]}

@@ -14,7 +14,7 @@ from tests.test_sft import StopError, samples
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from trainer.learning.sft import Step
-from trainer.sft_run import Lesson, learn
+from trainer.runs.sft import Lesson, learn
 
 CPU = torch.device("cpu")
 SETTINGS = RunSettings(kind=RunKind.SFT, steps=30, lr=1e-2, lora_rank=8, lora_alpha=16, micro_batch_tokens=128)

@@ -10,8 +10,8 @@ from app.db import models, offers, releases, shadows, trajectories
 from app.db.shadows import Outcome
 from app.errors import ConflictError, EngineRefusalError
 from app.records import Stop
-from app.runner.repeatable import ask_for
 from app.runner.shadow import Shadows
+from app.runner.shadow_candidates import ask_for
 from tests.desk import Office, until
 from tests.narrow import narrow
 from tests.scripted import Answer, ScriptedEngine, block

@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import load_file
 
 from app.db import models, run_queue, runs
+from app.db.database import Sessions
 from app.db.models import RunState
-from app.db.session import Sessions
 from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop
+from trainer.job import Job
 from trainer.learning.lora import WEIGHTS
-from trainer.running.attend import TRAINING, attend
-from trainer.running.job import Job
-from trainer.train import carry_out
+from trainer.runs.train import carry_out
+from trainer.worker.subprocess import TRAINING, attend
 
 STEPS = 12
 LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}
@@ -93,7 +93,7 @@ async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Pat
 
 
 def is_first(command: str) -> bool:
-    return "trainer.running.run_process" in command
+    return "trainer.worker.run_process" in command
 
 
 def only_computes(command: str) -> bool:

@@ -5,9 +5,9 @@ import pytest
 
 from app.apis.catalog import Catalog, Parameter
 from app.records import Use
+from app.skills.api_terms import vocabulary
 from app.skills.checks import MAX_SOURCE, check, is_wrapper, vet
 from app.skills.extract import extract
-from app.skills.vocabulary import vocabulary
 from tests.written import ARCHIVE, CATALOG, archived, ran, rollout
 
 

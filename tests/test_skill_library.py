@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, select
 
 from app.db import models, projects, skills
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.errors import ConflictError, EngineError, NotFoundError
 from app.skills.extract import Draft, extract
 from app.skills.library import Library

@@ -8,7 +8,7 @@ import pytest
 
 from app.skills.ngrams import NgramIndex, ngrams
 from app.skills.retrieval import ALONE, FUSED, fuse, lists_of
-from app.skills.shelf import Shelf, Shelved
+from app.skills.skill_index import Shelf, Shelved
 from tests.written import offer
 
 VERBS = ["archive", "delete", "star"]

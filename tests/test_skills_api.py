@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import leases, models, offers, skills
-from app.db.session import Sessions
+from app.db import models, offers, skills, task_queue
+from app.db.database import Sessions
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from tests.edge import Edge, open_edge, problem
 
@@ -59,19 +59,19 @@ async def use(edge: Edge, task_id: UUID, skill: models.Skill, *, calls: int, ret
         offered=(offer,),
     )
     async with edge.sessions.begin() as session:
-        await leases.claim(session, "runner", 30)
+        await task_queue.claim(session, "runner", 30)
         await offers.record(session, task_id, [offer])
         await offers.record_uses(session, record)
-        ended = leases.Outcome(state=models.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
-        assert await leases.finish(session, task_id, "runner", ended)
+        ended = task_queue.Outcome(state=models.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
+        assert await task_queue.finish(session, task_id, "runner", ended)
 
 
 async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_be_read(edge: Edge) -> None:
     maker = await edge.submit("archive my mails from iris")
     skill = await add(edge, "archive", task_id=maker)
     async with edge.sessions.begin() as session:
-        await leases.claim(session, "runner", 30)
-        await leases.finish(session, maker, "runner", leases.Outcome(state=models.TaskState.DONE))
+        await task_queue.claim(session, "runner", 30)
+        await task_queue.finish(session, maker, "runner", task_queue.Outcome(state=models.TaskState.DONE))
     user = await edge.submit("archive my mails from omar")
     await use(edge, user, skill, calls=2, returned=1)
 

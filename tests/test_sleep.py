@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.db import run_queue, runs
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.errors import EngineError, SettingError
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
@@ -13,7 +13,7 @@ from tests.processes import free_ports
 from tests.rows import LEASE, project_row
 from tests.sleepy_server import SleepyServer, sleepy_server
 from trainer.engines.sleep import asleep, asleep_for, sleepers, wake
-from trainer.running.reconciler import rouse
+from trainer.worker.queue_reconciler import rouse
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.feed import EventFeed
-from app.db import events, leases, models, trajectories
-from app.db.session import Sessions
+from app.api.notifications import EventFeed
+from app.db import events, models, task_queue, trajectories
+from app.db.database import Sessions
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.edge import Edge, open_edge, problem
 from tests.rows import project_row, task_row
@@ -34,9 +34,9 @@ async def tell(edge: Edge, task_id: UUID, *kinds: str) -> None:
 
 async def finish(edge: Edge, task_id: UUID) -> None:
     async with edge.sessions.begin() as session:
-        await leases.claim(session, "runner", 30)
+        await task_queue.claim(session, "runner", 30)
         await events.append(session, task_id, "done", {"state": "done"})
-        await leases.finish(session, task_id, "runner", leases.Outcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task_id, "runner", task_queue.Outcome(state=models.TaskState.DONE))
 
 
 async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(edge: Edge) -> None:

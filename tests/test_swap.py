@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from app.db import audit
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
-from app.engine.watch import Pace
+from app.engine.health_monitor import Pace
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.records import Probe
 from tests.engine_process import engine_process

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
+from app.engine.health_monitor import Pace
 from app.engine.protocol import Sampling
-from app.engine.watch import Pace
 from app.errors import AdapterError, EngineError
 from tests.engine_process import engine_process
 from tests.faulty import COMPLETIONS, Fault, Faulty, Forward, Reply, faulty, hanging, held, sound, until

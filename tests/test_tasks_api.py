@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.db import leases, models, tasks
-from app.db.session import Sessions
+from app.db import models, task_queue, tasks
+from app.db.database import Sessions
 from tests.edge import Edge, open_edge, problem
 
 
@@ -203,16 +203,16 @@ async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(ed
 
     other = await edge.submit()
     async with edge.sessions.begin() as session:
-        await leases.claim(session, "runner", 30)
-        done = leases.Outcome(state=models.TaskState.DONE)
-        assert await leases.finish(session, other, "runner", done)
+        await task_queue.claim(session, "runner", 30)
+        done = task_queue.Outcome(state=models.TaskState.DONE)
+        assert await task_queue.finish(session, other, "runner", done)
     assert (await edge.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
 
 
 async def test_a_running_task_is_only_asked_to_stop(edge: Edge) -> None:
     task_id = await edge.submit()
     async with edge.sessions.begin() as session:
-        await leases.claim(session, "runner", 30)
+        await task_queue.claim(session, "runner", 30)
     shown = (await edge.client.post(f"/v1/tasks/{task_id}/cancel")).json()
     assert (shown["state"], shown["cancel_requested"]) == ("running", True)
     assert shown["release"] == {"number": 1, "model": "base"}

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 import torch
 
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.records import Probe
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
 from trainer.learning.lora import check_adapter
-from trainer.train import carry_out
+from trainer.runs.train import carry_out
 
 LOGGED = {"kind": "logged", "steps": 3, "pairs": 1}
 SFT = {"kind": "sft", "steps": 3, "micro_batch_tokens": 128}

@@ -9,14 +9,14 @@ from uuid import uuid4
 import pytest
 
 from app.db import releases
+from app.db.database import Sessions
 from app.db.models import RunState
-from app.db.session import Sessions
 from app.errors import AdapterError
 from tests.edge import open_edge
 from tests.exam_hall import serving
 from tests.shell import Shell
 from tests.sockets import served
-from trainer.remote.rest import Server
+from trainer.client import Server
 
 
 @pytest.fixture

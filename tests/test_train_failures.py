@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.settings import Settings
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
 from trainer.learning.lora import CONFIG, WEIGHTS
-from trainer.train import carry_out
+from trainer.runs.train import carry_out
 
 LOGGED = {"kind": "logged", "steps": 2}
 SFT = {"kind": "sft", "steps": 2}

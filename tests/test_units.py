@@ -6,32 +6,32 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, leases, models, releases, skills
+from app.db import apis, audit, models, releases, skills, task_queue
+from app.db.database import Sessions
 from app.db.models import ReleaseState, SkillState
-from app.db.session import Sessions
 from app.records import Json
-from app.release import unit
-from app.release.unit import ApiDocument, Skills
+from app.release import manifest
+from app.release.manifest import ApiDocument, Skills
 from tests.rows import LEASE, new_skill, project_row, task_row
 
 
 async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> models.Release:
     """As the edge does it. The document says its version."""
-    serving = await unit.hold(session, project_id)
+    serving = await manifest.hold(session, project_id)
     document, digest = {"version": version}, f"{name} {version}"
     await apis.put(session, project_id, name, source=f"http://{version}", document=document, digest=digest)
-    return await unit.tools_changed(session, serving, [name], "key me")
+    return await manifest.tools_changed(session, serving, [name], "key me")
 
 
 async def remove(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
-    serving = await unit.hold(session, project_id)
+    serving = await manifest.hold(session, project_id)
     await apis.delete(session, project_id, name)
-    return await unit.tools_changed(session, serving, [name], "key me")
+    return await manifest.tools_changed(session, serving, [name], "key me")
 
 
 async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
     await task_row(session, project_id)
-    claimed = await leases.claim(session, "me", LEASE)
+    claimed = await task_queue.claim(session, "me", LEASE)
     assert claimed is not None
     return claimed
 
@@ -42,12 +42,12 @@ async def activate(
     """As a promotion does it."""
     former = await releases.active(session, release.project_id)
     await releases.activate(session, release.id)
-    return await unit.serve(session, release, former, prompt, skills=keep)
+    return await manifest.serve(session, release, former, prompt, skills=keep)
 
 
 async def served(session: AsyncSession, release: models.Release) -> list[tuple[str, int]]:
     """Name and version of each document that its tasks see."""
-    return [(each.name, each.document["version"]) for each in await unit.document_set(session, release)]
+    return [(each.name, each.document["version"]) for each in await manifest.document_set(session, release)]
 
 
 async def library(session: AsyncSession, project_id: UUID) -> list[tuple[str, int]]:
@@ -111,7 +111,7 @@ async def test_an_old_document_is_served_from_where_it_is_served_now(session: As
         server="http://now",
         secret="s",
     )
-    [document] = await unit.document_set(session, first)
+    [document] = await manifest.document_set(session, first)
     assert isinstance(document, ApiDocument)
     assert (document.document, document.digest) == ({"version": 1}, "mail 1")
     assert (document.source, document.server, document.secret) == ("upload", "http://now", "s")
@@ -232,10 +232,10 @@ async def test_skills_of_another_project_are_left_alone_by_a_roll_back(session: 
 async def test_a_changed_prompt_is_another_release_and_cannot_be_rolled_back(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await releases.active(session, project.id)
-    assert (await unit.prompt_changed(session, project.id, "old")).prompt == "old"
+    assert (await manifest.prompt_changed(session, project.id, "old")).prompt == "old"
     await begin_task(session, project.id)
-    assert (await unit.prompt_changed(session, project.id, "old")).number == 1
-    second = await unit.prompt_changed(session, project.id, "new")
+    assert (await manifest.prompt_changed(session, project.id, "old")).number == 1
+    second = await manifest.prompt_changed(session, project.id, "new")
     assert (second.number, second.prompt, second.evidence) == (2, "new", {"reason": "the prompt changed"})
     assert first.prompt == "old"
     assert (await activate(session, first, prompt="new"))["prompt"] == {"was": "old", "now": "new"}
@@ -246,7 +246,7 @@ async def test_the_first_task_of_a_release_writes_its_prompt_down(session: Async
     project = await project_row(session)
     first = await releases.active(session, project.id)
     for prompt in ("one", "two"):
-        await unit.served_with(session, first, prompt)
+        await manifest.served_with(session, first, prompt)
         await session.refresh(first)
     assert first.prompt == "one"
 
@@ -258,7 +258,7 @@ async def test_a_task_claimed_while_tools_change_is_pinned_to_what_it_will_see(c
 
     async def claim() -> models.Task | None:
         async with committed.begin() as session:
-            return await leases.claim(session, "me", LEASE)
+            return await task_queue.claim(session, "me", LEASE)
 
     async with committed.begin() as session:
         await put(session, project.id, "mail")

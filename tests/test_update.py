@@ -13,11 +13,11 @@ from tests.learner_process import SETTINGS, new_learner, round_of
 from tests.rewarded import advised, rollout, trajectory
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
-from trainer.advantages import Advised
 from trainer.learning.batch import pad, sample_of
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
+from trainer.sage.advantages import Advised
 
 PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9)
 

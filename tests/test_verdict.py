@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from app.release.verdict import Action, Rules, Sample, Verdict, decide
+from app.release.canary_decision import Action, Rules, Sample, Verdict, decide
 
 NONE = Sample([], [])
 SAME = Sample([0.0] * 300, [0.0] * 300)

@@ -8,8 +8,8 @@ from pathlib import Path
 from uuid import UUID
 
 from app.db import models, runs
+from app.db.database import Sessions
 from app.db.models import RunState
-from app.db.session import Sessions
 from app.queue import open_broker, ring
 from app.run_settings import RunSettings
 from app.settings import Settings

@@ -11,8 +11,8 @@ import sys
 import time
 
 from app.errors import InvalidError
-from trainer.running.job import Job, Progress, Result
-from trainer.running.run_process import main
+from trainer.job import Job, Progress, Result
+from trainer.worker.run_process import main
 
 PAUSE = 0.1  # seconds per step
 

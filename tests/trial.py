@@ -5,12 +5,12 @@ from typing import Any
 from uuid import uuid4
 
 from app.agent.compact import Compact
+from app.agent.hooks import Watcher
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent, Origin, run_rollout
-from app.agent.watcher import Watcher
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Offer, Policy, Task, Trajectory
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 from tests.ledger import Ledger
 from tests.scripted import Answer, ScriptedEngine

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, releases, runs
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError
 from app.records import Json
@@ -20,9 +20,9 @@ from app.run_settings import read_settings
 from app.settings import Settings
 from tests.rows import project_row
 from tests.served_rows import Served
-from trainer.running.failure import failure_of
-from trainer.running.job import Job, RunCancelledError, run_directory
-from trainer.train import carry_out
+from trainer.job import Job, RunCancelledError, run_directory
+from trainer.runs.train import carry_out
+from trainer.worker.failure import failure_of
 
 SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}
 

@@ -16,14 +16,14 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import evaluations, models, releases
+from app.db.database import Sessions
 from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.exams.decide import Decision, Rules, decide
-from trainer.exams.examiner import Examiner, Sat, examine_candidate
-from trainer.running.job import Progress
+from trainer.evaluation.decision import Decision, Rules, decide
+from trainer.evaluation.paired import Examiner, Sat, examine_candidate
+from trainer.job import Progress
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):

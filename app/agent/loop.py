@@ -11,15 +11,15 @@ import msgspec
 
 from app.agent.action import code_of
 from app.agent.chat import Chat, Prompt
-from app.agent.halt import ParkedError
+from app.agent.hooks import Watcher
 from app.agent.limits import RolloutLimits
 from app.agent.prompt import Profile
 from app.agent.repl import DivergedError, Repl, Start
-from app.agent.watcher import Watcher
+from app.agent.stop_signal import ParkedError
 from app.engine.protocol import Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
+from app.gateway.gateway import Gateway
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn
-from app.sandbox.gateway import Gateway
 from app.sandbox.protocol import Sandbox
 
 _LEAST_TOKENS = 16  # a turn with less room than this cannot hold a block of code

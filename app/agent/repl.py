@@ -5,8 +5,8 @@ from datetime import datetime
 
 import msgspec
 
+from app.gateway.gateway import Gateway
 from app.records import Call, Offer
-from app.sandbox.gateway import Gateway
 from app.sandbox.protocol import Function, Limits, Observation, Sandbox, Session
 
 

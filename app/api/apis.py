@@ -12,13 +12,13 @@ from msgspec import UNSET, UnsetType
 
 from app.api.access import Asking, Db, find_project
 from app.api.api_view import ApiLine, ApiView
-from app.api.fields import AppName, ProjectName, Text
 from app.api.problem import problems
+from app.api.validation import AppName, ProjectName, Text
 from app.apis.openapi import fetch_document, parse_document, read_document
 from app.db import apis
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
-from app.release import unit
+from app.release import manifest
 
 Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1:8100/sites/0/mail/openapi.json"])]
 Document = Annotated[
@@ -63,7 +63,7 @@ class ApiController(Controller):
         await session.commit()  # no transaction is held while a document is fetched
         document = await _read(data, client)
         app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
-        serving = await unit.hold(session, project.id)
+        serving = await manifest.hold(session, project.id)
         row = await apis.put(
             session,
             project.id,
@@ -74,7 +74,7 @@ class ApiController(Controller):
             digest=app.digest,
             secret=data.bearer_token,
         )
-        await unit.tools_changed(session, serving, [data.name], access.actor)
+        await manifest.tools_changed(session, serving, [data.name], access.actor)
         await session.commit()
         return ApiView.whole(row, project.name, app)
 
@@ -101,9 +101,9 @@ class ApiController(Controller):
     async def remove(self, name: FromPath[str], session: Db, access: Asking, project: ProjectName = None) -> None:
         """Tasks that begin from now on cannot call it, whatever their release: its token is gone."""
         owner = await find_project(session, access, project)
-        serving = await unit.hold(session, owner.id)
+        serving = await manifest.hold(session, owner.id)
         await apis.delete(session, owner.id, name)
-        await unit.tools_changed(session, serving, [name], access.actor)
+        await manifest.tools_changed(session, serving, [name], access.actor)
         await session.commit()
 
 

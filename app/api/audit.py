@@ -9,8 +9,8 @@ from litestar import Controller, get
 from litestar.params import FromQuery
 
 from app.api.access import Asking, Db, project_filter, project_names
-from app.api.fields import Cursor, Limit, ProjectName
 from app.api.problem import problems
+from app.api.validation import Cursor, Limit, ProjectName
 from app.db import audit, models
 from app.records import Json
 

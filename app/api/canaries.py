@@ -13,11 +13,11 @@ from app.api.access import Asking, Db, find_release
 from app.api.problem import problems
 from app.api.releases import ReleaseView
 from app.db import models
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.release import canary
 from app.release.canary import Against, Standing
+from app.release.canary_decision import Action, Figure
 from app.release.promote import Promoter
-from app.release.verdict import Action, Figure
 
 _MOVE = problems(400, 401, 403, 404, 409)
 

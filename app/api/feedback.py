@@ -9,8 +9,8 @@ from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
 
 from app.api.access import Asking, Db, find_task
-from app.api.fields import Score
 from app.api.problem import problems
+from app.api.validation import Score
 from app.db import feedback, models
 
 

@@ -9,8 +9,8 @@ from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Asking, Db, find_project, project_names
-from app.api.fields import Name
 from app.api.problem import problems
+from app.api.validation import Name
 from app.db import keys, models
 from app.db.keys import Scope
 from app.errors import NotFoundError

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.models import TaskState
-from app.engine.line import Occupancy
+from app.engine.dispatcher import Occupancy
 
 REQUESTS = PrometheusConfig(
     app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/readyz", "/metrics"]

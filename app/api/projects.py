@@ -9,8 +9,8 @@ from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Asking, Db, find_project
-from app.api.fields import Name
 from app.api.problem import problems
+from app.api.validation import Name
 from app.db import models, projects
 from app.errors import ForbiddenError
 

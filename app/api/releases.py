@@ -11,15 +11,15 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Asking, Db, find_project
-from app.api.fields import ProjectName, Text
 from app.api.problem import problems
+from app.api.validation import ProjectName, Text
 from app.db import adapters as known
 from app.db import models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError
-from app.hot_swap.files import AdapterDirectory
+from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
+from app.release.manifest import Skills
 from app.release.promote import Promoter
-from app.release.unit import Skills
 
 Insist = Annotated[
     bool, QueryParameter(name="rejected_too", description="true activates also a release that the gate rejected")

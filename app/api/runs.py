@@ -11,10 +11,10 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Asking, Db, find_project, project_names
-from app.api.fields import Cursor, Limit, ProjectName
-from app.api.parts import Bell
+from app.api.dependencies import Bell
 from app.api.problem import problems
 from app.api.run_view import RunLine, RunPage, RunView, StepView
+from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, runs
 from app.run_settings import RunKind, RunSettings, refuse_hopeless
 

@@ -8,8 +8,8 @@ from litestar import Controller, delete, get, put
 from litestar.params import JSONBody
 
 from app.api.access import Asking, Db, find_project
-from app.api.fields import ProjectName
 from app.api.problem import problems
+from app.api.validation import ProjectName
 from app.db import models, schedules
 from app.records import Json
 from app.run_settings import RunSettings, refuse_hopeless

@@ -12,8 +12,8 @@ from litestar.params import FromPath, JSONBody
 from app.api.access import Asking, Db, find_release
 from app.api.problem import problems
 from app.db import shadows
-from app.release.paired import Paired, compare
-from app.runner import repeatable
+from app.release.shadow_stats import Paired, compare
+from app.runner import shadow_candidates
 
 
 class NewShadows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +66,7 @@ class ShadowController(Controller):
         this release, with the same seed, clock and skills. A call that would write is refused and counted. The
         tasks themselves, their skills and trajectories stay as they are. 409 if no finished task only reads."""
         row = await find_release(session, access, release_id)
-        await repeatable.ask_for(session, row, data.tasks)
+        await shadow_candidates.ask_for(session, row, data.tasks)
         await session.commit()
         return ShadowsView.of(await shadows.of_release(session, row.id))
 

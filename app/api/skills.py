@@ -10,10 +10,10 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Asking, Db, find_project, project_filter, project_names
-from app.api.fields import Cursor, Limit, ProjectName
-from app.api.parts import Search
+from app.api.dependencies import Search
 from app.api.problem import problems
 from app.api.skill_view import SkillFound, SkillLine, SkillPage, SkillView, view_skill
+from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, offers, skills
 from app.db.offers import SkillUse
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, find_project
-from app.api.fields import Scenario, Text
+from app.api.validation import Scenario, Text
 from app.db import models, tasks
 from app.errors import InvalidError
 

@@ -9,12 +9,12 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 
 from app.api.access import Asking, Db, find_task, project_filter, project_names
-from app.api.fields import Cursor, Limit, ProjectName, Since, Until, in_utc
-from app.api.parts import Work
+from app.api.dependencies import Work
 from app.api.problem import problems
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskLine, TaskPage, TaskView, view_task
-from app.db import events, leases, models, tasks
+from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
+from app.db import events, models, task_queue, tasks
 from app.records import Stop
 
 IdempotencyKey = Annotated[
@@ -97,7 +97,7 @@ class TaskController(Controller):
         task = await tasks.request_cancel(session, task_id)
         if task.state is models.TaskState.CANCELLED and not await events.after(session, task_id, limit=1):
             # no runner ever had it, so none will tell of its end
-            ended = leases.Outcome(state=task.state, stop=task.stop)
+            ended = task_queue.Outcome(state=task.state, stop=task.stop)
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()
         work.wake()

@@ -9,8 +9,8 @@ from uuid import uuid4
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
+from app.errors import HostError
 from app.records import Json
-from app.sandbox.protocol import HostError
 
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _HEADER = re.compile(r"[\t\x20-\x7e]*")

@@ -13,7 +13,7 @@ import msgspec
 from app.apis.catalog import App
 from app.apis.operations import operations
 from app.apis.references import References
-from app.apis.text import read_text
+from app.apis.yaml_json import read_text
 from app.errors import ApiDocumentError
 from app.records import Json
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.apis.bodies import Body, request_body
 from app.apis.catalog import Operation, Parameter
 from app.apis.names import argument_name, operation_name, unique
 from app.apis.parameters import parameters
 from app.apis.references import References
+from app.apis.request_body import Body, request_body
 from app.errors import ApiDocumentError
 from app.records import Json
 

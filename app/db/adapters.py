@@ -8,7 +8,7 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, swap_lock
+from app.db import advisory_locks, models
 from app.db.models import ReleaseState, RunState, TaskState
 from app.errors import NotFoundError
 from app.records import Probe
@@ -85,6 +85,6 @@ async def needed(session: AsyncSession) -> set[str]:
         release.id.in_(shadowed),
         release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]),
         and_(unexamined, release.training_run_id.in_(training)),
-        swap_lock.under_way(),
+        advisory_locks.under_way(),
     )
     return set(await session.scalars(select(release.model).where(wanted)))

@@ -8,8 +8,8 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import leases, models
-from app.db.text import pack
+from app.db import models, task_queue
+from app.db.column_types import pack
 from app.errors import ConflictError
 from app.records import Call, Json
 
@@ -29,7 +29,7 @@ async def begin(session: AsyncSession, task_id: UUID, owner: str, call: Call, *,
 
     ConflictError: the call must not be made, for it went out before or the task is no longer the owner's.
     """
-    await leases.hold(session, task_id, owner)
+    await task_queue.hold(session, task_id, owner)
     row = {"api": call.api, "arguments": call.arguments, "repeatable": repeatable, "record": None}
     lost = models.TaskCall.record.is_(None)
     begun = await session.scalar(
@@ -58,7 +58,7 @@ async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequenc
 
     ConflictError: the task is no longer the owner's, and another runner makes them again.
     """
-    await leases.hold(session, task_id, owner)
+    await task_queue.hold(session, task_id, owner)
     new = insert(models.TaskCall).values(
         [
             {

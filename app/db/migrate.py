@@ -12,7 +12,7 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.session import full_url, refused
+from app.db.database import full_url, refused
 from app.errors import DatabaseError
 
 _MIGRATIONS = Path(__file__).parents[2] / "migrations"

@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.db.base import Base, Row
 from app.db.release_rows import (
     RELEASE_MOVES,
     AuditAction,
@@ -23,7 +24,6 @@ from app.db.release_rows import (
     ToolDocument,
     ToolSet,
 )
-from app.db.rows import Base, Row
 from app.db.task_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
 from app.records import Stop

@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, fun
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.rows import Base, Row
+from app.db.base import Base, Row
 
 
 class ReleaseState(StrEnum):

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.rows import Base
+from app.db.base import Base
 
 
 class TaskEvent(Base):

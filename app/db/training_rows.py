@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func, tex
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.rows import Base, Row
+from app.db.base import Base, Row
 from app.run_settings import RunKind
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.db.text import pack
+from app.db.column_types import pack
 from app.errors import NotFoundError
 from app.records import Trajectory
 

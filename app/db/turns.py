@@ -7,8 +7,8 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import leases, models
-from app.db.text import pack
+from app.db import models, task_queue
+from app.db.column_types import pack
 from app.records import Turn
 
 
@@ -22,7 +22,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
 
 async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
     """Commit this before the turn's code runs. ConflictError: the task is no longer the owner's."""
-    await leases.hold(session, task_id, owner)
+    await task_queue.hold(session, task_id, owner)
     record = pack(turn)
     await session.execute(
         insert(models.TaskTurn)
@@ -33,7 +33,7 @@ async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, tu
 
 async def end(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
     """The turn with its observation. ConflictError: the task is no longer the owner's."""
-    await leases.hold(session, task_id, owner)
+    await task_queue.hold(session, task_id, owner)
     await session.execute(
         update(models.TaskTurn)
         .where(models.TaskTurn.task_id == task_id, models.TaskTurn.index == index)

@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import Self
 
 from app.engine.capability import Capabilities, Needs
+from app.engine.dispatcher import Line, Occupancy, all_out
 from app.engine.embedder import HttpEmbedder
-from app.engine.line import Line, Occupancy, all_out
+from app.engine.health_monitor import Pace, Watch
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Limits, Replica
 from app.engine.routing import blocks_of
-from app.engine.watch import Pace, Watch
-from app.engine.wire import ReplicaError
+from app.engine.vllm_api import ReplicaError
 from app.errors import EngineError, EngineRefusalError
 
 __all__ = ["HttpEmbedder", "HttpEngine", "Replica"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.engine.protocol import Completion, Sampling
-from app.engine.wire import Answer, Choice, NonsenseError, ReplicaError
+from app.engine.vllm_api import Answer, Choice, NonsenseError, ReplicaError
 
 _PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sent always: vLLM would otherwise take these from the model's generation_config.json."""

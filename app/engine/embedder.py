@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from app.engine.protocol import Vector
-from app.engine.wire import Embeddings, Models, open_client, send
+from app.engine.vllm_api import Embeddings, Models, open_client, send
 from app.errors import EngineError
 
 _AT_ONCE = 64

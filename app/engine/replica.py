@@ -13,12 +13,12 @@ import httpx
 import msgspec
 import structlog
 
-from app.engine.apart import Apart
 from app.engine.capability import Capabilities
 from app.engine.completions import completion_of, request_for
+from app.engine.group_lock import Apart
 from app.engine.protocol import Completion, Sampling
 from app.engine.routing import Seen
-from app.engine.wire import (
+from app.engine.vllm_api import (
     Answer,
     Models,
     NonsenseError,

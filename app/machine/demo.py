@@ -5,10 +5,10 @@ import json
 import httpx
 
 from app.apis.openapi import fetch_document, parse_document
-from app.db import apis, projects, units
-from app.db.session import open_database
+from app.db import apis, manifests, projects
+from app.db.database import open_database
 from app.records import Json
-from app.release import unit
+from app.release import manifest
 
 PROJECT = "demo"
 _SITE = 0
@@ -29,14 +29,14 @@ async def register_demo(url: str, services: str) -> None:
             documents[app] = (source, await fetch_document(client, source))
     async with open_database(url) as database, database.sessions.begin() as session:
         project = await projects.by_name(session, PROJECT)
-        serving = await unit.hold(session, project.id)
-        before = await units.registered(session, project.id)
+        serving = await manifest.hold(session, project.id)
+        before = await manifests.registered(session, project.id)
         for app, (source, document) in documents.items():
             digest = parse_document(app, document, source=source).digest
             await apis.put(session, project.id, app, source=source, document=document, digest=digest)
-        now = await units.registered(session, project.id)
+        now = await manifests.registered(session, project.id)
         changed = [app for app in now if now[app] != before.get(app)]  # a roll-back outlives a restart
-        await unit.tools_changed(session, serving, changed, unit.SERVER)
+        await manifest.tools_changed(session, serving, changed, manifest.SERVER)
 
 
 def first_task(address: str) -> list[str]:

@@ -10,10 +10,10 @@ from typing import TypeVar
 import click
 from sqlalchemy import make_url
 
-from app.db import embedded
+from app.db import embedded_postgres
 from app.db.migrate import migrate
 from app.errors import DatabaseError
-from app.machine.hold import HeldError, hold
+from app.machine.data_dir_lock import HeldError, hold
 from app.machine.logs import make_room
 from app.settings import Settings
 
@@ -36,7 +36,7 @@ async def keep_database(settings: Settings) -> AsyncIterator[str]:
     directory = _directory(settings)
     make_room(directory / "log")
     try:
-        url = await _finish(lambda: embedded.start(directory))
+        url = await _finish(lambda: embedded_postgres.start(directory))
         await _finish(lambda: migrate(url))
         watcher = asyncio.create_task(_watch(directory, _socket(url)))
         try:
@@ -45,7 +45,7 @@ async def keep_database(settings: Settings) -> AsyncIterator[str]:
             watcher.cancel()
             await asyncio.wait([watcher])
     finally:
-        await _finish(lambda: embedded.stop(directory))
+        await _finish(lambda: embedded_postgres.stop(directory))
 
 
 @contextmanager
@@ -59,10 +59,10 @@ def lend_database(settings: Settings) -> Iterator[str]:
     with ExitStack() as stack:
         try:
             stack.enter_context(hold(settings.data_dir))
-            stack.callback(embedded.stop, directory)
+            stack.callback(embedded_postgres.stop, directory)
         except HeldError:
             click.echo("using the database of the `sage up` that runs", err=True)
-        url = embedded.start(directory)
+        url = embedded_postgres.start(directory)
         migrate(url)
         yield url
 
@@ -77,7 +77,7 @@ async def _watch(directory: Path, address: str) -> None:
         if not _listens(address):
             click.echo("PostgreSQL died. It starts again", err=True)
             try:
-                await _finish(lambda: embedded.start(directory))
+                await _finish(lambda: embedded_postgres.start(directory))
             except DatabaseError as error:
                 click.echo(str(error), err=True)
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -11,11 +11,11 @@ import click
 
 from app.agent.prompt import choose_profile
 from app.db import keys, projects
-from app.db.session import open_database
+from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, NotFoundError, SettingError
+from app.machine.data_dir_lock import hold
 from app.machine.demo import PROJECT, first_task, register_demo
-from app.machine.hold import hold
 from app.machine.local_database import keep_database
 from app.machine.supervise import Child, Supervisor
 from app.ports import Port, base_url, refuse_taken

@@ -11,13 +11,13 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, canaries, models, releases
+from app.db.advisory_locks import one_swap
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
-from app.db.swap_lock import one_swap
 from app.errors import ConflictError
 from app.records import Json
+from app.release.canary_decision import Action, Rules, Sample, Verdict, decide
 from app.release.promote import Promoter
-from app.release.verdict import Action, Rules, Sample, Verdict, decide
 
 ACTOR = "canary"  # of what a canary's figures bring about by themselves
 _USUAL = canaries.Usual(12, 2_048)  # of a project that has ended no task yet

@@ -7,11 +7,11 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, units
-from app.db.units import SkillName
+from app.db import manifests, models, releases
+from app.db.manifests import SkillName
 from app.errors import InvalidError
-from app.release import operations, unit
-from app.release.operations import OperationChanges
+from app.release import manifest, operation_changes
+from app.release.operation_changes import OperationChanges
 
 
 class Moved(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
@@ -77,23 +77,23 @@ async def diff(session: AsyncSession, release: models.Release, other: models.Rel
 
 async def _side(session: AsyncSession, release: models.Release) -> _Side:
     prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
-    skills, tools = await unit.skills_of(session, release), await unit.tools_of(session, release)
+    skills, tools = await manifest.skills_of(session, release), await manifest.tools_of(session, release)
     return _Side(set(skills), tools, prompt)
 
 
 async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) -> SkillChanges:
     return SkillChanges(
-        added=await units.names_of(session, after - before),
-        removed=await units.names_of(session, before - after),
+        added=await manifests.names_of(session, after - before),
+        removed=await manifests.names_of(session, before - after),
     )
 
 
 async def _tools(session: AsyncSession, before: Mapping[str, str], after: Mapping[str, str]) -> ToolChanges:
     """What differs is kept: only what was never changed is served from where it was registered."""
     apart = {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
-    documents = await units.documents(session, {digest for pair in apart.values() for digest in pair})
+    documents = await manifests.documents(session, {digest for pair in apart.values() for digest in pair})
     changed = {
-        name: await asyncio.to_thread(operations.compare, name, documents[old], documents[new])
+        name: await asyncio.to_thread(operation_changes.compare, name, documents[old], documents[new])
         for name, (old, new) in sorted(apart.items())
     }
     return ToolChanges(sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), changed)

@@ -8,13 +8,13 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import adapters, audit, models, releases
+from app.db.advisory_locks import one_swap
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
-from app.db.swap_lock import one_swap
 from app.errors import AdapterError, ConflictError, EngineError
 from app.records import Json, Probe
-from app.release import unit
-from app.release.unit import Skills
+from app.release import manifest
+from app.release.manifest import Skills
 
 Check = Callable[[models.Release, models.Release | None], None]
 """Raises ConflictError where a release may not follow the one that is active. Asked once neither can change."""
@@ -77,7 +77,7 @@ class Promoter:
                 if check is not None:
                     check(row, former)
                 row = await releases.activate(session, release_id, rejected_too=rejected_too)
-                changed = await unit.serve(session, row, former, self._prompt, skills=skills)
+                changed = await manifest.serve(session, row, former, self._prompt, skills=skills)
                 over = former.number if former else None
                 detail = {"over": over, "receipt": receipt, "serves": _made_of(row), **changed}
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)

@@ -7,7 +7,7 @@ from uuid import UUID
 from app.apis.catalog import App, Catalog
 from app.apis.credentials import BearerTokens
 from app.apis.openapi import parse_document
-from app.release.unit import ApiDocument
+from app.release.manifest import ApiDocument
 
 _KEPT = 3  # versions of one API: releases that serve side by side may have different ones
 _Version = tuple[str, str, str | None]

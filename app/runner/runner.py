@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 import msgspec
 import structlog
 
-from app.agent.halt import Halt
-from app.db import leases, models
-from app.db.session import AWAY, Sessions
+from app.agent.stop_signal import Halt
+from app.db import models, task_queue
+from app.db.database import AWAY, Sessions
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class Runner:
         await _end(self._loops)
         try:
             async with self._sessions.begin() as session:
-                await leases.hand_back(session, self.owner)
+                await task_queue.hand_back(session, self.owner)
         except AWAY as error:
             log.warning("tasks wait until their leases run out", cause=_first_line(error))
 
@@ -94,7 +94,7 @@ class Runner:
         self._news.clear()  # before looking: what comes meanwhile is news again
         try:
             async with self._sessions.begin() as session:
-                task = await leases.claim(session, self.owner, self._pace.lease_seconds)
+                task = await task_queue.claim(session, self.owner, self._pace.lease_seconds)
         except AWAY as error:
             log.warning("no task can be claimed", cause=_first_line(error))
             return False
@@ -138,7 +138,7 @@ class Runner:
     async def _extend(self) -> None:
         before = set(self._held)
         async with self._sessions.begin() as session:
-            mine = await leases.extend(session, self.owner, self._pace.lease_seconds, before)
+            mine = await task_queue.extend(session, self.owner, self._pace.lease_seconds, before)
         for task_id in before & self._held.keys():
             if task_id not in mine:
                 log.warning("another runner took the task up", task=str(task_id))
@@ -148,7 +148,7 @@ class Runner:
 
     async def _cancel(self) -> None:
         async with self._sessions() as session:
-            flagged = await leases.cancelled(session, self.owner)
+            flagged = await task_queue.cancelled(session, self.owner)
         for task_id in flagged & self._held.keys():
             self._held[task_id].halt.pull()
 

@@ -4,8 +4,8 @@ import json
 from datetime import datetime
 
 from app.errors import InvalidError
+from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.gateway import Gateway
 from app.sandbox.protocol import Limits, Observation, Sandbox
 
 

@@ -16,12 +16,12 @@ import structlog
 
 from app.agent.loop import Origin, run_rollout
 from app.db import models, shadows, tasks
-from app.db.session import AWAY, UNAVAILABLE, Sessions
+from app.db.database import AWAY, UNAVAILABLE, Sessions
 from app.db.shadows import Outcome
 from app.errors import AppError, InvalidError, SandboxError
 from app.records import Task
-from app.runner.carry_out import Desk
-from app.runner.journal import seed_of
+from app.runner.execute import Desk
+from app.runner.task_journal import seed_of
 
 log = structlog.get_logger(__name__)
 

@@ -45,15 +45,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     cpu_ms: float = 0.0
 
 
-class HostError(Exception):
-    """Raised by a HostCall; the sandboxed code sees an exception of class `kind` with this message."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-
-
 class HostCall(Protocol):
     """The one way out of the sandbox. JSON only. Raises HostError for what the agent's code should see raised."""
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from app.errors import SandboxError
-from app.sandbox.inside.confine import SESSION_FD
+from app.sandbox.child.confine import SESSION_FD
 
 _PROT_EXEC = 4
 

@@ -14,8 +14,8 @@ import sys
 import time
 import warnings
 
-from app.sandbox.inside import confine, modules, serial, session
-from app.sandbox.inside.channel import Channel
+from app.sandbox.child import confine, modules, serial, session
+from app.sandbox.child.channel import Channel
 
 _NOBODY = 65534
 _REAP_SECONDS = 1.0

@@ -9,8 +9,8 @@ import msgspec
 
 from app.apis.catalog import Catalog
 from app.records import Json, Trajectory
+from app.skills.api_terms import vocabulary
 from app.skills.extract import Draft, api_references, extract, global_names, parse
-from app.skills.vocabulary import vocabulary
 
 MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
 _BUILT_IN = {"supervisor.complete_task"}  # with all of api_docs: there in every project, and in no catalog

@@ -9,13 +9,13 @@ from uuid import UUID
 import numpy as np
 
 from app.db import models, skills
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.engine.protocol import Embedder, Vector
 from app.records import Offer
 from app.skills.embedding import Embedding, Opening
 from app.skills.extract import Draft
 from app.skills.retrieval import Mode, wants_vectors
-from app.skills.shelf import Shelf, Shelved
+from app.skills.skill_index import Shelf, Shelved
 
 _FRESH_SECONDS = 0.1  # a search looks for changes no more often than this
 _LARGE = 20_000  # skills: from here on a search takes milliseconds, and is made beside the event loop

@@ -8,7 +8,7 @@ from app.records import Offer
 from app.skills.embedding import Embedding
 from app.skills.extract import Draft
 from app.skills.retrieval import Mode, wants_vectors
-from app.skills.shelf import Shelf, Shelved
+from app.skills.skill_index import Shelf, Shelved
 
 
 class MemoryLibrary:

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 
 from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.metrics import Metrics
-from app.engine.embedded.requests import Generation, Progress
+from app.engine.embedded.generation import Generation, Progress
+from app.engine.embedded.prometheus import Metrics
 from app.engine.embedded.scheduler import Scheduler
 from app.engine.protocol import Sampling
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
+from app.apis.bind_arguments import bind
 from app.apis.catalog import Catalog
 from app.apis.openapi import parse_document
-from app.apis.request import bind
+from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.gateway import Gateway
 
 _CALLS = 3000
 _ROUNDS = 3

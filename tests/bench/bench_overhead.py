@@ -34,7 +34,7 @@ from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from tests.processes import command_of, descendants, free_ports
 from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
-from trainer.remote.rest import Server
+from trainer.client import Server
 
 _KINDS = 20  # of tasks
 _ROOM = ("--kv-cache-memory-bytes", str(1 << 30))  # many layers remember much

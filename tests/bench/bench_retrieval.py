@@ -13,8 +13,8 @@ from functools import partial
 import faiss
 import numpy as np
 
-from app.skills.index import VectorIndex
 from app.skills.ngrams import NgramIndex
+from app.skills.vector_index import VectorIndex
 
 _QUERIES = 300
 _VERBS = [

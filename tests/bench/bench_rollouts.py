@@ -26,13 +26,13 @@ from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
-from trainer.collect import Practice
 from trainer.engines.engine_process import engine_process
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.groups import Collector, draw_chains
+from trainer.rollouts.episode import Practice
+from trainer.rollouts.groups import Collector, draw_chains
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")

@@ -19,16 +19,16 @@ from app.agent.loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy
 from app.run_settings import RunSettings
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
-from trainer.advantages import advise
-from trainer.collect import Practice
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.groups import Collected, Collector, draw_chains
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
+from trainer.rollouts.episode import Practice
+from trainer.rollouts.groups import Collected, Collector, draw_chains
+from trainer.sage.advantages import advise
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")

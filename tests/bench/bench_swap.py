@@ -20,11 +20,11 @@ import click
 import msgspec
 import numpy as np
 
-from app.db import adapters, audit, embedded, models, projects, releases
+from app.db import adapters, audit, embedded_postgres, models, projects, releases
+from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
-from app.db.session import Sessions, open_database
 from app.engine.client import HttpEngine
-from app.hot_swap.engine import HotSwap
+from app.hot_swap.loader import HotSwap
 from app.hot_swap.receipt import Receipt
 from app.release.promote import Promoter
 from tests.bench.results_file import write_results
@@ -63,8 +63,8 @@ def main(replicas: int, streams: int, swaps: int, every: float) -> None:
         for server in servers:
             stack.callback(server.stop)
         versions = [make_adapter(directory / "adapters", seed) for seed in range(swaps + 1)]
-        database_url = embedded.start(directory / "postgres")
-        stack.callback(embedded.stop, directory / "postgres")
+        database_url = embedded_postgres.start(directory / "postgres")
+        stack.callback(embedded_postgres.stop, directory / "postgres")
         migrate(database_url)
         urls = [server.wait().url for server in servers]
         asyncio.run(_measure(urls, database_url, versions, streams, every))

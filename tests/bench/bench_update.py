@@ -31,17 +31,17 @@ from app.agent.compact import Compact
 from app.agent.loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
-from app.sandbox.host import ForkedSandbox
+from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
-from trainer.advantages import Advised, advise
-from trainer.collect import Practice
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.demonstrations import LIMITS
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.groups import Collector, draw_chains
 from trainer.learning.batch import sample_of
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
+from trainer.rollouts.episode import Practice
+from trainer.rollouts.groups import Collector, draw_chains
+from trainer.sage.advantages import Advised, advise
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 Row = dict[str, Any]

@@ -14,10 +14,10 @@ from uuid import UUID
 from tqdm import tqdm
 
 from app.settings import Settings
+from trainer.cli.follow import follow
+from trainer.client import Server
 from trainer.environments.office.expert import Faults
-from trainer.imitation.order import Effort, Order, deliver
-from trainer.remote.follow import follow
-from trainer.remote.rest import Server
+from trainer.sft_data.collect import Effort, Order, deliver
 
 _FAULTS = Faults(inline=0.1, ignore=0.6, trust=1.0, unprepared=0.08, page=0.08, synonym=0.04)
 _SCENARIOS = 100

@@ -34,13 +34,13 @@ from app.ports import free_port
 from app.run_settings import read_settings
 from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from trainer.commands.server import server_options
+from trainer.cli.follow import follow
+from trainer.cli.options import server_options
+from trainer.client import Server
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.tasks import Place
-from trainer.exams.evaluate import TaskResult, measure
-from trainer.exams.report import plain, table
-from trainer.remote.follow import follow
-from trainer.remote.rest import Server
+from trainer.evaluation.metrics import TaskResult, measure
+from trainer.evaluation.report import plain, table
 
 _SHOWN = {
     "tgc": "tasks done right, %",

@@ -115,7 +115,7 @@ def main() -> None:
         callbacks=[clock],
     )
     trainer.prepared = {name: each.to(options.device) for name, each in prepare(rows).items()}
-    trainer.train()
+    trainer.runs.train()
     timed = {"seconds": clock.seconds[1:], "cpu": clock.computed[1:]}  # the first one warms up
     print(json.dumps({**timed, "before": clock.before, "peak": _peak(options.device)}))
 

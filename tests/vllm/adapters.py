@@ -9,12 +9,12 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from app.adapter_files import content_hash
+from app.adapters.files import content_hash
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
 from trainer.learning.lora import WEIGHTS, Published, publish, with_lora
-from trainer.opening import opening_of
+from trainer.runs.probe_prompt import opening_of
 
 RANK = 8
 _SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text

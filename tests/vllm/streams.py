@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.engine.protocol import Completion
 from app.errors import AppError
-from app.hot_swap.engine import HotSwap
+from app.hot_swap.loader import HotSwap
 from tests.vllm.asking import off_by, random_prompt, sampling
 from trainer.learning.lora import Published
 

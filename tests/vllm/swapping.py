@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from app.db import models, releases
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
-from app.hot_swap.engine import HotSwap
-from app.hot_swap.files import AdapterDirectory
+from app.hot_swap.adapter_directory import AdapterDirectory
+from app.hot_swap.loader import HotSwap
 from tests.rows import project_row
 from tests.vllm.server import SEED_POLICY
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
-from app.engine.patient import PatientEngine
-from app.engine.watch import Pace
-from app.engine.wire import NotFiniteError
+from app.engine.health_monitor import Pace
+from app.engine.retry import PatientEngine
+from app.engine.vllm_api import NotFiniteError
 from app.errors import AdapterError
 from tests.vllm.adapters import (
     Weights,

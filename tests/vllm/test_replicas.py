@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.errors import AdapterError

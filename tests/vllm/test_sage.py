@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx
 
 from app.db import audit
+from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.db.session import Sessions
 from app.engine.client import HttpEngine
 from app.release.promote import Promoter
 from app.settings import Settings
@@ -14,7 +14,7 @@ from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
 from tests.vllm.swapping import open_swap
 from tests.whole_run import Hearer, Shop
-from trainer.train import carry_out
+from trainer.runs.train import carry_out
 
 RUN = {
     "kind": "rollout",

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from app.engine.client import HttpEngine
+from app.engine.health_monitor import Pace
 from app.engine.protocol import Completion
-from app.engine.watch import Pace
 from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import random_prompt, sampling

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from app.db.session import Sessions
+from app.db.database import Sessions
 from app.engine.client import HttpEngine
 from app.errors import AdapterError
-from app.hot_swap.engine import HotSwap
+from app.hot_swap.loader import HotSwap
 from tests.vllm.streams import Streams
 from tests.vllm.swapping import open_swap
 from trainer.learning.lora import Published

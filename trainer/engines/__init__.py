@@ -1,1 +1,0 @@
-"""Model servers of the trainer's own: in a child process, or over HTTP."""

@@ -10,10 +10,10 @@ import torch
 
 from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.metrics import Metrics
+from app.engine.embedded.prometheus import Metrics
 from app.engine.embedded.scheduler import SWITCH_SECONDS, Scheduler
+from app.engine.embedded.schemas import CompletionRequest, LoadAdapter
 from app.engine.embedded.service import Service
-from app.engine.embedded.wire import CompletionRequest, LoadAdapter
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
 from trainer.engines.engine_messages import (

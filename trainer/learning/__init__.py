@@ -1,1 +1,0 @@
-"""The torch side: tensors, losses, adapters, updates on one process or many."""

@@ -22,12 +22,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from app.adapter_files import CONFIG, WEIGHTS, content_hash
+from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.errors import InvalidError, StorageError
 from app.records import Json, Probe
+from trainer.learning.distributed import whole
 from trainer.learning.fused_lora import fuse
 from trainer.learning.probe import make_probe
-from trainer.learning.processes import whole
 
 __all__ = ["CONFIG", "WEIGHTS", "Learned", "Published", "check_adapter", "lora_weights", "publish", "with_lora"]
 

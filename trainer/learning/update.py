@@ -16,14 +16,14 @@ from transformers import PreTrainedModel
 
 from app.errors import InvalidError
 from app.run_settings import RunSettings
-from trainer.advantages import Advised
 from trainer.learning.batch import Batch
-from trainer.learning.items import Item, divide, items_of
+from trainer.learning.distributed import Processes, like, whole
 from trainer.learning.lora import Published, publish
-from trainer.learning.loss import policy_loss
+from trainer.learning.micro_batch import Part
 from trainer.learning.model import sampled_logprobs, save_atomically
-from trainer.learning.part import Part
-from trainer.learning.processes import Processes, like, whole
+from trainer.learning.training_samples import Item, divide, items_of
+from trainer.sage.advantages import Advised
+from trainer.sage.loss import policy_loss
 
 _WATCHED = 8  # trajectories of a step whose distance from the start is measured, where no penalty needs it of all
 

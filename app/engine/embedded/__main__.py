@@ -25,7 +25,7 @@ def main(host: str, port: int, model: Path, **options: object) -> None:
         try:
             tokenizer = ChatTokenizer.load(model)
             # Imported here because torch takes seconds, which a mistaken option or directory need not wait.
-            from app.engine.embedded.run import Options, serve  # noqa: PLC0415
+            from app.engine.embedded.serve import Options, serve  # noqa: PLC0415
 
             sound = serve(Options(model=model, **options), tokenizer, listener)  # type: ignore[arg-type]
         except ModelError as error:

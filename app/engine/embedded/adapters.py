@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from app.adapter_files import LORA_KEY
+from app.adapters.files import LORA_KEY
 from app.engine.tokenizer import read_json
 from app.errors import InvalidError, ModelError, NotFoundError
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
-from app.engine.embedded.cache import ATTENTION, RowCache, register_attention
+from app.engine.embedded.kv_cache import ATTENTION, RowCache, register_attention
 from app.errors import ModelError
 
 _PROBE = (1, 2, 3, 5, 8, 13)

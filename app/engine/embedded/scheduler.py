@@ -12,9 +12,9 @@ from torch import Tensor
 
 from app.engine.embedded.adapters import Adapters, Pair
 from app.engine.embedded.decoder import Decoder
-from app.engine.embedded.metrics import Metrics
+from app.engine.embedded.generation import Generation
 from app.engine.embedded.prefixes import SHORTEST, Prefixes, as_ids, common_prefix
-from app.engine.embedded.requests import Generation
+from app.engine.embedded.prometheus import Metrics
 from app.engine.embedded.sampling import draw
 
 _PREFILL = 2048  # prompt tokens between two steps of the others, about

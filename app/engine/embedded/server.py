@@ -12,12 +12,11 @@ from litestar.datastructures import State
 from litestar.response import Stream
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from app.engine.embedded.answers import Writer
 from app.engine.embedded.embeddings import Embeddings
-from app.engine.embedded.metrics import Metrics
-from app.engine.embedded.requests import Progress
-from app.engine.embedded.service import BASE_NAME, Prepared, Service
-from app.engine.embedded.wire import (
+from app.engine.embedded.generation import Progress
+from app.engine.embedded.prometheus import Metrics
+from app.engine.embedded.response import Writer
+from app.engine.embedded.schemas import (
     CompletionRequest,
     EmbeddingRequest,
     ErrorAnswer,
@@ -25,6 +24,7 @@ from app.engine.embedded.wire import (
     LoadAdapter,
     UnloadAdapter,
 )
+from app.engine.embedded.service import BASE_NAME, Prepared, Service
 from app.errors import AppError, InvalidError, NotFoundError
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from app.engine.embedded.adapters import BASE, Adapters
-from app.engine.embedded.requests import Generation, Progress
+from app.engine.embedded.generation import Generation, Progress
 from app.engine.embedded.scheduler import Scheduler
-from app.engine.embedded.wire import CompletionRequest, LoadAdapter, ParameterError
+from app.engine.embedded.schemas import CompletionRequest, LoadAdapter, ParameterError
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ConflictError, EngineError, InvalidError, NotFoundError

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from random import Random
 
 from app.agent.compact import Compact
+from app.agent.hooks import Watcher
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import Profile
-from app.agent.watcher import Watcher
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Offer, Policy, Task, Turn
 from app.sandbox.protocol import Sandbox
 from app.skills.memory import MemoryLibrary
-from trainer.collect import Outcome, Practice
 from trainer.environment import Environment, Scenario
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert import Expert, Faults
 from trainer.environments.office.scenarios import site_of
+from trainer.rollouts.episode import Outcome, Practice
 
 LIMITS = RolloutLimits(turns=8)
 _AT_ONCE = 16

@@ -1,0 +1,216 @@
+"""The files of an adapter, read without torch: are they whole, finite, and of this base model?
+
+Model servers do not ask: some load NaN, half a width or missing layers, and answer 200. So nothing is handed to
+them before it was looked at here.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import sha256
+from io import SEEK_CUR
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from app.adapters.compatibility import Shapes, counterparts, left_out
+from app.errors import AdapterError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+_BEYOND_LORA = ("use_dora", "modules_to_save")  # settings by which PEFT changes more than a product of two halves
+_GREATEST = 1 << 16  # of a weight and of the scale: half precision ends here, and NaN spoils what others ask, too
+# Integers as wide, the bits of the exponent, and the first exponent that is too great.
+_KINDS: dict[str, tuple[type[np.generic], int, int]] = {
+    "F64": (np.uint64, 0x7FF0 << 48, (1023 + 16) << 52),
+    "F32": (np.uint32, 0x7F80 << 16, (127 + 16) << 23),
+    "F16": (np.uint16, 0x7C00, 0x7C00),
+    "BF16": (np.uint16, 0x7F80, (127 + 16) << 7),
+}
+_CHUNK = 1 << 24  # numbers looked at together
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class AdapterFiles(msgspec.Struct, frozen=True):
+    """What the files of a sound adapter say of it."""
+
+    path: Path
+    hash: str  # of the content
+    rank: int
+
+
+def content_hash(path: Path) -> str:
+    """The name that an adapter with these files has. Raises OSError where one of them cannot be read."""
+    digest = sha256()
+    for name in (CONFIG, WEIGHTS):
+        with (path / name).open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:32]
+
+
+def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
+    """Raises AdapterError for what must never be served; `base` says what the weights must fit."""
+    for name in (CONFIG, WEIGHTS):
+        if not (path / name).is_file():
+            raise AdapterError(
+                f"there is no adapter in {path}: it needs {name}. Put it back, or serve another release"
+            )
+    try:
+        digest, config, tensors = content_hash(path), _config(path), _header(path / WEIGHTS)
+        _check_finite(path / WEIGHTS, tensors)
+    except OSError as error:
+        raise AdapterError(f"the adapter in {path} cannot be read: {error}") from error
+    rank = _rank(path, config)
+    _check_scale(path, config)
+    _check_shapes(path, config, tensors, base)
+    return AdapterFiles(path, digest, rank)
+
+
+def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
+    """As `inspect`, and its name is the hash of its content, so nothing in it has changed since it was written."""
+    found = inspect(path, base)
+    if found.hash != path.name:
+        raise AdapterError(
+            f"the files in {path} are not those that were written there: their content has the hash {found.hash}. "
+            "Copy the adapter again from where it was made, or serve another release"
+        )
+    return found
+
+
+def base_shapes(model_dir: Path) -> Shapes | None:
+    """From the headers of a model directory's weights. None where they do not lie on this machine."""
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for file in sorted(model_dir.glob("model*.safetensors")):
+        for name, tensor in _header(file).items():
+            module, _, kind = name.rpartition(".")
+            for around in accumulate(module.split("."), "{}.{}".format):
+                shapes.setdefault(around, None)
+            if kind == "weight" and tensor.dtype.startswith(("F", "BF")):  # integers are packed, several in one
+                shapes[module] = tensor.shape
+    return shapes or None
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((path / CONFIG).read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise AdapterError(f"{path / CONFIG} cannot be read as JSON: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
+        raise AdapterError(f"{path / CONFIG} describes no LoRA adapter: only LoRA is served")
+    if beyond := [name for name in _BEYOND_LORA if config.get(name)]:
+        raise AdapterError(f"{path / CONFIG} sets {beyond[0]}: only plain LoRA is served. Train it without")
+    return config
+
+
+def _header(file: Path) -> dict[str, _Tensor]:
+    """In the order in which they lie in the file, one right after the other: their own reader sees to that.
+
+    Raises AdapterError for a file that was cut off or is none of safetensors.
+    """
+    try:
+        with safe_open(file, "np") as opened:
+            slices = {name: opened.get_slice(name) for name in opened.offset_keys()}
+            return {name: _Tensor(each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
+    except SafetensorError as error:
+        raise AdapterError(
+            f"{file} cannot be read: it was cut off, or it is no safetensors file ({error})"
+        ) from error
+
+
+def _check_finite(file: Path, tensors: Mapping[str, _Tensor]) -> None:
+    with file.open("rb") as opened:
+        opened.seek(int.from_bytes(opened.read(8), "little"), SEEK_CUR)
+        for name, tensor in tensors.items():
+            if tensor.dtype not in _KINDS:
+                raise AdapterError(f"{file} holds {name} as {tensor.dtype}: only floats are served")
+            kind, exponent, great = _KINDS[tensor.dtype]
+            if any(((bits & exponent) >= great).any() for bits in _chunks(opened, prod(tensor.shape), kind)):
+                raise AdapterError(
+                    f"the adapter in {file.parent} has weights that are not finite: {name} ({_GREATEST} counts so)"
+                )
+
+
+def _chunks(opened: Any, count: int, kind: type[np.generic]) -> Iterator[NDArray[Any]]:
+    for start in range(0, count, _CHUNK):
+        yield np.fromfile(opened, kind, min(count - start, _CHUNK))
+
+
+def _rank(path: Path, config: Mapping[str, Any]) -> int:
+    rank = config.get("r")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise AdapterError(f"{path / CONFIG} does not say r, the rank")
+    return rank
+
+
+def _check_scale(path: Path, config: Mapping[str, Any]) -> None:
+    patterns = config.get("alpha_pattern") or {}
+    alphas = [config.get("lora_alpha", 8), *(patterns.values() if isinstance(patterns, dict) else [patterns])]
+    for alpha in alphas:
+        number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
+        if not number or not abs(alpha) <= _GREATEST:
+            raise AdapterError(f"{path / CONFIG} has lora_alpha {alpha}: it must be a number up to {_GREATEST}")
+
+
+def _check_shapes(
+    path: Path, config: Mapping[str, Any], tensors: Mapping[str, _Tensor], base: Shapes | None
+) -> None:
+    halves = _halves(path, tensors)
+    own_ranks = bool(config.get("rank_pattern"))
+    base = None if config.get("fan_in_fan_out") else base  # such a base keeps its weights the other way round
+    same = counterparts({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
+    for module, (down, up) in halves.items():
+        rank = down[0] if own_ranks else _rank(path, config)
+        own = (up[0], down[1])
+        height, width = own if base is None else _in_base(path, module, same, base) or own
+        if (down, up) != ((rank, width), (height, rank)):
+            raise AdapterError(
+                f"the adapter in {path} does not fit {module}: it has the shapes {down} and {up}, but rank {rank} "
+                f"and this base model need {(rank, width)} and {(height, rank)}"
+            )
+    if base is not None and not config.get("layers_to_transform") and not config.get("exclude_modules"):
+        _check_complete(path, set(same.values()), base)
+
+
+def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The shapes of both halves, by module."""
+    found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        match = LORA_KEY.fullmatch(name)
+        if match is None or len(tensor.shape) != 2:
+            raise AdapterError(f"the adapter in {path} holds {name}, which is no LoRA weight of a linear layer")
+        found[match["module"]][match["half"]] = tensor.shape
+    if not found:
+        raise AdapterError(f"the adapter in {path} holds no weights of LoRA")
+    for module, halves in found.items():
+        if len(halves) != 2:
+            raise AdapterError(f"the adapter in {path} lacks one of lora_A and lora_B of {module}")
+    return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
+
+
+def _in_base(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> tuple[int, ...] | None:
+    """The shape of the module's weights; None where it cannot be told."""
+    shape = base[same[module]] if module in same else ()
+    if shape is not None and len(shape) != 2:
+        raise AdapterError(
+            f"the adapter in {path} changes {module}, which this base model does not have as a linear layer"
+        )
+    return shape
+
+
+def _check_complete(path: Path, changed: Collection[str], base: Shapes) -> None:
+    """What is changed in one layer is changed in all that have it."""
+    if missing := left_out(changed, base):
+        raise AdapterError(f"the adapter in {path} lacks weights of {len(missing)} layers, such as {missing[0]}")

@@ -1,0 +1,120 @@
+"""What `apis.api_docs` answers: the documents of a catalog, looked up a little at a time. Pure."""
+
+import re
+from collections.abc import Iterator
+
+from app.apis.catalog import App, Catalog, Operation, Parameter
+from app.apis.names import nearest
+from app.apis.signature import signature, type_name
+from app.errors import HostError
+from app.records import Json
+
+_SHAPE_DEPTH = 5
+_BOUNDS = {
+    "minimum": "value >= {}",
+    "maximum": "value <= {}",
+    "exclusiveMinimum": "value > {}",
+    "exclusiveMaximum": "value < {}",
+    "multipleOf": "value a multiple of {}",
+    "minLength": "length >= {}",
+    "maxLength": "length <= {}",
+    "minItems": "length >= {}",
+    "maxItems": "length <= {}",
+    "pattern": "matches {}",
+    "enum": "value in {}",
+    "format": "format {}",
+}
+
+
+def show_app_descriptions(catalog: Catalog) -> list[Json]:
+    return [{"name": app.name, "description": app.description} for app in catalog.apps.values()]
+
+
+def show_api_descriptions(catalog: Catalog, app_name: str) -> list[Json]:
+    """Name and summary of each operation. Raises HostError for an app that is not there."""
+    operations = _app(catalog, app_name).operations.values()
+    return [{"name": operation.name, "description": operation.summary} for operation in operations]
+
+
+def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Json]:
+    """All that the document says of one operation. Raises HostError for one that is not there."""
+    app = _app(catalog, app_name)
+    operation = app.operations.get(api_name)
+    if operation is None:
+        raise HostError("LookupError", f"no API {api_name!r} in {app_name}: {nearest(api_name, app.operations)}")
+    return {
+        "app_name": app.name,
+        "api_name": operation.name,
+        "path": operation.path,
+        "method": operation.method,
+        "description": operation.description or operation.summary,
+        "parameters": [_parameter(parameter) for parameter in operation.parameters],
+        "response_schemas": {"success": shape(operation.returns)},
+    }
+
+
+def show_signatures(catalog: Catalog, app_name: str) -> str:
+    """One line per operation: `fetch_mails(access_token, page) -> id, sender: list mails`."""
+    return "\n".join(signature(operation) for operation in _app(catalog, app_name).operations.values())
+
+
+def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
+    """The operations that share the most words with the query, best first; those that share none are left out."""
+    words = set(_words(query))
+    scored = [
+        (score, operation)
+        for app in catalog.apps.values()
+        for operation in app.operations.values()
+        if (score := _score(words, operation)) > 0
+    ]
+    scored.sort(key=lambda pair: -pair[0])
+    return [
+        {"app_name": operation.app, "api_name": operation.name, "description": operation.summary}
+        for _, operation in scored[:limit]
+    ]
+
+
+def shape(schema: dict[str, Json], depth: int = _SHAPE_DEPTH) -> Json:
+    """The schema as an example of itself, type names in place of values.
+
+    >>> shape({"type": "array", "items": {"properties": {"id": {"type": "integer"}}}})
+    [{'id': 'integer'}]
+    """
+    fields = schema.get("properties")
+    if fields and depth:
+        return {name: shape(field, depth - 1) for name, field in fields.items()}
+    if "items" in schema and depth:
+        return [shape(schema["items"], depth - 1)]
+    return type_name(schema)
+
+
+def _app(catalog: Catalog, name: str) -> App:
+    app = catalog.apps.get(name)
+    if app is None:
+        raise HostError("LookupError", f"no app {name!r}: {nearest(name, catalog.apps)}")
+    return app
+
+
+def _parameter(parameter: Parameter) -> dict[str, Json]:
+    schema = parameter.schema
+    return {
+        "name": parameter.name,
+        "type": type_name(schema),
+        "required": parameter.required,
+        "description": parameter.description or schema.get("description", ""),
+        "default": schema.get("default"),
+        "constraints": [text.format(schema[word]) for word, text in _BOUNDS.items() if word in schema],
+    }
+
+
+def _score(words: set[str], operation: Operation) -> float:
+    """A word of the name counts more than one of the summary, that more than one of the description."""
+    named = set(_words(f"{operation.app} {operation.name}"))
+    told, described = set(_words(operation.summary)), set(_words(operation.description))
+    return 3 * len(words & named) + 2 * len(words & told) + len(words & described)
+
+
+def _words(text: str) -> Iterator[str]:
+    """Lower-case words, a plural read as its singular."""
+    for word in re.findall(r"[a-z0-9]+", text.lower()):
+        yield word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,0 +1,75 @@
+"""What the agent's code passed, checked against the document. Nothing is coerced."""
+
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, best_match
+
+from app.apis.catalog import Operation
+from app.apis.names import nearest
+from app.apis.signature import call_form
+from app.errors import HostError
+from app.records import Json
+
+_MESSAGE_CHARS = 300
+_validators: WeakKeyDictionary[Operation, dict[str, Draft202012Validator]] = WeakKeyDictionary()
+
+
+def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    """The arguments by name, each fitting its schema. Raises HostError, a TypeError or a ValidationError.
+
+    None for an optional argument means that it is left out, unless the document gives null a meaning.
+    """
+    given = _by_name(operation, args, kwargs)
+    checks = _checks(operation)
+    bound: dict[str, Json] = {}
+    for parameter in operation.parameters:
+        name = parameter.name
+        if name not in given:
+            if parameter.required:
+                raise _type_error(operation, f"missing the required argument {name!r}")
+            continue
+        value, check = given[name], checks.get(name)
+        if check is not None and not check.is_valid(value):
+            if value is None and not parameter.required:
+                continue
+            raise HostError("ValidationError", f"{operation.name}() argument {name!r}: {_reason(check, value)}")
+        bound[name] = value
+    return bound
+
+
+def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
+    names = [parameter.name for parameter in operation.parameters]
+    if len(args) > len(names):
+        raise _type_error(operation, f"takes {len(names)} arguments but {len(args)} were given")
+    given = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in given:
+            raise _type_error(operation, f"got more than one value for {name!r}")
+        if name not in names:
+            raise _type_error(operation, f"has no argument {name!r}, {nearest(name, names)}")
+        given[name] = value
+    return given
+
+
+def _checks(operation: Operation) -> dict[str, Draft202012Validator]:
+    """One validator per argument that the document restricts, built when the operation is first called."""
+    checks = _validators.get(operation)
+    if checks is None:
+        checks = {each.name: Draft202012Validator(each.schema) for each in operation.parameters if each.schema}
+        _validators[operation] = checks
+    return checks
+
+
+def _type_error(operation: Operation, problem: str) -> HostError:
+    return HostError("TypeError", f"{operation.name}() {problem}; signature: {call_form(operation)}")
+
+
+def _reason(check: Draft202012Validator, value: Json) -> str:
+    error = best_match(check.iter_errors(value))
+    if not isinstance(error, ValidationError):
+        return "does not fit its schema"
+    place = "".join(f"[{part!r}]" for part in error.absolute_path)
+    message = error.message if len(error.message) <= _MESSAGE_CHARS else f"{error.message[:_MESSAGE_CHARS]}..."
+    return f"{place}: {message}" if place else message

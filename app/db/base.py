@@ -1,0 +1,43 @@
+"""What all tables share: names of constraints, types of columns, and the two columns of most rows."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar
+from uuid import UUID, uuid4
+
+from sqlalchemy import ARRAY, DateTime, Enum, LargeBinary, MetaData, func
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from app.db.column_types import Prose
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {
+        str: Prose,
+        bytes: LargeBinary,
+        datetime: DateTime(timezone=True),
+        dict[str, Any]: JSONB,
+        list[str]: ARRAY(Prose),
+        StrEnum: Enum(
+            StrEnum, native_enum=False, length=32, values_callable=lambda kind: [each.value for each in kind]
+        ),
+    }
+
+
+class Row(Base):
+    """What most tables share."""
+
+    __abstract__ = True
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4, sort_order=-1)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

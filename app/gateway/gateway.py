@@ -1,0 +1,191 @@
+"""The only way out of the sandbox to live APIs: checked, limited, with credentials, and journalled."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import httpx
+import msgspec
+
+from app.apis import api_docs
+from app.apis.address import address
+from app.apis.bind_arguments import bind
+from app.apis.builtin import COMPLETE_TASK, with_builtins
+from app.apis.catalog import App, Catalog, Operation
+from app.apis.credentials import Credentials, scrub, secrets
+from app.apis.encode import Message, encode
+from app.apis.names import nearest
+from app.errors import HostError
+from app.gateway.call_journal import InDoubt, Journal
+from app.gateway.http_call import Exchange
+from app.records import Call, Json
+
+_NO_VARIABLES: Final[Mapping[str, str]] = {}
+
+
+class Gateway:
+    """Fulfils HostCall for one rollout. Not for concurrent use: a session has one call in flight.
+
+    `variables` fill the servers' addresses, `allowed` says which "app.operation" may be called, `read_only` lets
+    only safe methods pass, and `max_calls` counts what goes out. Looking things up and completing the task are
+    answered here: they are neither counted nor journalled.
+    """
+
+    def __init__(  # noqa: PLR0913 - one door, many rules
+        self,
+        catalog: Catalog,
+        client: httpx.AsyncClient,
+        *,
+        variables: Mapping[str, str] = _NO_VARIABLES,
+        credentials: Credentials | None = None,
+        journal: Journal | None = None,
+        allowed: Callable[[str], bool] | None = None,
+        read_only: bool = False,
+        max_calls: int = 200,
+        timeout: float = 30,
+        allow_private_hosts: bool = True,
+    ) -> None:
+        self._catalog = with_builtins(catalog)
+        self._exchange = Exchange(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
+        self._variables = variables
+        self._credentials = credentials
+        self._journal = journal
+        self._allowed = allowed
+        self._read_only = read_only
+        self._max_calls = max_calls
+        self.made = 0  # calls so far, and the `seq` of the next; a resumed rollout goes on where it was
+        self._calls: list[Call] = []
+        self._recalled: deque[Call] = deque()
+        self.turn = 0
+        self.completed = False
+        self.answer: Json = None
+        self.status = ""  # what the agent said of its own success when it completed the task
+        self.call_limit_hit = False
+        self.in_doubt: str | None = None  # why no call is answered any more
+        self.would_write: str | None = None  # the first "app.operation" that reading alone would not do
+
+    def names(self) -> dict[str, list[str]]:
+        """The operations of each app, the built-in ones included."""
+        return self._catalog.names()
+
+    @property
+    def catalog(self) -> Catalog:
+        """What may be looked up: the project's apps, api_docs and supervisor."""
+        return self._catalog
+
+    def recall(self, calls: Sequence[Call]) -> None:
+        """Answer the next calls from these, in order, without sending them: the same code is run again.
+
+        A call that is not the one recalled is in doubt, since the code has taken another way.
+        """
+        self._recalled = deque(calls)
+
+    def take_calls(self) -> tuple[Call, ...]:
+        """The calls since this was last asked."""
+        taken, self._calls = tuple(self._calls), []
+        return taken
+
+    async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+        """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on."""
+        app, operation = self._find(api)
+        arguments = bind(operation, args, kwargs)
+        if not operation.method:
+            return self._built_in(operation, arguments)
+        if self.in_doubt is not None:
+            raise HostError("InDoubt", self.in_doubt)
+        done = self._remembered(api, arguments) or await self._carry_out(app, operation, arguments)
+        self.made = max(self.made, done.seq + 1)
+        self._calls.append(done)
+        if done.error is not None:
+            kind, _, text = done.error.partition(": ")
+            raise HostError(kind, text)
+        return done.result
+
+    def _remembered(self, api: str, arguments: dict[str, Json]) -> Call | None:
+        if not self._recalled:
+            return None
+        call = self._recalled.popleft()
+        if (call.api, call.arguments) != (api, arguments):
+            self.in_doubt = f"run again, the code called {api} instead of {call.api}, or with other values"
+            raise HostError("InDoubt", self.in_doubt)
+        return call
+
+    async def _carry_out(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
+        message = encode(operation, arguments)
+        url = self._address(app, operation) + message.target
+        self._admit(operation)
+        call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
+        self.made += 1
+        return await self._recorded(call, operation.safe) or await self._send(call, operation, url, message)
+
+    def _find(self, api: str) -> tuple[App, Operation]:
+        app_name, _, name = api.partition(".")
+        app = self._catalog.apps.get(app_name)
+        if app is None:
+            raise HostError("AttributeError", f"no app {app_name!r}: {nearest(app_name, self._catalog.apps)}")
+        operation = app.operations.get(name)
+        if operation is None:
+            raise HostError("AttributeError", f"{app_name} has no API {name!r}: {nearest(name, app.operations)}")
+        return app, operation
+
+    def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
+        if operation is not COMPLETE_TASK:
+            return _LOOK_UPS[operation.name](self._catalog, **arguments)
+        self.completed = True
+        self.answer = arguments.get("answer")
+        self.status = arguments.get("status", "success")
+        return {"message": "the task is complete"}
+
+    def _address(self, app: App, operation: Operation) -> str:
+        try:
+            return address(app, operation.server or app.server, self._variables)
+        except ValueError as error:
+            raise HostError("ApiError", str(error)) from error
+
+    def _admit(self, operation: Operation) -> None:
+        if self._allowed is not None and not self._allowed(operation.api):
+            raise HostError("PermissionError", f"{operation.api} may not be called here")
+        if self._read_only and not operation.safe:
+            self.would_write = self.would_write or operation.api
+            raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
+        if self.made >= self._max_calls:
+            self.call_limit_hit = True
+            raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
+
+    async def _recorded(self, call: Call, repeatable: bool) -> Call | None:
+        if self._journal is None:
+            return None
+        try:
+            return await self._journal.begin(call, repeatable)
+        except InDoubt as doubt:
+            self.in_doubt = str(doubt)
+            raise HostError("InDoubt", self.in_doubt) from doubt
+
+    async def _send(self, call: Call, operation: Operation, url: str, message: Message) -> Call:
+        """The call with its result or its error in it, secrets removed, as the journal has it."""
+        proof = await self._credentials.headers(operation.app) if self._credentials else {}
+        hidden = secrets(proof)
+        result: Json = None
+        error: str | None = None
+        started = time.perf_counter()
+        try:
+            known = {name.lower() for name in proof}
+            headers = {name: text for name, text in message.headers.items() if name.lower() not in known} | proof
+            result = scrub(await self._exchange.send(operation.method, url, headers, message.content), hidden)
+        except HostError as raised:
+            error = scrub(f"{raised.kind}: {raised.message}", hidden)
+        seconds = time.perf_counter() - started
+        done = msgspec.structs.replace(call, result=result, error=error, seconds=seconds)
+        if self._journal is not None:
+            await self._journal.end(done)
+        return done
+
+
+_LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
+    "show_app_descriptions": api_docs.show_app_descriptions,
+    "show_api_descriptions": api_docs.show_api_descriptions,
+    "show_api_doc": api_docs.show_api_doc,
+    "show_signatures": api_docs.show_signatures,
+    "search": api_docs.search,
+}

@@ -1,0 +1,221 @@
+"""Carries one claimed task out, from its row to its trajectory: the place where all parts of the app meet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from uuid import UUID
+
+import httpx
+import msgspec
+import structlog
+
+from app.agent.loop import Agent, run_rollout
+from app.agent.prompt import prompt_hash
+from app.agent.stop_signal import Halt, ParkedError
+from app.apis.catalog import Catalog
+from app.apis.credentials import mask_call
+from app.db import events, models, offers, projects, releases, skills, task_queue, trajectories
+from app.db.database import UNAVAILABLE, Sessions
+from app.db.models import TaskState
+from app.errors import AppError, InvalidError, SandboxError
+from app.gateway.gateway import Gateway
+from app.records import Policy, Stop, Task, Trajectory
+from app.release import manifest
+from app.release.manifest import ApiDocument
+from app.runner.catalogs import Catalogs, tokens_of
+from app.runner.score import score
+from app.runner.skill_selection import Offering
+from app.runner.task_journal import TaskJournal, told_of
+from app.settings import Settings
+from app.skills.checks import vet
+from app.skills.library import Library
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 3  # with a sandbox that breaks
+_ATTEMPTS = 10  # of runners that died over a task, after which it is given up
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What the project gives the task to work with."""
+
+    policy: Policy
+    project: str
+    apis: Sequence[ApiDocument]
+    catalog: Catalog
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What all tasks are carried out with."""
+
+    sessions: Sessions
+    agent: Agent
+    library: Library
+    client: httpx.AsyncClient  # to the live APIs
+    settings: Settings
+    catalogs: Catalogs = field(default_factory=Catalogs)
+
+    @cached_property
+    def offering(self) -> Offering:
+        return Offering(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
+
+    @cached_property
+    def prompt(self) -> str:
+        return prompt_hash(self.agent.profile, self.agent.tokenizer)
+
+    async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
+        """Every end but a parked one is written to the task's row, as long as the owner holds it.
+
+        Raises what UNAVAILABLE names where the database does not answer; the task can then be taken up where it
+        stands.
+        """
+        try:
+            await self._carry_out(row, owner, halt)
+        except ParkedError:
+            log.info("a task is parked", task=str(row.id))
+        except AppError as error:
+            log.warning("a task failed", task=str(row.id), cause=str(error))
+            await self._fail(row, owner, str(error))
+        except UNAVAILABLE:
+            raise
+        except Exception:  # the last resort: one bad task must not stop the others
+            log.exception("a task broke", task=str(row.id))
+            await self._fail(row, owner, "internal error: the server's log has the details")
+
+    async def _carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
+        if row.attempt > _ATTEMPTS:
+            raise InvalidError(f"{_ATTEMPTS} runners died over this task, so it is given up")
+        setting = await self.setting(row.project_id, row.release_id, serves=True)
+        journal = TaskJournal(self.sessions, row, owner, halt)
+        trajectory = await self._rollout(row, setting, journal, owner)
+        await journal.flush()
+        failure = trajectory.detail or None
+        scored: float | None = None
+        if row.check_code and trajectory.stop != Stop.CANCELLED:
+            try:
+                scored = await self.score(row, setting, trajectory)
+            except (InvalidError, SandboxError) as error:
+                failure = str(error)
+        if trajectory.stop == Stop.COMPLETED and scored != 0:
+            await self._keep_skills(row, setting, trajectory)
+        await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
+        await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
+
+    async def setting(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> Setting:
+        """Of a release; None: of the one that is active. One that serves has its prompt written down."""
+        async with self.sessions() as session:
+            project = await projects.by_id(session, project_id)
+            if release_id is None:
+                release = await releases.active(session, project_id)
+            else:
+                release = await releases.get(session, release_id)
+            documents = await manifest.document_set(session, release)
+            if serves:
+                await manifest.served_with(session, release, self.prompt)
+                await session.commit()
+        catalog = await self.catalogs.of(documents)
+        return Setting(Policy(release.model, release.id), project.name, documents, catalog)
+
+    async def _rollout(self, row: models.Task, setting: Setting, journal: TaskJournal, owner: str) -> Trajectory:
+        task = Task(row.id, row.instruction, setting.project, row.scenario, row.variables)
+        for left in reversed(range(_TRIES)):
+            origin = await journal.origin()
+            gateway = self.gateway(row, setting, journal=journal)
+            limit = self.settings.skills_offered
+            offered = await self.offering.choose(row, origin, owner, apis=gateway.names(), limit=limit)
+            journal.offer(offered)
+            try:
+                return await run_rollout(self.agent, task, setting.policy, gateway, offered, origin, journal)
+            except SandboxError as error:
+                if not left:
+                    raise
+                log.warning("the sandbox broke, the task goes on in another", task=str(row.id), cause=str(error))
+        raise AssertionError("the last try returns or raises")
+
+    def gateway(
+        self, row: models.Task, setting: Setting, *, journal: TaskJournal | None, read_only: bool = False
+    ) -> Gateway:
+        return Gateway(
+            setting.catalog,
+            self.client,
+            variables=row.variables,
+            credentials=tokens_of(setting.apis),
+            journal=journal,
+            read_only=read_only,
+            max_calls=self.agent.limits.calls,
+            timeout=self.settings.api_timeout_seconds,
+            allow_private_hosts=self.settings.allow_private_hosts,
+        )
+
+    async def score(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> float:
+        return await score(
+            row.check_code or "",
+            trajectory.answer,
+            sandbox=self.agent.sandbox,
+            gateway=self.gateway(row, setting, journal=None, read_only=True),
+            limits=self.agent.limits.session,
+            now=row.started_at,
+        )
+
+    async def _keep_skills(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> None:
+        """What the task wrote and what passes the checks. A resumed task does not store it a second time."""
+        vetted = vet(trajectory, setting.catalog)
+        kept = [draft.name for draft in vetted.kept]
+        log.debug("functions of a task", task=str(row.id), kept=kept, refused=vetted.refused)
+        async with self.sessions() as session:
+            already = {skill.name for skill in await skills.made_by(session, row.id)}
+        drafts = [draft for draft in vetted.kept if draft.name not in already]
+        if not drafts:
+            return
+        stored = await self.library.save(
+            row.project_id,
+            drafts,
+            task_id=row.id,
+            release_id=row.release_id,
+            scenario=row.scenario,
+        )
+        async with self.sessions.begin() as session:
+            for offer in stored:
+                await events.append(session, row.id, "skill", told_of("written", offer))
+
+    async def _finish(
+        self, row: models.Task, owner: str, trajectory: Trajectory, outcome: task_queue.Outcome
+    ) -> None:
+        async with self.sessions.begin() as session:
+            if not await task_queue.finish(session, row.id, owner, outcome):
+                log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
+                return
+            await trajectories.save(session, row.project_id, _masked(trajectory))
+            await offers.record_uses(session, trajectory)
+            await events.append(session, row.id, "done", _told(outcome))
+
+    async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
+        outcome = task_queue.Outcome(state=TaskState.FAILED, failure=failure)
+        async with self.sessions.begin() as session:
+            if await task_queue.finish(session, row.id, owner, outcome):
+                await events.append(session, row.id, "done", _told(outcome))
+
+
+def _masked(trajectory: Trajectory) -> Trajectory:
+    """Without the passwords and tokens that calls took and gave: what is kept may be read and trained on."""
+    turns = (msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls))) for turn in trajectory.turns)
+    return msgspec.structs.replace(trajectory, turns=tuple(turns))
+
+
+def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.Outcome:
+    return task_queue.Outcome(
+        state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
+        stop=trajectory.stop,
+        answer=trajectory.answer,
+        failure=failure,
+        score=scored,
+        turns=len(trajectory.turns),
+        generated_tokens=trajectory.generated_tokens,
+        calls=len(trajectory.calls),
+    )
+
+
+def _told(outcome: task_queue.Outcome) -> dict[str, object]:
+    told: dict[str, object] = msgspec.to_builtins(outcome)
+    return told

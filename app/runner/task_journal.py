@@ -1,0 +1,144 @@
+"""Writes down what a task does while it does it, so that another process can go on where this one died."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.agent.hooks import Watcher
+from app.agent.loop import Origin
+from app.agent.stop_signal import Halt
+from app.apis.credentials import mask
+from app.db import calls, events, models, turns
+from app.db.database import Sessions
+from app.gateway.call_journal import InDoubt
+from app.records import Call, Offer, Turn
+
+_WAIT_SECONDS = 0.2  # that a repeatable call may stay unwritten, if others follow
+
+
+class TaskJournal(Watcher):
+    """Hears the rollout's turns and the gateway's calls. What may not happen twice is committed before it happens.
+
+    Every write fails with ConflictError once another runner has taken the task up.
+    """
+
+    def __init__(self, sessions: Sessions, task: models.Task, owner: str, halt: Halt) -> None:
+        super().__init__(halt)
+        self._sessions = sessions
+        self._task = task
+        self._owner = owner
+        self._lost: dict[int, calls.JournalCall] = {}
+        self._offers: tuple[Offer, ...] = ()
+        self._repeatable: set[int] = set()  # calls in flight that may be made again
+        self._unwritten: list[Call] = []  # repeatable calls that have come back
+        self._written = time.monotonic()
+
+    def offer(self, offers: tuple[Offer, ...]) -> None:
+        """The skills whose use is to be told."""
+        self._offers = offers
+
+    async def origin(self) -> Origin:
+        """Where the task stands: what earlier attempts wrote down, and the seed and the clock that all share."""
+        async with self._sessions() as session:
+            recorded = await turns.of_task(session, self._task.id)
+            made = await calls.of_task(session, self._task.id)
+        self._lost = {each.seq: each for each in made if each.call is None}
+        begun = recorded[-1] if recorded and not recorded[-1].ended else None
+        known = tuple(
+            each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
+        )
+        return Origin(
+            seed=seed_of(self._task),
+            now=self._task.started_at,
+            recorded=tuple(each.turn for each in recorded if each.ended),
+            begun=begun.turn if begun else None,
+            known=known,
+        )
+
+    async def sampled(self, index: int, turn: Turn) -> None:
+        told = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
+        async with self._sessions.begin() as session:
+            await turns.begin(session, self._task.id, self._owner, index, turn)
+            await events.append(session, self._task.id, "turn", told)
+
+    async def ended(self, index: int, turn: Turn) -> None:
+        async with self._writing() as session:
+            await turns.end(session, self._task.id, self._owner, index, turn)
+            if news := [*self._news_of(index, turn)]:
+                await events.append_all(session, self._task.id, news)
+
+    async def begin(self, call: Call, repeatable: bool) -> Call | None:
+        """Committed before the call goes out, unless nothing is lost by making it again.
+
+        Raises InDoubt for one that may have gone out already.
+        """
+        lost = self._lost.pop(call.seq, None)
+        if lost is not None and not (lost.repeatable and repeatable and _same(lost, call)):
+            raise InDoubt(lost.api)
+        if repeatable:
+            self._repeatable.add(call.seq)
+        else:
+            async with self._writing() as session:
+                await calls.begin(session, self._task.id, self._owner, call, repeatable=False)
+        return None
+
+    async def end(self, call: Call) -> None:
+        """A repeatable call may wait a moment to be written, but never beyond the next that is not."""
+        if call.seq in self._repeatable:
+            self._repeatable.discard(call.seq)
+            self._unwritten.append(call)
+            if time.monotonic() - self._written > _WAIT_SECONDS:
+                await self.flush()
+            return
+        async with self._sessions.begin() as session:
+            await calls.end(session, self._task.id, call)
+            await events.append_all(session, self._task.id, [_news_of_call(call)])
+
+    async def flush(self) -> None:
+        """Nothing is unwritten after this: a rollout may end in the middle of a turn."""
+        if self._unwritten:
+            async with self._writing():
+                pass
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncSession]:
+        """A transaction that begins with the calls which were not written so far."""
+        waiting, self._unwritten = self._unwritten, []
+        async with self._sessions.begin() as session:
+            if waiting:
+                await calls.record(session, self._task.id, self._owner, waiting)
+                await events.append_all(session, self._task.id, [_news_of_call(call) for call in waiting])
+            yield session
+        self._written = time.monotonic()
+
+    def _news_of(self, index: int, turn: Turn) -> Iterator[events.News]:
+        if turn.outcome:
+            told = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
+            yield events.News("observation", told)
+        for use in turn.uses:
+            offer = next((each for each in self._offers if each.name == use.function), None)
+            if offer is not None and use.inherited:
+                about = {"calls": use.calls, "returned": use.returned, "turn": index}
+                yield events.News("skill", told_of("used", offer) | about)
+
+
+def _news_of_call(call: Call) -> events.News:
+    told = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": mask(call.arguments)}
+    return events.News("call", told | {"error": call.error, "seconds": round(call.seconds, 4)})
+
+
+def seed_of(task: models.Task) -> int:
+    """The same for all attempts at a task, and for its shadows."""
+    return task.id.int & 0x7FFFFFFF
+
+
+def told_of(what: str, offer: Offer) -> dict[str, str | int]:
+    """A skill in an event: it was offered, used or written."""
+    return {"what": what, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
+
+
+def _same(lost: calls.JournalCall, call: Call) -> bool:
+    return lost.api == call.api and lost.arguments == msgspec.to_builtins(call.arguments)

@@ -1,0 +1,83 @@
+"""`apis.<app>.<operation>(...)`: names that the host knows, and nothing behind them but the question to it."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from app.sandbox.child.channel import Channel
+
+
+class Operation:
+    """Calling it asks the host."""
+
+    __slots__ = ("_api", "_channel")
+
+    def __init__(self, channel: Channel, api: str) -> None:
+        self._channel = channel
+        self._api = api
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self._channel.call(self._api, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"apis.{self._api}"
+
+
+class App:
+    """The operations of one app."""
+
+    __slots__ = ("_lookup", "_name", "_operations")
+
+    def __init__(self, name: str, operations: Mapping[str, Operation], lookup: str) -> None:
+        self._name = name
+        self._operations = operations
+        self._lookup = lookup
+
+    def __getattr__(self, name: str) -> Operation:
+        operation = self._operations.get(name)
+        if operation is None:
+            raise _unknown(f"apis.{self._name} has no operation", name, self._operations, self._lookup)
+        return operation
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._operations)
+
+    def __repr__(self) -> str:
+        return f"apis.{self._name}"
+
+
+class Apis:
+    """All apps of the session."""
+
+    __slots__ = ("_apps", "_lookup")
+
+    def __init__(self, channel: Channel, names: Mapping[str, Iterable[str]]) -> None:
+        documented = set(names.get("api_docs", ()))
+        self._lookup = _lookup("show_app_descriptions", "", documented, "dir(apis)")
+        self._apps: dict[str, App] = {}
+        for app, operations in names.items():
+            lookup = _lookup("show_api_descriptions", f"app_name={app!r}", documented, f"dir(apis.{app})")
+            callables = {name: Operation(channel, f"{app}.{name}") for name in operations}
+            self._apps[app] = App(app, callables, lookup)
+
+    def __getattr__(self, name: str) -> App:
+        app = self._apps.get(name)
+        if app is None:
+            raise _unknown("apis has no app", name, self._apps, self._lookup)
+        return app
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._apps)
+
+    def __repr__(self) -> str:
+        return "apis"
+
+
+def _lookup(operation: str, arguments: str, documented: set[str], otherwise: str) -> str:
+    return f"apis.api_docs.{operation}({arguments})" if operation in documented else otherwise
+
+
+def _unknown(what: str, name: str, known: Iterable[str], lookup: str) -> AttributeError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return AttributeError(f"{what} {name!r}.{hint} {lookup} lists them.")

@@ -1,0 +1,82 @@
+"""The sandbox's end of the one socket it has. Asks the host, one call at a time."""
+
+import builtins
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from app.sandbox.child.cpu import CpuLimit
+from app.sandbox.frames import LENGTH_BYTES, pack, plain
+
+_loads = json.loads
+_read, _write, _leave = os.read, os.write, os._exit
+_SLACK = 1 << 17  # what a frame needs beside the value in it, and room for one chunk of output
+
+
+class Channel:
+    def __init__(self, fd: int) -> None:
+        self.run = 0  # every message names the run it belongs to
+        self._fd = fd
+        self._frame_bytes = 1 << 20
+        self._kinds: dict[str, type[BaseException]] = {}
+
+    def limit(self, frame_bytes: int, cpu: CpuLimit, before_call: Callable[[], None]) -> None:
+        self._frame_bytes = frame_bytes
+        self._cpu = cpu
+        self._before_call = before_call
+
+    def send(self, kind: str, *fields: Any) -> None:
+        """Raises ValueError if the message is too large for a frame."""
+        self._write(pack([kind, self.run, *fields], self._frame_bytes + _SLACK))
+
+    def receive(self) -> Any:
+        """The next message. Ends the process when the host has gone."""
+        length = int.from_bytes(self._read_exactly(LENGTH_BYTES), "big")
+        return _loads(self._read_exactly(length))
+
+    def call(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the host answers. Raises what the host wants raised, TypeError or ValueError for bad arguments."""
+        try:
+            values = plain([list(args), kwargs], self._frame_bytes)
+            frame = pack(["call", self.run, api, *values], self._frame_bytes + _SLACK)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"cannot pass the arguments of {api}: {_reason(error)}") from None
+        with self._cpu.held_back():
+            self._before_call()
+            self._write(frame)
+            answer = self.receive()
+        if answer[0] == "raise":
+            raise self._exception(answer[1], answer[2])
+        return answer[1]
+
+    def _exception(self, kind: str, message: str) -> BaseException:
+        known = getattr(builtins, kind, None)
+        if isinstance(known, type) and issubclass(known, BaseException):
+            try:
+                return known(message)
+            except TypeError:  # such as UnicodeDecodeError, which wants more than a message
+                pass
+        if kind not in self._kinds:
+            self._kinds[kind] = type(kind, (Exception,), {"__module__": "__main__"})
+        return self._kinds[kind](message)
+
+    def _write(self, frame: bytes) -> None:
+        rest = memoryview(frame)
+        while rest:
+            rest = rest[_write(self._fd, rest) :]
+
+    def _read_exactly(self, count: int) -> bytes:
+        parts = []
+        while count:
+            part = _read(self._fd, min(count, 1 << 20))
+            if not part:
+                _leave(0)
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+
+def _reason(error: Exception) -> str:
+    return "the text holds half a surrogate pair" if isinstance(error, UnicodeError) else str(error)

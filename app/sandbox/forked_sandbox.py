@@ -1,0 +1,212 @@
+"""The sandbox: a warm interpreter that forks a locked-in process for every session."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Self
+
+from app.errors import SandboxError
+from app.records import Json
+from app.sandbox import seccomp
+from app.sandbox.fork import Fork
+from app.sandbox.forked_session import ForkedSession
+from app.sandbox.launch import Zygote, find_bwrap, launch
+from app.sandbox.protocol import Function, HostCall, Limits
+
+_FORK_SECONDS = 10.0
+
+
+class ForkedSandbox:
+    """Fulfils `Sandbox`. Any number of sessions at once; none of them takes a thread of the host.
+
+    `bwrap=False` leaves bubblewrap out where it is installed.
+    """
+
+    def __init__(self, *, bwrap: bool = True) -> None:
+        self._bwrap = bwrap
+        self._why_not = "" if bwrap else "switched off"
+        self._bpf = b""
+        self._zygote: Zygote | None = None
+        self._asking = asyncio.Lock()
+        self._sessions: set[ForkedSession] = set()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Warm up and prove that a session opens. Raises SandboxError with what to install if not."""
+        if sys.platform != "linux":
+            raise SandboxError("the sandbox needs Linux: run the server in its container")
+        self._bpf = await asyncio.to_thread(seccomp.build)
+        if self._bwrap and find_bwrap() is None:
+            self._bwrap, self._why_not = False, "not installed"
+        async with self._asking:
+            self._zygote = await self._launch()
+        session = await self.open({}, _no_call, Limits())
+        await session.close()
+
+    async def close(self) -> None:
+        """Ends every session and the warm interpreter."""
+        for session in list(self._sessions):
+            await session.close()
+        self._sessions.clear()
+        if self._zygote is not None:
+            await self._zygote.end()
+            self._zygote = None
+
+    def describe(self) -> str:
+        """One line for the start-up message: which walls stand."""
+        if self._zygote is None:
+            return "sandbox: not started"
+        second = "in bubblewrap namespaces" if self._bwrap else f"without bubblewrap ({self._why_not})"
+        return f"sandbox: forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {second}"
+
+    async def open(
+        self,
+        apis: Mapping[str, Sequence[str]],
+        call: HostCall,
+        limits: Limits,
+        *,
+        prelude: Sequence[Function] = (),
+        seed: int | None = None,
+        now: datetime | None = None,
+    ) -> ForkedSession:
+        """Raises SandboxError if a prelude function does not load, naming it."""
+        fork, stream = await self._fork()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=stream)
+        except BaseException:
+            fork.close()
+            stream.close()
+            raise
+        session = ForkedSession(
+            fork, reader, writer, call=call, limits=limits,
+            apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
+            offered=frozenset(function.name for function in prelude),
+        )  # fmt: skip
+        self._sessions = {known for known in self._sessions if known.alive} | {session}
+        try:
+            await session.prepare(_setup(fork, apis, limits, prelude, seed, now))
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def _fork(self) -> tuple[Fork, socket.socket]:
+        """A new process and our end of its socket.
+
+        One that was asked for is always taken from the zygote, also when the caller is cancelled meanwhile: left
+        there, it would be given to the next who asks.
+        """
+        asked = asyncio.ensure_future(self._fork_in_turn())
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(_discard)
+            raise
+
+    async def _fork_in_turn(self) -> tuple[Fork, socket.socket]:
+        """A zygote that died is replaced once."""
+        async with self._asking:
+            for attempt in range(2):
+                if self._zygote is None or attempt:
+                    self._zygote = await self._restart()
+                try:
+                    return await _ask(self._zygote)
+                except (OSError, EOFError, TimeoutError):
+                    continue
+        raise SandboxError("the sandbox's warm process dies at every fork; is the machine out of memory?")
+
+    async def _restart(self) -> Zygote:
+        if not self._bpf:
+            raise SandboxError("the sandbox is not started")
+        if self._zygote is not None:
+            await self._zygote.end()
+        return await self._launch()
+
+    async def _launch(self) -> Zygote:
+        if self._bwrap:
+            try:
+                return await launch(self._bpf, bwrap=True)
+            except SandboxError as error:  # namespaces are denied in many containers; `describe` says so
+                self._bwrap, self._why_not = False, str(error)
+        return await launch(self._bpf, bwrap=False)
+
+
+async def _ask(zygote: Zygote) -> tuple[Fork, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with theirs:
+            socket.send_fds(zygote.control, [b"fork"], [theirs.fileno()])
+        async with asyncio.timeout(_FORK_SECONDS):
+            await _readable(zygote.control)
+        message, fds, _flags, _address = socket.recv_fds(zygote.control, 16, 1)
+        if not message or not fds:
+            raise EOFError("the zygote is gone")
+        ours.setblocking(False)
+        return _hold(fds[0]), ours
+    except BaseException:
+        ours.close()
+        raise
+
+
+def _discard(asked: asyncio.Future[tuple[Fork, socket.socket]]) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        fork, stream = asked.result()
+        fork.close()
+        stream.close()
+
+
+def _hold(pidfd: int) -> Fork:
+    try:
+        return Fork(pidfd)
+    except OSError:
+        os.close(pidfd)
+        raise
+
+
+async def _readable(control: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(control, _settle, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(control)
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _setup(
+    fork: Fork,
+    apis: Mapping[str, Sequence[str]],
+    limits: Limits,
+    prelude: Sequence[Function],
+    seed: int | None,
+    now: datetime | None,
+) -> dict[str, Json]:
+    moment = now.replace(tzinfo=UTC) if now is not None and now.tzinfo is None else now
+    return {
+        "apis": {app: list(names) for app, names in apis.items()},
+        "prelude": [[function.name, function.source] for function in prelude],
+        "seed": seed,
+        "now": None if moment is None else moment.timestamp(),
+        "cpu_seconds": limits.cpu_seconds,
+        "address_space": fork.address_space() + limits.memory_bytes,
+        "frame_bytes": limits.frame_bytes,
+        "output_chars": limits.output_chars,
+    }
+
+
+async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    raise LookupError(f"{api} was called by nobody's code: {args} {kwargs}")

@@ -1,0 +1,232 @@
+"""The host's end of one session: it counts, answers, waits no longer than allowed, and kills."""
+
+import asyncio
+import re
+from contextlib import suppress
+
+from app.errors import HostError, SandboxError
+from app.records import Json, Use
+from app.sandbox.fork import Fork
+from app.sandbox.frames import pack, plain
+from app.sandbox.protocol import HostCall, Limits, Observation, RunStop
+from app.sandbox.reader import Call, Done, Inbox, Output, Ready, ViolationError
+
+_MAX_MESSAGES = 20_000  # of one run, beside its calls
+_REFUSALS = 100  # calls beyond the budget until the session is killed
+_NOTICE_CHARS = 100  # what the sandbox adds where it cuts the output
+_MESSAGE_CHARS = 5_000  # of a host error
+_GROWTH = 6  # a byte of text takes up to 6 as JSON
+_SLACK = 1 << 16
+_DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
+_STOPS = {stop.value: stop for stop in (RunStop.OK, RunStop.ERROR, RunStop.CPU, RunStop.MEMORY)}
+
+
+class ForkedSession:
+    """Fulfils `Session`. One run at a time."""
+
+    def __init__(
+        self,
+        fork: Fork,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        call: HostCall,
+        limits: Limits,
+        apis: frozenset[str],
+        offered: frozenset[str],
+    ) -> None:
+        self._fork = fork
+        self._inbox = Inbox(reader, limits.frame_bytes)
+        self._writer = writer
+        self._call = call
+        self._limits = limits
+        self._apis = apis
+        self._offered = offered
+        self._defined: set[str] = set()
+        self._calls_left = limits.calls
+        self._runs = 0
+        self._running: _Run | None = None
+        self._alive = True
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    async def prepare(self, setup: dict[str, Json]) -> None:
+        """Load the offered functions. Raises SandboxError if one does not load."""
+        try:
+            async with asyncio.timeout(self._limits.wall_seconds):
+                await self._send(setup)
+                answer = await self._inbox.next(0, 1)
+        except (EOFError, OSError, TimeoutError, ViolationError) as error:
+            raise SandboxError(f"a session could not be prepared: {error or 'it took too long'}") from error
+        if not isinstance(answer, Ready):
+            raise SandboxError(getattr(answer, "reason", "an offered function calls an API while it loads"))
+
+    async def run(self, code: str) -> Observation:
+        if not self._alive:
+            raise SandboxError("this session has ended: open a new one")
+        if self._running is not None:
+            raise SandboxError("this session runs code already: one run at a time")
+        if len(code) > self._limits.frame_bytes // 12:  # a character takes up to 12 bytes as JSON
+            return Observation(stdout="", error="SyntaxError: the code is too long", stop=RunStop.ERROR)
+        self._runs += 1
+        self._defined.update(_DEFINED.findall(code))
+        run = self._running = _Run(self._fork, self._limits)
+        try:
+            await self._attend(run, code)
+        except BaseException:
+            run.alive = False
+            raise
+        finally:
+            self._running = None
+            run.watch.cancel()
+            if not run.alive:
+                await self.close()
+        return run.observation()
+
+    async def close(self) -> None:
+        """Kills it, and whatever it is doing."""
+        self._alive = False
+        self._fork.close()
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _attend(self, run: "_Run", code: str) -> None:
+        """Follow a run to its end, whichever it is."""
+        clock = asyncio.timeout(self._limits.wall_seconds)
+        try:
+            async with clock:
+                await self._send(["run", code])
+                done = await self._serve(run)
+                run.finish(done, self._uses(done))
+        except TimeoutError:
+            if not clock.expired():
+                raise  # it came from a host call
+            run.end(RunStop.WALL, f"it took more than {self._limits.wall_seconds:g} s")
+        except (EOFError, ConnectionError):
+            run.end(run.killed or RunStop.CRASH, run.why)
+        except ViolationError as error:
+            run.end(RunStop.CRASH, f"it broke the protocol ({error})")
+
+    async def _serve(self, run: "_Run") -> Done:
+        while True:
+            message = await self._inbox.next(self._runs, _MAX_MESSAGES + self._limits.calls - run.messages)
+            run.messages += 1
+            match message:
+                case Output(text=text):
+                    run.print(text)
+                case Call():
+                    await self._send(await self._answer(run, message))
+                case Done():
+                    return message
+                case _:
+                    raise ViolationError("a message out of turn")
+
+    async def _answer(self, run: "_Run", call: Call) -> list[Json]:
+        """["result", value], or ["raise", kind, message]."""
+        if self._calls_left <= 0:
+            run.refuse()
+            return ["raise", "RuntimeError", f"the budget of {self._limits.calls} API calls is spent"]
+        if call.api not in self._apis:
+            return ["raise", "AttributeError", f"there is no {call.api[:100]!r}"]
+        self._calls_left -= 1
+        run.calls += 1
+        try:
+            plain([call.args, call.kwargs], self._limits.frame_bytes)
+        except (TypeError, ValueError) as error:
+            raise ViolationError("arguments that no honest sandbox sends") from error
+        try:
+            result = await self._call(call.api, call.args, call.kwargs)
+        except HostError as error:
+            return ["raise", error.kind[:100], error.message[:_MESSAGE_CHARS]]
+        try:
+            return ["result", plain(result, self._limits.frame_bytes)]
+        except (TypeError, ValueError) as error:
+            return ["raise", "ValueError", f"the answer of {call.api} cannot be passed on: {error}"]
+
+    async def _send(self, message: Json) -> None:
+        self._writer.write(pack(message, self._limits.frame_bytes * _GROWTH + _SLACK))
+        await self._writer.drain()
+
+    def _uses(self, done: Done) -> tuple[Use, ...]:
+        """Only what can be true: functions that were offered, or stand in code that was sent."""
+        uses = []
+        for name, inherited, calls, returned in done.uses:
+            if name in (self._offered if inherited else self._defined) and 0 <= returned <= calls < 1 << 53:
+                uses.append(Use(name, inherited, calls, returned))
+        return tuple(uses)
+
+
+class _Run:
+    """What is known of the run in progress."""
+
+    def __init__(self, fork: Fork, limits: Limits) -> None:
+        self.alive = True
+        self.calls = 0
+        self.messages = 0
+        self.killed: RunStop | None = None
+        self.why = "the process died"
+        self._fork = fork
+        self._limits = limits
+        self._cpu_before = fork.cpu_seconds()
+        self._refused = 0
+        self._printed: list[str] = []
+        self._chars_left = limits.output_chars + _NOTICE_CHARS
+        self._stop = RunStop.OK
+        self._error: str | None = None
+        self._uses: tuple[Use, ...] = ()
+        self.watch = asyncio.get_running_loop().call_later(2 * limits.cpu_seconds, self._look)
+
+    def print(self, text: str) -> None:
+        if len(text) > self._chars_left:
+            raise ViolationError("more output than allowed")
+        self._chars_left -= len(text)
+        self._printed.append(text)
+
+    def refuse(self) -> None:
+        self._refused += 1
+        if self._refused > _REFUSALS:
+            self._kill(RunStop.CALLS, "it kept calling after its budget was spent")
+
+    def finish(self, done: Done, uses: tuple[Use, ...]) -> None:
+        if done.stop not in _STOPS:
+            raise ViolationError("an unknown stop")
+        self._stop = RunStop.CALLS if self._refused else _STOPS[done.stop]
+        self._error = done.error
+        self._uses = uses
+
+    def end(self, stop: RunStop, why: str) -> None:
+        """The session is gone with this run."""
+        self.alive = False
+        self._stop = stop
+        self._error = f"The session was ended ({stop}): {why}. Its variables are lost."
+
+    def observation(self) -> Observation:
+        return Observation(
+            stdout="".join(self._printed),
+            error=self._error,
+            stop=self._stop,
+            alive=self.alive,
+            calls=self.calls,
+            uses=self._uses,
+            cpu_ms=self._cpu_used() * 1000,
+        )
+
+    def _cpu_used(self) -> float:
+        return self._fork.cpu_seconds() - self._cpu_before
+
+    def _look(self) -> None:
+        """One thread spends no more CPU time than time passes, so the next look can wait for what is left."""
+        left = 2 * self._limits.cpu_seconds - self._cpu_used()
+        if left > 0:
+            self.watch = asyncio.get_running_loop().call_later(left + 0.01, self._look)
+        else:
+            self._kill(
+                RunStop.CPU, f"it used {2 * self._limits.cpu_seconds:g} s of CPU time and could not be interrupted"
+            )
+
+    def _kill(self, stop: RunStop, why: str) -> None:
+        self.killed, self.why = stop, why
+        self._fork.kill()

@@ -1,0 +1,91 @@
+"""Reads what a session sends. Everything is bounded before it is believed: bytes, depth, nodes, messages."""
+
+import asyncio
+import re
+from typing import TypeAlias
+
+import msgspec
+
+from app.records import Json
+from app.sandbox.frames import LENGTH_BYTES, MAX_NODES
+
+_SLACK = 1 << 18  # what a frame needs beside the value in it, and room for one chunk of output
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+class ViolationError(Exception):
+    """The other end does not keep to the protocol: it is no longer our code that speaks."""
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    run: int
+
+
+class Ready(_Message, frozen=True, tag="ready"):
+    """The offered functions are defined."""
+
+
+class Failed(_Message, frozen=True, tag="failed"):
+    """They are not."""
+
+    reason: str
+
+
+class Output(_Message, frozen=True, tag="out"):
+    """Something was printed."""
+
+    text: str
+
+
+class Call(_Message, frozen=True, tag="call"):
+    """The code calls an API, and waits."""
+
+    api: str
+    args: list[Json]
+    kwargs: dict[str, Json]
+
+
+class Done(_Message, frozen=True, tag="done"):
+    """The run is over."""
+
+    stop: str
+    error: str | None
+    uses: list[tuple[str, bool, int, int]]
+
+
+Message: TypeAlias = Ready | Failed | Output | Call | Done
+_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+class Inbox:
+    """The messages of one session, in order."""
+
+    def __init__(self, reader: asyncio.StreamReader, max_bytes: int) -> None:
+        self._reader = reader
+        self._max_bytes = max_bytes + _SLACK
+
+    async def next(self, run: int, messages_left: int) -> Message:
+        """Raises IncompleteReadError when the process is gone, ViolationError for what is out of order."""
+        if messages_left <= 0:
+            raise ViolationError("too many messages in one run")
+        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
+        if length > self._max_bytes:
+            raise ViolationError(f"a message of {length} bytes")
+        message = _decode(await self._reader.readexactly(length))
+        if message.run != run:
+            raise ViolationError("a message of another run")
+        return message
+
+
+def _decode(frame: bytes) -> Message:
+    if _nodes(frame) > MAX_NODES and _nodes(_STRING.sub(b"", frame)) > MAX_NODES:
+        raise ViolationError("a message of too many values")
+    try:
+        return _DECODER.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ViolationError(f"not a message: {error}") from error
+
+
+def _nodes(frame: bytes) -> int:
+    """At least as many as there are values in it, found without building one of them."""
+    return frame.count(b",") + frame.count(b"[") + frame.count(b"{")

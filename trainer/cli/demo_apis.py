@@ -1,0 +1,21 @@
+"""`sage demo-apis`."""
+
+import click
+
+from app.ports import free_port
+from app.settings import Settings
+from trainer.environments.office.admin_token import make_token
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=8100, show_default=True)
+@click.option(
+    "--busy", type=click.FloatRange(0, 0.9), default=0.0, show_default=True, help="share of log-ins turned away"
+)
+def demo_apis(host: str, port: int, busy: float) -> None:
+    """Serve the practice world's office suite over HTTP."""
+    from trainer.environments.office.server import serve  # noqa: PLC0415  all of Litestar: `--help` need not wait
+
+    free_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")
+    serve(host, port, make_token(Settings.from_env().data_dir), busy=busy)

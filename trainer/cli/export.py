@@ -1,0 +1,52 @@
+"""`sage export`."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from trainer.cli.options import project_option, server_options
+
+
+@click.command()
+@server_options
+@project_option
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, show_default=True)
+@click.option("--since", type=click.DateTime(), help="UTC; tasks submitted after")
+@click.option("--until", type=click.DateTime(), help="UTC; tasks submitted before")
+@click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="tasks, the newest")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="a JSONL file")
+def export(  # noqa: PLR0913 - the command's options
+    key: str,
+    url: str,
+    project: str | None,
+    min_score: float,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    out: Path,
+) -> None:
+    """Write the scored tasks of a running server as chats, as TRL and LLaMA-Factory read them."""
+    # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
+    from trainer.client import Server  # noqa: PLC0415
+    from trainer.sft_data.chat_records import write_records  # noqa: PLC0415
+    from trainer.sft_data.export import Wanted, export  # noqa: PLC0415
+
+    wanted = Wanted(
+        project=project,
+        min_score=min_score,
+        since=since and since.replace(tzinfo=UTC),
+        until=until and until.replace(tzinfo=UTC),
+        limit=limit,
+    )
+    with Server(url, key) as server, tqdm(desc="export", unit="task") as bar:
+        found = export(server, wanted, bar.update)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_records(found.records, out)
+    except OSError as error:
+        raise click.ClickException(f"{out} cannot be written: {error.strerror}") from error
+    click.echo(f"{out}: {len(found.records)} tasks")
+    for reason, count in found.left_out.items():
+        click.echo(f"left out {count}: {reason}")

@@ -1,0 +1,51 @@
+"""Watches a training run from the command line, up to its end."""
+
+from typing import Any
+from uuid import UUID
+
+import click
+from tqdm import tqdm
+
+from app.errors import AppError
+from trainer.client import Server
+
+_SHOWN = ("reward_1", "reward_2", "outcome", "kept")  # beside the bar, where a step has them
+_QUIET = "no signal: all rollouts of every group earned the same"
+
+
+class RunFailedError(AppError):
+    """The run did not reach its end. The message is what its row says."""
+
+
+def follow(server: Server, run_id: UUID) -> dict[str, Any]:
+    """The run that was done. Bar and warnings go to standard error.
+
+    Raises RunFailedError for one that failed or was cancelled, and ServerError.
+    """
+    with tqdm(unit="step", desc="queued") as bar:
+        for event in server.events_of(run_id):
+            if event.kind == "step":
+                _show_step(bar, event.data["index"], event.data["metrics"])
+                continue
+            bar.total = event.data["steps"] or None
+            bar.set_description(event.data["state"])
+            if event.kind == "done":
+                return _checked(event.data)
+    raise AssertionError("the stream ends with `done` or raises")
+
+
+def _show_step(bar: "tqdm[Any]", index: int, metrics: dict[str, Any]) -> None:
+    bar.n = index
+    bar.set_description("running")
+    bar.set_postfix({name: f"{metrics[name]:.3g}" for name in _SHOWN if name in metrics})
+    for warning in metrics.get("warnings", [_QUIET] if metrics.get("no_signal") else []):
+        with bar.external_write_mode():
+            click.echo(f"WARNING, step {index}: {warning}", err=True)
+
+
+def _checked(run: dict[str, Any]) -> dict[str, Any]:
+    if run["state"] == "failed":
+        raise RunFailedError(run["failure"] or "the run failed and does not say why")
+    if run["state"] == "cancelled":
+        raise RunFailedError(f"run {run['id']} was cancelled; `sage runs {run['id']} --retry` goes on with it")
+    return run

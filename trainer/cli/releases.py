@@ -1,0 +1,106 @@
+"""`sage releases`."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.errors import NotFoundError
+from app.settings import Settings
+from trainer.cli.options import project_option, server_options
+from trainer.cli.tables import columns, release_row, show_release
+
+if TYPE_CHECKING:
+    from trainer.client import Server
+
+_HEAD = ("release", "state", "model", "made", "serves since", "the gate said")
+
+
+@click.command()
+@server_options
+@project_option
+@click.argument("number", type=click.IntRange(1), required=False)
+@click.option("--activate", is_flag=True, help="let it serve; activating an older one rolls back")
+@click.option("--rejected-too", is_flag=True, help="also if the gate rejected it")
+@click.option(
+    "--canary", type=click.FloatRange(0, 100), help="let it serve so many percent of new tasks; 0 ends that"
+)
+@click.option(
+    "--shadow", type=click.IntRange(1, 1_000), help="have it do so many finished tasks again, reading only"
+)
+@click.option(
+    "--add",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="make a release of the adapter in DIR; SAGE_DATA_DIR and SAGE_ADAPTER_STORE as the server has them",
+)
+@click.option("--reason", help="why it is added; shown where the gate's word stands")
+def releases(  # noqa: PLR0913 - an argument for each option
+    url: str,
+    key: str,
+    project: str | None,
+    number: int | None,
+    activate: bool,
+    rejected_too: bool,
+    canary: float | None,
+    shadow: int | None,
+    add: Path | None,
+    reason: str | None,
+) -> None:
+    """List releases, newest first, or show release NUMBER."""
+    from trainer.client import Server  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+
+    if add and number:
+        raise click.UsageError("--add makes a release of its own: name none")
+    if reason and not add:
+        raise click.UsageError("--reason is of a release that is added: name its --add DIR")
+    if not (number or add) and (activate or canary is not None or shadow):
+        raise click.UsageError("name the release: `sage releases` lists them")
+    with Server(url, key) as server:
+        if not (number or add):
+            found = server.ask("GET", "/v1/releases", project=project)
+            click.echo(columns([_HEAD, *map(release_row, found)]))
+            return
+        path = _add(server, add, project, reason) if add else _path(server, number, project)
+        if activate:
+            server.ask("POST", f"{path}/activate", rejected_too=str(rejected_too).lower())
+        if canary is not None:
+            server.ask(*_canary(path, canary))
+        if shadow:
+            server.ask("POST", f"{path}/shadow", {"tasks": shadow})
+        click.echo(show_release(_all_of(server, path)))
+
+
+def _path(server: "Server", number: int | None, project: str | None) -> str:
+    found: list[dict[str, Any]] = server.ask("GET", "/v1/releases", project=project)
+    release = next((each for each in found if each["number"] == number), None)
+    if release is None:
+        raise NotFoundError(f"there is no release {number}: `sage releases` lists them")
+    return f"/v1/releases/{release['id']}"
+
+
+def _add(server: "Server", directory: Path, project: str | None, reason: str | None) -> str:
+    """The new release's path."""
+    from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait
+
+    settings = Settings.from_env()
+    name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).take(directory))
+    body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
+    return f"/v1/releases/{server.ask('POST', '/v1/releases', body)['id']}"
+
+
+def _canary(path: str, percent: float) -> tuple[str, str, object]:
+    """The request."""
+    if not percent:
+        return "DELETE", f"{path}/canary", None
+    return "POST", f"{path}/canary", {"percent": percent}
+
+
+def _all_of(server: "Server", path: str) -> dict[str, Any]:
+    """The release, how it does as a canary, and how its shadows did."""
+    release: dict[str, Any] = server.ask("GET", path)
+    if release["state"] == "canary":
+        release["canary"] = server.ask("GET", f"{path}/canary")
+    shadows = server.ask("GET", f"{path}/shadow")
+    return release | ({"shadow": shadows} if shadows["tasks"] else {})

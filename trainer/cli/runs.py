@@ -1,0 +1,56 @@
+"""`sage runs`."""
+
+from uuid import UUID
+
+import click
+
+from trainer.cli.options import project_option, server_options
+from trainer.cli.tables import columns, run_row, show_result, show_run
+
+_STATES = ("queued", "running", "done", "failed", "cancelled")
+_HEAD = ("run", "kind", "state", "steps", "asked for", "failure")
+
+
+@click.command()
+@server_options
+@project_option
+@click.argument("run", type=click.UUID, required=False)
+@click.option("--cancel", is_flag=True, help="end it")
+@click.option("--retry", is_flag=True, help="let one that failed or was cancelled go on from its checkpoint")
+@click.option("--follow", is_flag=True, help="watch it to its end; exit code 1 where it fails")
+@click.option("--state", type=click.Choice(_STATES), help="list only these")
+@click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="list at most so many")
+def runs(  # noqa: PLR0913 - the command's options
+    url: str,
+    key: str,
+    project: str | None,
+    run: UUID | None,
+    cancel: bool,
+    retry: bool,
+    follow: bool,
+    state: str | None,
+    limit: int,
+) -> None:
+    """List training runs, newest first, or show RUN."""
+    from trainer.cli.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.client import Server  # noqa: PLC0415
+
+    if run is None and (cancel or retry or follow):
+        raise click.UsageError("name the run: `sage runs` lists them")
+    if cancel and retry:
+        raise click.UsageError("either --cancel or --retry")
+    with Server(url, key) as server:
+        if run is None:
+            page = server.ask("GET", "/v1/training-runs", project=project, state=state, limit=limit)
+            click.echo(columns([_HEAD, *map(run_row, page["runs"])]))
+            return
+        path = f"/v1/training-runs/{run}"
+        if cancel and server.ask("GET", path)["state"] == "cancelled":
+            click.echo(f"run {run} was cancelled before", err=True)
+        for wanted, move in ((cancel, "cancel"), (retry, "retry")):
+            if wanted:
+                server.ask("POST", f"{path}/{move}")
+        if follow:
+            show_result(watch(server, run))
+        else:
+            click.echo(show_run(server.ask("GET", path)))

@@ -1,0 +1,65 @@
+"""`sage train`."""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+import msgspec
+
+from app.run_settings import RunKind, RunSettings, read_settings
+from trainer.cli.options import project_option, server_options
+from trainer.cli.tables import show_result
+
+
+@click.command(
+    epilog="Settings and their defaults: "
+    + ", ".join(
+        f"{name}={value}"
+        for name, value in msgspec.to_builtins(RunSettings()).items()
+        if name != "kind" and value is not None
+    )
+    + "; since and until take a time."
+)
+@server_options
+@project_option
+@click.option(
+    "--kind",
+    type=click.Choice([kind.value for kind in RunKind]),
+    default=RunKind.LOGGED.value,
+    show_default=True,
+    help="where experience comes from: practice, what was served, or the best of it",
+)
+@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; may be given several times")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="watch it to its end")
+def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, ...], follow: bool) -> None:
+    """Ask a running server to train, and watch it.
+
+    Ends with exit code 1 where the run fails. Interrupted, it only stops watching: the run goes on.
+    """
+    from trainer.cli.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.client import Server  # noqa: PLC0415
+
+    body = {"project": project, "settings": _settings(kind, given)}
+    with Server(url, key) as server:
+        run = server.ask("POST", "/v1/training-runs", body)
+        click.echo(f"run {run['id']}", err=follow)
+        if not follow:
+            click.echo(f"watch it with: sage runs {run['id']} --follow")
+            return
+        show_result(watch(server, UUID(run["id"])))
+
+
+def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
+    """Those that were named, as JSON. Raises InvalidError for one that no run has, or that does not fit."""
+    named: dict[str, Any] = {"kind": kind}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{each!r}: write --set name=value", param_hint="--set")
+        named[name.strip().replace("-", "_")] = value
+    whole = read_settings(named)
+    if whole.data and Path(whole.data).exists():  # the worker may run in another directory
+        whole = msgspec.structs.replace(whole, data=str(Path(whole.data).absolute()))
+    plain: dict[str, Any] = msgspec.to_builtins(whole)
+    return {name: plain[name] for name in named}

@@ -1,0 +1,127 @@
+"""What the exams say: rows with intervals, differences in pairs, and learning curves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainer.demo.reproduce.plan import Plan, Trial
+from trainer.demo.reproduce.trial import Sat, Trained, exam_file, trained_file
+from trainer.evaluation.metrics import Comparison, Estimate, Metrics, TaskResult, compare_runs, measure_runs
+
+LABELS = {
+    "prompt_only": "library, prompt only",
+    "sft": "SFT, with library",
+    "sft_skills_off": "SFT, skills off",
+    "sft_grpo": "SFT + GRPO, no skills",
+    "sage": "**SAGE**",
+    "sage_outcome": "SAGE, outcome reward",
+    "sage_chain": "SAGE, chain reward",
+    "sage_skills_off": "SAGE, skills off at the exam",
+    "sage_no_sft": "SAGE, no SFT",
+    "retrieval_query_ngram": "SAGE, retrieval by query n-gram",
+    "retrieval_query_embedding": "SAGE, retrieval by query embedding",
+    "retrieval_skill_embedding": "SAGE, retrieval by skill embedding",
+    "chain_3": "SAGE, chains of 3",
+}
+_FIGURES = ("tgc", "sgc", "turns", "tokens", "skill_usage", "success_skill_usage", "library_size", "distinct_used")
+AGAINST_SAGE = ("sft_grpo", "sft", "sage_outcome", "sage_chain", "sage_skills_off", "sage_no_sft")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table."""
+
+    name: str
+    seeds: list[int]
+    metrics: Metrics
+    lr: float | None = None
+
+
+def read_rows(work: Path, plan: Plan, lrs: dict[str, float]) -> list[Row]:
+    """Those whose exams are there, in the order of the table."""
+    rows = []
+    for name in LABELS:
+        runs = _runs(work, plan, name)
+        if runs:
+            condition = "sage" if name == "sage_skills_off" else name
+            metrics = measure_runs(list(runs.values()))
+            rows.append(Row(name=name, seeds=list(runs), metrics=metrics, lr=lrs.get(condition)))
+    return rows
+
+
+def differences(work: Path, plan: Plan) -> dict[str, Comparison]:
+    """SAGE minus each of the others, paired by seed and scenario."""
+    sage = _runs(work, plan, "sage")
+    found = {}
+    for name in AGAINST_SAGE:
+        other = _runs(work, plan, name)
+        both = [seed for seed in sage if seed in other]
+        if both:
+            found[name] = compare_runs([sage[seed] for seed in both], [other[seed] for seed in both])
+    return found
+
+
+def as_json(rows: Sequence[Row], compared: dict[str, Comparison], about: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **about,
+        "rows": [
+            {
+                "name": row.name,
+                "seeds": row.seeds,
+                "lr": row.lr,
+                **{name: msgspec.to_builtins(getattr(row.metrics, name)) for name in _FIGURES},
+            }
+            for row in rows
+        ],
+        "sage_minus": {name: msgspec.to_builtins(each) for name, each in compared.items()},
+    }
+
+
+def as_markdown(rows: Sequence[Row], compared: dict[str, Comparison]) -> str:
+    """The table of the README, and under it the differences."""
+    head = "| | seeds | TGC | SGC | turns | tokens | skill usage | success | library |"
+    lines = [head, "|---" * 9 + "|"]
+    for row in rows:
+        found = row.metrics
+        figures = (found.tgc, found.sgc, found.turns, found.tokens, found.skill_usage, found.success_skill_usage)
+        cells = [*map(_cell, figures), _cell(found.library_size)]
+        lines.append(f"| {LABELS[row.name]} | {len(row.seeds)} | {' | '.join(cells)} |")
+    lines += ["", "| SAGE minus | SGC, points | TGC, points | turns | tokens |", "|---" * 5 + "|"]
+    for name, each in compared.items():
+        cells = [_signed(each.sgc), _signed(each.tgc), _signed(each.turns), _signed(each.tokens)]
+        lines.append(f"| {LABELS[name]} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def curves(work: Path, trials: Sequence[Trial]) -> dict[str, list[list[tuple[int, float]]]]:
+    """By condition, for each seed: step and SGC on the validation templates."""
+    found: dict[str, list[list[tuple[int, float]]]] = {}
+    for trial in trials:
+        path = trained_file(work, trial)
+        if path.exists():
+            trained = msgspec.json.decode(path.read_bytes(), type=Trained)
+            points = [
+                (point["step"], point["validation"]["sgc"]["mean"])
+                for point in trained.curve
+                if "validation" in point
+            ]
+            found.setdefault(trial.condition, []).append(points)
+    return found
+
+
+def _runs(work: Path, plan: Plan, row: str) -> dict[int, list[TaskResult]]:
+    paths = {seed: exam_file(work, row, seed) for seed in range(plan.seeds)}
+    return {
+        seed: msgspec.json.decode(path.read_bytes(), type=Sat).results
+        for seed, path in paths.items()
+        if path.exists()
+    }
+
+
+def _cell(estimate: Estimate | None) -> str:
+    return f"{estimate.mean:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]" if estimate else "-"
+
+
+def _signed(estimate: Estimate) -> str:
+    return f"{estimate.mean:+.1f} [{estimate.low:+.1f}, {estimate.high:+.1f}]"

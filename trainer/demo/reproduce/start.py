@@ -1,0 +1,56 @@
+"""The supervised start that all conditions but one share: a little of what the scripted expert shows."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from app.agent.compact import Compact
+from app.engine.tokenizer import ChatTokenizer
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.settings import Settings
+from trainer.demo.reproduce.plan import Plan
+from trainer.demo.seed_policy.samples import load_samples, save_samples
+from trainer.environments.named import open_environment
+from trainer.environments.office.demonstrations import Stage, demonstrate
+from trainer.learning.batch import Sample, sample_of
+from trainer.learning.sft import Step
+from trainer.runs.sft import Lesson, learn
+
+_SEED = 1  # of the demonstrations
+
+
+async def make_start(plan: Plan, work: Path, settings: Settings, report: Callable[[Step], object]) -> Path:
+    """The adapter's directory. Made once; goes on where it was after an interruption."""
+    torch.set_num_threads(1)  # a model this small is slower on two
+    pointer = work / "start.txt"
+    if not pointer.exists():
+        samples = await _demonstrations(plan, work, settings)
+
+        async def tell(step: Step) -> None:
+            report(step)
+
+        lesson = Lesson(
+            samples=samples,
+            settings=plan.sft,
+            base=settings.model_dir,
+            start=None,
+            directory=work / "start",
+            adapters=work / "adapters",
+        )
+        published = await learn(lesson, torch.device("cpu"), tell)
+        pointer.write_text(published.hash)
+    return work / "adapters" / pointer.read_text()
+
+
+async def _demonstrations(plan: Plan, work: Path, settings: Settings) -> list[Sample]:
+    path = work / "demonstrations.npz"
+    if not path.exists():
+        environment = open_environment(plan.environment)
+        tokenizer = ChatTokenizer.load(settings.model_dir)
+        async with ForkedSandbox() as sandbox:
+            stage = Stage(environment=environment, tokenizer=tokenizer, sandbox=sandbox, profile=Compact())
+            scenarios = environment.scenarios("train", plan.demonstrated, _SEED)
+            outcomes = await demonstrate(stage, scenarios, plan.faults, _SEED)
+        save_samples([sample_of(each.trajectory) for each in outcomes if each.verdict.success], path)
+    return load_samples([path])

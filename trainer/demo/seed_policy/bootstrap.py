@@ -1,0 +1,137 @@
+"""Makes the seed policy from nothing: tokenizer, demonstrations, training, examination, model directory.
+
+Every stage but the examination leaves its result in the work directory and is skipped where that is there already,
+so an interrupted run goes on where it was, and a stage may run on another machine.
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import torch
+from tqdm import tqdm
+
+from app.agent.compact import Compact
+from app.agent.loop import Agent
+from app.engine.client import HttpEngine
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
+from app.sandbox.forked_sandbox import ForkedSandbox
+from trainer.demo.seed_policy.card import Making, card
+from trainer.demo.seed_policy.chunks import CHUNK, chunk_files, make_chunks
+from trainer.demo.seed_policy.demonstrations import LIMITS
+from trainer.demo.seed_policy.llama import as_llama
+from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
+from trainer.demo.seed_policy.samples import load_samples
+from trainer.demo.seed_policy.syntax import PIECES
+from trainer.demo.seed_policy.tokenizer import build_tokenizer, save_tokenizer
+from trainer.demo.seed_policy.train import is_trained, new_model, read_record, train, write_drill_words
+from trainer.engines.engine_process import engine_process
+from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.templates import TEMPLATES
+from trainer.environments.office.vocabulary import vocabulary
+from trainer.evaluation.local import examine
+from trainer.evaluation.metrics import Metrics, measure
+from trainer.rollouts.episode import Practice
+
+_EXAM_SEED = 7
+_RECIPE = "recipe.json"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to make."""
+
+    work: Path
+    out: Path
+    recipe: Recipe
+    scenarios: int  # that the expert demonstrates, three tasks each
+    exam: int  # held-out scenarios
+    processes: int
+    device: torch.device
+    command: str
+
+
+def prepare(work: Path, recipe: Recipe) -> None:
+    """The tokenizer, and the words to drill. Raises InvalidError if `work` was begun with another recipe."""
+    work.mkdir(parents=True, exist_ok=True)
+    _agree(work / _RECIPE, recipe)
+    if (work / "config.json").exists():  # what is written last
+        return
+    words = vocabulary()
+    actions = {template.function.partition("_by_")[0] for template in TEMPLATES}
+    tokenizer = build_tokenizer([*words, *actions, *PIECES])
+    write_drill_words(work, [word for word in words if tokenizer.token_to_id(word) is not None])
+    save_tokenizer(tokenizer, work, MAX_LENGTH)
+    as_llama(new_model(recipe, tokenizer)).config.save_pretrained(work)
+
+
+def teach(plan: Plan) -> None:
+    """The weights."""
+    if not is_trained(plan.work):
+        train(plan.work, plan.recipe, plan.device)
+
+
+async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
+    """With the library and without, on the same held-out scenarios, greedily."""
+    environment = OfficeEnvironment()
+    scenarios = environment.scenarios("test", plan.exam, _EXAM_SEED)
+    async with (
+        engine_process(plan.out, plan.device) as url,
+        HttpEngine([url]) as engine,
+        ForkedSandbox() as sandbox,
+    ):
+        agent = Agent(engine, ChatTokenizer.load(plan.out), Compact(), sandbox, LIMITS)
+        results = []
+        for library in (True, False):
+            with tqdm(total=3 * len(scenarios), desc=f"exam, library {'on' if library else 'off'}") as bar:
+                results.append(
+                    measure(
+                        await examine(Practice(agent, environment), scenarios, library=library, report=bar.update)
+                    )
+                )
+    return results[0], results[1]
+
+
+def bootstrap(plan: Plan) -> tuple[Metrics, Metrics]:
+    """All stages. Raises InvalidError if the scenarios are too few, or the work was begun in another way."""
+    if plan.scenarios < CHUNK or plan.scenarios % CHUNK:
+        raise InvalidError(f"{plan.scenarios} scenarios cannot be taught from: give a multiple of {CHUNK}")
+    prepare(plan.work, plan.recipe)
+    make_chunks(plan.work, plan.recipe.seed, plan.scenarios // CHUNK, plan.processes)
+    teach(plan)
+    assemble(plan)
+    metrics = asyncio.run(examine_on_test(plan))
+    (plan.out / "README.md").write_text(card(_making(plan), *metrics))
+    return metrics
+
+
+def assemble(plan: Plan) -> None:
+    """The model directory, its card still without figures."""
+    plan.out.mkdir(parents=True, exist_ok=True)
+    for path in sorted((plan.work / "model").iterdir()):
+        shutil.copyfile(path, plan.out / path.name)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(plan.work / name, plan.out / name)
+    (plan.out / "README.md").write_text("---\nprompt_profile: compact\n---\n")
+
+
+def _agree(path: Path, recipe: Recipe) -> None:
+    """What is in the work directory is of one recipe; two would be mixed without a word."""
+    if not path.exists():
+        path.write_bytes(msgspec.json.encode(recipe))
+        return
+    begun = msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=Recipe))
+    other = [name for name, value in msgspec.structs.asdict(recipe).items() if begun[name] != value]
+    if other:
+        was = ", ".join(f"{name}={begun[name]}" for name in other)
+        raise InvalidError(f"{path.parent} was begun with {was}: go on so, or name another work directory")
+
+
+def _making(plan: Plan) -> Making:
+    return Making(
+        command=plan.command,
+        training=read_record(plan.work),
+        demonstrations=len(load_samples(chunk_files(plan.work))),
+        recipe=plan.recipe,
+    )

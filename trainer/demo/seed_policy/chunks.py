@@ -1,0 +1,58 @@
+"""Demonstrations on disk, a chunk of scenarios a file: what is made stays made, and several are made at once."""
+
+import asyncio
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+from tqdm import tqdm
+
+from app.engine.tokenizer import ChatTokenizer
+from app.sandbox.forked_sandbox import ForkedSandbox
+from trainer.demo.seed_policy.demonstrations import Classroom
+from trainer.demo.seed_policy.samples import save_samples
+from trainer.environments.office.environment import OfficeEnvironment
+
+CHUNK = 100  # scenarios
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """One file of demonstrations."""
+
+    work: Path
+    seed: int
+    index: int
+
+    @property
+    def file(self) -> Path:
+        return self.work / f"demonstrations-{self.index:04}.npz"
+
+
+def make_chunks(work: Path, seed: int, count: int, processes: int) -> None:
+    """Those of `count` chunks that are not there yet."""
+    chunks = [Chunk(work, seed, index) for index in range(count)]
+    missing = [chunk for chunk in chunks if not chunk.file.exists()]
+    made = CHUNK * (count - len(missing))
+    with (
+        ProcessPoolExecutor(processes, get_context("spawn")) as pool,
+        tqdm(total=CHUNK * count, initial=made, desc="demonstrations", unit="scenario") as bar,
+    ):
+        for _ in pool.map(_make, missing):
+            bar.update(CHUNK)
+
+
+def chunk_files(work: Path) -> list[Path]:
+    return sorted(work.glob("demonstrations-*.npz"))
+
+
+def _make(chunk: Chunk) -> None:
+    """Runs in a process of its own."""
+
+    async def run() -> None:
+        scenarios = OfficeEnvironment().scenarios("train", CHUNK, chunk.seed * 100_000 + chunk.index)
+        async with ForkedSandbox() as sandbox:
+            kept = await Classroom(ChatTokenizer.load(chunk.work), sandbox).demonstrate(scenarios, chunk.seed)
+        save_samples(kept.samples, chunk.file)
+
+    asyncio.run(run())

@@ -1,0 +1,188 @@
+"""What a policy can do, in the figures of the field: TGC, SGC, turns, tokens and use of skills, with intervals.
+
+TGC is the share of tasks solved, SGC the share of scenarios with all tasks solved (AppWorld's measures). Pure.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from app.errors import InvalidError
+from trainer.evaluation.bootstrap_intervals import Draws, Estimate, Floats, tabulate
+
+__all__ = ["Comparison", "Estimate", "Metrics", "TaskResult", "compare", "compare_runs", "measure", "measure_runs"]
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How one task went."""
+
+    scenario: str
+    template: str
+    success: bool
+    turns: int
+    tokens: int  # generated
+    stop: str
+    offered: int  # skills put before the agent
+    used: int  # of them, executed and returned
+    wrote: int  # functions the agent defined that ran and returned
+    names: tuple[str, ...] = ()  # of the skills that it used
+    library: int | None = None  # skills that its chain ended with; None without a library
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares in percent; turns and tokens per task. None where no task qualified."""
+
+    tasks: int
+    scenarios: int
+    seeds: int = 1
+    tgc: Estimate
+    sgc: Estimate
+    turns: Estimate
+    tokens: Estimate
+    skill_usage: Estimate | None  # tasks that used a skill, of those offered any
+    success_skill_usage: Estimate | None  # successes, of tasks that used a skill
+    write_rate: Estimate | None  # tasks that wrote a function that ran, of those that used no skill
+    library_size: Estimate | None = None  # skills at the end of a chain, of chains that have a library
+    distinct_used: Estimate | None = None  # different skills used in a chain that was offered any
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Candidate minus incumbent on the same scenarios: percentage points; turns and tokens per task."""
+
+    scenarios: int
+    tgc: Estimate
+    sgc: Estimate
+    turns: Estimate
+    tokens: Estimate
+    gained: int  # scenarios that the candidate alone solved whole, over all seeds
+    lost: int  # those that the incumbent alone did
+
+
+Measure = Callable[[Sequence[TaskResult]], tuple[float, float]]  # numerator and denominator of one scenario
+_Chains = dict[str, list[TaskResult]]  # the tasks of one seed by scenario
+
+_SURE: dict[str, tuple[Measure, float]] = {
+    "tgc": (lambda tasks: (sum(task.success for task in tasks), len(tasks)), 100.0),
+    "sgc": (lambda tasks: (all(task.success for task in tasks), 1), 100.0),
+    "turns": (lambda tasks: (sum(task.turns for task in tasks), len(tasks)), 1.0),
+    "tokens": (lambda tasks: (sum(task.tokens for task in tasks), len(tasks)), 1.0),
+}
+"""Figures that every scenario has a part in."""
+
+_IF_ANY: dict[str, tuple[Measure, float]] = {
+    "skill_usage": (
+        lambda tasks: (sum(task.used > 0 for task in tasks), sum(task.offered > 0 for task in tasks)),
+        100.0,
+    ),
+    "success_skill_usage": (
+        lambda tasks: (sum(task.success for task in tasks if task.used), sum(task.used > 0 for task in tasks)),
+        100.0,
+    ),
+    "write_rate": (
+        lambda tasks: (
+            sum(task.wrote > 0 for task in tasks if not task.used),
+            sum(task.used == 0 for task in tasks),
+        ),
+        100.0,
+    ),
+    "library_size": (
+        lambda tasks: (max(task.library or 0 for task in tasks), any(task.library is not None for task in tasks)),
+        1.0,
+    ),
+    "distinct_used": (
+        lambda tasks: (len({name for task in tasks for name in task.names}), any(task.offered for task in tasks)),
+        1.0,
+    ),
+}
+
+
+def measure(results: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000) -> Metrics:
+    """Summarise results. Raises ValueError on none: an evaluation of nothing has no figures."""
+    return measure_runs([results], seed=seed, resamples=resamples)
+
+
+def measure_runs(runs: Sequence[Sequence[TaskResult]], *, seed: int = 0, resamples: int = 2000) -> Metrics:
+    """Means over several seeds, each with as much weight. Raises ValueError where one of them has no results."""
+    chains = _by_scenario(runs)
+    names = _names(chains)
+    draws = Draws(len(names), len(chains), seed=seed, resamples=resamples)
+    sure = {name: draws.estimate(_table(chains, names, *how)) for name, how in _SURE.items()}
+    if_any = {name: draws.estimate(_table(chains, names, *how)) for name, how in _IF_ANY.items()}
+    counts = {"tasks": sum(map(len, runs)), "scenarios": len(names), "seeds": len(runs)}
+    return msgspec.convert(counts | sure | if_any, Metrics)
+
+
+def compare(
+    candidate: Sequence[TaskResult], incumbent: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000
+) -> Comparison:
+    """Paired by scenario. Raises InvalidError where the two did not sit the same."""
+    return compare_runs([candidate], [incumbent], seed=seed, resamples=resamples)
+
+
+def compare_runs(
+    candidates: Sequence[Sequence[TaskResult]],
+    incumbents: Sequence[Sequence[TaskResult]],
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+) -> Comparison:
+    """The mean difference over seeds, paired by seed (in order) and by scenario.
+
+    Raises InvalidError where two that are paired did not sit the same.
+    """
+    if len(candidates) != len(incumbents):
+        raise InvalidError(
+            f"{len(candidates)} seeds cannot be paired with {len(incumbents)}: give as many of both"
+        )
+    first, second = _by_scenario(candidates), _by_scenario(incumbents)
+    for one, other in zip(first, second, strict=True):
+        _refuse_other_scenarios(one, other)
+    names = _names(first)
+    draws = Draws(len(names), len(first), seed=seed, resamples=resamples)
+    differences = {
+        name: draws.difference(_table(first, names, *how), _table(second, names, *how))
+        for name, how in _SURE.items()
+    }
+    return Comparison(
+        scenarios=len(names), **differences, gained=_solved_alone(first, second), lost=_solved_alone(second, first)
+    )
+
+
+def _by_scenario(runs: Sequence[Sequence[TaskResult]]) -> list[_Chains]:
+    if not runs or not all(runs):
+        raise ValueError("no results to measure")
+    grouped: list[_Chains] = []
+    for results in runs:
+        chains: _Chains = defaultdict(list)
+        for result in results:
+            chains[result.scenario].append(result)
+        grouped.append(chains)
+    return grouped
+
+
+def _names(runs: Sequence[_Chains]) -> list[str]:
+    """Every scenario once, in order of first appearance."""
+    return list(dict.fromkeys(name for chains in runs for name in chains))
+
+
+def _table(runs: Sequence[_Chains], names: Sequence[str], of: Measure, scale: float) -> Floats:
+    return tabulate([{name: of(tasks) for name, tasks in chains.items()} for chains in runs], names, scale)
+
+
+def _refuse_other_scenarios(one: _Chains, other: _Chains) -> None:
+    sat = [Counter({name: len(tasks) for name, tasks in chains.items()}) for chains in (one, other)]
+    if odd := sorted((sat[0] - sat[1]) + (sat[1] - sat[0])):
+        raise InvalidError(
+            f"the two did not sit the same tasks: they differ in {len(odd)} scenarios, such as {odd[0]}; "
+            "examine both on the same draw"
+        )
+
+
+def _solved_alone(runs: Sequence[_Chains], others: Sequence[_Chains]) -> int:
+    """Scenarios with all tasks solved here and not there."""
+    return sum(
+        all(task.success for task in tasks) and not all(task.success for task in other[name])
+        for chains, other in zip(runs, others, strict=True)
+        for name, tasks in chains.items()
+    )

@@ -1,1 +1,0 @@
-"""What a policy can do: held-out scenarios, figures with intervals, decisions."""

@@ -1,0 +1,61 @@
+"""Why can a trajectory not be learned from, whatever it did? Pure."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite
+from uuid import UUID
+
+import msgspec
+
+from app.db.models import Release, ReleaseState
+from app.engine.tokenizer import ChatTokenizer
+from app.records import Trajectory, Turn
+from trainer.experience.records import Drop
+
+_SERVED = (ReleaseState.ACTIVE, ReleaseState.RETIRED)
+
+
+class BaseModel(msgspec.Struct, frozen=True):
+    """The model that a run trains."""
+
+    name: str  # as the rows of adapters call it
+    tokenizer: ChatTokenizer
+
+
+def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -> Drop | None:
+    """None: it can. `sampled_by` is the base that is written down for its release, if any is.
+
+    Where none is, the tokens tell: under another model's vocabulary they do not read as the text that was stored.
+    """
+    if sampled_by not in (None, base.name):
+        return Drop.OTHER_BASE
+    if not all(_reads(turn, base.tokenizer) for turn in trajectory.turns):
+        return Drop.OTHER_BASE
+    if not all(turn.extends for turn in trajectory.turns):
+        return Drop.REWRITTEN
+    if not trajectory.generated_tokens:
+        return Drop.EMPTY
+    if not all(isfinite(logprob) for turn in trajectory.turns for logprob in turn.logprobs):
+        return Drop.BAD_LOGPROBS
+    return None
+
+
+def ages(releases: Sequence[Release], active: Release, learner: str) -> dict[UUID, int]:
+    """How stale the samples of each release are for the weights that learn, `learner`: 0 only for its own.
+
+    Counted in changes of the weights up to the active release; those that never served, such as rejected ones, do
+    not count, nor do releases that changed only tools or prompt.
+    """
+    served = sorted((release.number, release.model) for release in releases if release.state in _SERVED)
+    changes = [number for (_, before), (number, model) in pairwise(served) if model != before]
+
+    def age(release: Release) -> int:
+        low, high = sorted((release.number, active.number))
+        return 0 if release.model == learner else max(1, sum(low < number <= high for number in changes))
+
+    return {release.id: age(release) for release in releases}
+
+
+def _reads(turn: Turn, tokenizer: ChatTokenizer) -> bool:
+    ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in tokenizer.stop_ids
+    return tokenizer.decode(turn.sampled_ids[:-1] if ended else turn.sampled_ids) == turn.text

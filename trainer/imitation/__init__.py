@@ -1,1 +1,0 @@
-"""Chats to imitate: from experts, from what was served, from files."""

@@ -1,1 +1,0 @@
-"""A running server over REST, for the commands."""

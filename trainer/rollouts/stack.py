@@ -1,0 +1,80 @@
+"""Everything that rollouts need outside of a server: model, sandbox, environment and empty libraries."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from app.agent.limits import RolloutLimits
+from app.agent.loop import Agent
+from app.agent.prompt import choose_profile
+from app.engine.client import HttpEngine
+from app.engine.retry import PatientEngine
+from app.engine.tokenizer import ChatTokenizer
+from app.run_settings import Retrieval
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.settings import Settings, urls_in
+from app.skills.memory import MemoryLibrary
+from app.skills.retrieval import wants_vectors
+from trainer.engines.local_embedder import local_embedder
+from trainer.engines.local_engine import local_engine
+from trainer.environment import Environment
+from trainer.environments.named import open_environment
+from trainer.evaluation.local import NewLibrary
+from trainer.learning.model import pick_device
+from trainer.runs.rollout import RolloutEngine
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where a policy practises and is examined."""
+
+    agent: Agent  # greedy
+    engine: RolloutEngine  # the agent's
+    environment: Environment
+    new_library: NewLibrary
+
+
+@asynccontextmanager
+async def open_ground(
+    environment: str, retrieval: Retrieval, settings: Settings, limits: RolloutLimits | None = None
+) -> AsyncIterator[Ground]:
+    """With the deployment's limits, or others.
+
+    Raises InvalidError for an environment that there is not, ModelError for a model that cannot be served.
+    """
+    opened = open_environment(environment)
+    tokenizer = ChatTokenizer.load(settings.model_dir)
+    profile = choose_profile(settings.prompt_profile, tokenizer.card)
+    async with AsyncExitStack() as stack:
+        sandbox = await stack.enter_async_context(ForkedSandbox())
+        new_library = await stack.enter_async_context(_libraries(retrieval, settings.skills_offered))
+        engine = await stack.enter_async_context(_engine(settings))
+        asked = PatientEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
+        agent = Agent(asked, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
+        yield Ground(agent, engine, opened, new_library)
+
+
+@asynccontextmanager
+async def _engine(settings: Settings) -> AsyncIterator[RolloutEngine]:
+    urls = urls_in(settings.rollout_engine_urls)
+    if urls:
+        async with HttpEngine(
+            urls,
+            at_once=settings.engine_at_once,
+            timeout=settings.engine_timeout_seconds,
+            load_timeout=settings.engine_load_timeout_seconds,
+            base_apart=settings.engine_base_apart,
+        ) as servers:
+            yield servers
+        return
+    async with local_engine(settings.model_dir, pick_device(settings.engine_device)) as own:
+        yield own
+
+
+@asynccontextmanager
+async def _libraries(mode: Retrieval, limit: int) -> AsyncIterator[NewLibrary]:
+    if not wants_vectors(mode):
+        yield lambda: MemoryLibrary(mode=mode, limit=limit)
+        return
+    async with local_embedder() as embedder:
+        yield lambda: MemoryLibrary(embedder, mode=mode, limit=limit)

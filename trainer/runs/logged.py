@@ -1,0 +1,41 @@
+"""A run of kind `logged`: policy-gradient steps on what was served, into an adapter."""
+
+import time
+
+import msgspec
+
+from app.db.database import Sessions
+from app.records import Json
+from trainer.experience.filters import BaseModel
+from trainer.experience.snapshot import read_once
+from trainer.job import Job, Progress
+from trainer.learning.checkpoints import Checkpoints
+from trainer.learning.lora import Learned
+from trainer.learning.update import Learner
+from trainer.runs.probe_prompt import opening_of
+from trainer.runs.step_metrics import of_experience, of_update, told
+from trainer.sage.advantages import Rewarded, advise
+
+
+async def run_logged(
+    job: Job, progress: Progress, sessions: Sessions, base: BaseModel, learner: Learner
+) -> Learned:
+    """Carry the run out, but for the gate. Called again after an interruption, it ends with the same weights.
+
+    Raises InvalidError where there is nothing to learn from, and what `progress` raises.
+    """
+    logged = await read_once(sessions, job.project_id, job.settings, base, job.directory)
+    checkpoints = Checkpoints(job.directory)
+    for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
+        metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.kept.fraction}
+        checkpoints.save(learner, index)
+        await progress.step(index, len(logged.steps), told(index, metrics))
+    published = learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
+    return Learned(published, msgspec.to_builtins(logged.kept))
+
+
+def _step(learner: Learner, rewarded: list[Rewarded]) -> dict[str, Json]:
+    advised = advise(rewarded, normalise=learner.settings.normalise)
+    started = time.perf_counter()
+    figures = learner.update(advised)
+    return of_experience(advised) | of_update(figures, time.perf_counter() - started)

@@ -1,0 +1,97 @@
+"""Conversations as samples: the tokens that a rollout of them would have had, and which of them to learn."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from app.agent.chat import Chat
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError, ModelError
+from app.records import Turn
+from trainer.learning.batch import Sample
+from trainer.sft_data.answer_tokens import answer_ids
+from trainer.sft_data.chat_records import ChatRecord
+
+TOO_LONG = "longer than the model's context"
+
+
+class Taught(msgspec.Struct, frozen=True):
+    """What there is to learn from, and what was left out, by reason."""
+
+    samples: list[Sample]
+    dropped: dict[str, int]
+
+    @property
+    def tokens(self) -> int:
+        """To learn."""
+        return sum(sum(sample.sampled) for sample in self.samples)
+
+
+def taught(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Taught:
+    """Samples of all conversations that fit the model's context.
+
+    Raises InvalidError where the model's tokenizer or chat template cannot say one, or where none of them fits.
+    """
+    samples: list[Sample] = []
+    dropped = Counter[str]()
+    for number, record in enumerate(records, start=1):
+        for sample in _named(record, tokenizer, number):
+            if len(sample.ids) > tokenizer.max_length:
+                dropped[TOO_LONG] += 1
+            else:
+                samples.append(sample)
+    if not samples:
+        raise InvalidError(
+            f"all {len(records)} conversations are {TOO_LONG} of {tokenizer.max_length} tokens: "
+            "give shorter ones, or take a model with a longer context"
+        )
+    return Taught(samples, dict(dropped))
+
+
+def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
+    """One sample; a template that rewrites what went before, as some drop thoughts, makes a new one each time.
+
+    Only the assistant's tokens are marked. Each is marked in one sample, in the context in which it was said.
+    """
+    chat = Chat(tokenizer, record.opening)
+    samples: list[Sample] = []
+    for answer, observation, ended in _turns(record):
+        prompt = chat.prompt()
+        said = answer_ids(tokenizer, answer, ended=ended)
+        before = samples.pop() if samples and prompt.extends else Sample((), ())
+        samples.append(
+            Sample(
+                (*before.ids, *prompt.context_ids, *said),
+                (*before.sampled, *(False for _ in prompt.context_ids), *(True for _ in said)),
+            )
+        )
+        chat.add(
+            Turn(
+                context_ids=prompt.context_ids,
+                sampled_ids=said,
+                logprobs=(0.0,) * len(said),
+                text=answer,
+                extends=prompt.extends,
+                observation=observation,
+            )
+        )
+    return samples
+
+
+def _turns(record: ChatRecord) -> list[tuple[str, str, bool]]:
+    """Each answer, the observation after it, and whether the answer came to its end."""
+    said = [message.content for message in record.messages[len(record.opening) :]]
+    answers, observations = said[::2], [*said[1::2], ""]
+    finish = record.about.get("finish")
+    if not isinstance(finish, list) or len(finish) != len(answers):
+        finish = ["stop"] * len(answers)
+    ended = [each != "length" for each in finish]
+    return list(zip(answers, observations, ended, strict=True))
+
+
+def _named(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list[Sample]:
+    try:
+        return samples_of(record, tokenizer)
+    except (InvalidError, ModelError) as error:
+        raise InvalidError(f"conversation {number}: {error}") from error
