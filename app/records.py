@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -137,6 +137,15 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     offered: tuple[Offer, ...] = ()
     seconds: float = 0.0
     temperature: float = 0.0  # it was sampled at; 0: greedily
+
+    @property
+    def flaw(self) -> Literal["rewritten", "empty"] | None:
+        """Why no update can learn from it: the chat template rewrote earlier turns, so that it is no single
+        sequence of tokens, or the policy sampled nothing. None for a sound one.
+        """
+        if not all(turn.extends for turn in self.turns):
+            return "rewritten"
+        return None if self.generated_tokens else "empty"
 
     @property
     def generated_tokens(self) -> int:

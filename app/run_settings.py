@@ -12,7 +12,6 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Above = Annotated[float, msgspec.Meta(gt=0)]
 Whole = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
-RewardRule = Literal["skill", "outcome", "chain"]
 Retrieval = Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]
 
 ENVIRONMENTS = ("office",)  # that the trainer has
@@ -50,8 +49,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     data: str = ""  # sft: a JSONL file of chats instead of what was served
 
     # reward
-    reward: RewardRule = "skill"
-    name_only_use: bool = False  # a skill counts as used when its name is called, whatever came of the call
+    reward: str = "skill"  # a rule of the entry-point group `sage.rewards`, or "module:attribute"
 
     # objective
     normalise: bool = False  # divide advantages by their spread in the group
@@ -83,7 +81,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
-def practice_place(settings: RunSettings) -> str:
+def practice_environment(settings: RunSettings) -> str:
     """The environment in which a run of rollouts practises. Raises InvalidError where it names none."""
     if not settings.environment.partition("?")[0]:
         raise InvalidError(
@@ -98,7 +96,7 @@ def refuse_hopeless(settings: RunSettings) -> None:
     if name and name not in ENVIRONMENTS:
         raise InvalidError(f"no environment is called {name!r}: there is {there}")
     if settings.kind is RunKind.ROLLOUT:
-        practice_place(settings)
+        practice_environment(settings)
     if 0 < settings.gate_scenarios < LEAST_SCENARIOS:
         raise InvalidError(
             f"gate_scenarios={settings.gate_scenarios} are too few for the gate to tell anything: ask for "

@@ -59,6 +59,9 @@ class Policies:
     async def load_adapter(self, name: str, path: Path) -> None:
         self.loaded[name] = path
 
+    async def unload_adapter(self, name: str) -> None:
+        del self.loaded[name]
+
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         assert model == "base" or model in self.loaded
         if (before := self.before) is not None:

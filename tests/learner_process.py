@@ -10,19 +10,19 @@ import torch
 from accelerate import Accelerator
 
 from app.run_settings import RunSettings
-from tests.rewarded import advised, rollout
+from tests.rewarded import advantaged, rollout
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
-from trainer.sage.advantages import Advised
+from trainer.sage.advantages import AdvantagedRollout
 
 SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64, kl=0.05)
 
 
-def round_of(number: int) -> list[Advised]:
+def round_of(number: int) -> list[AdvantagedRollout]:
     """Rollouts of an odd number, so that processes cannot share them evenly."""
     return [
-        advised(rollout(10 * number + index, turns=1 + index % 3), (-1) ** index / (1 + index), size=4)
+        advantaged(rollout(10 * number + index, turns=1 + index % 3), (-1) ** index / (1 + index), size=4)
         for index in range(7)
     ]
 

@@ -5,7 +5,7 @@ from random import Random
 from uuid import UUID, uuid4
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from trainer.sage.advantages import Advised, Rewarded
+from trainer.sage.advantages import AdvantagedRollout, ScoredRollout
 
 
 def trajectory(
@@ -44,10 +44,10 @@ def rollout(seed: int, *, turns: int = 2, size: int = 6, logprob: float = -2.0) 
     return trajectory(*made, seed=seed)
 
 
-def advised(
+def advantaged(
     of: Trajectory, advantage: float, *, group: str = "a", size: int = 2, position: int = 0, staleness: int = 0
-) -> Advised:
-    rewarded = Rewarded(
+) -> AdvantagedRollout:
+    rewarded = ScoredRollout(
         trajectory=of,
         reward=advantage,
         score=advantage,
@@ -56,4 +56,4 @@ def advised(
         position=position,
         staleness=staleness,
     )
-    return Advised(rewarded, advantage, size)
+    return AdvantagedRollout(rewarded, advantage, size)

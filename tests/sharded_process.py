@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from app.records import Probe
 from tests.learner_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
-from trainer.learning.distributed_learner import Beginning, open_learner
+from trainer.learning.distributed_learner import LearnerSpec, open_learner
 from trainer.learning.lora import Published
 from trainer.learning.update import Learner
 
@@ -33,8 +33,8 @@ def learned(learner: Learner, out: Path) -> Published:
 
 def main(model: Path, out: Path) -> None:
     torch.set_num_threads(1)
-    beginning = Beginning(model_dir=model, settings=SETTINGS, start=None, device="cpu", shard=True)
-    with open_learner(beginning, 2) as learner:
+    spec = LearnerSpec(model_dir=model, settings=SETTINGS, start=None, device="cpu", shard=True)
+    with open_learner(spec, 2) as learner:
         published = learned(learner, out)
         parts = all(isinstance(each, DTensor) for each in learner.model.parameters())
     (out / "told.json").write_bytes(msgspec.json.encode(Told(parts, published.hash, published.probe)))

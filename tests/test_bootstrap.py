@@ -174,5 +174,5 @@ def test_a_file_is_no_place_for_a_model(tmp_path: Path, place: str) -> None:
 
 async def test_a_model_server_that_does_not_come_up_says_so(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="ended with code"):
-        async with asyncio.timeout(60), engine_process(tmp_path, torch.device("cpu")):
+        async with asyncio.timeout(60), engine_process(tmp_path, "cpu"):
             pass

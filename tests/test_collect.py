@@ -17,7 +17,7 @@ from trainer.environment import Scenario
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.evaluation.local import examine
 from trainer.evaluation.metrics import measure
-from trainer.rollouts.episode import Practice
+from trainer.rollouts.episode import EpisodeRunner
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ class Rehearsal:
         self.engine = ScriptedEngine(tokenizer, script=script)
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
         agent = Agent(self.engine, tokenizer, Compact(), sandbox, limits)
-        self.practice = Practice(agent, OfficeEnvironment(), Policy("wise"))
+        self.episode_runner = EpisodeRunner(agent, OfficeEnvironment(), Policy("wise"))
 
 
 @pytest.fixture
@@ -49,12 +49,12 @@ def rehearsal(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenar
 
 async def test_a_chain_passes_its_skills_on(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
     library = MemoryLibrary()
-    outcomes = await rehearsal.practice.run_chain(scenarios[0], library)
-    assert [each.verdict.success for each in outcomes] == [True, True, True]
-    assert [len(each.trajectory.turns) for each in outcomes] == [3, 2, 2]
-    assert [len(each.trajectory.offered) for each in outcomes] == [0, 1, 1]
+    episodes = await rehearsal.episode_runner.run_chain(scenarios[0], library)
+    assert [each.verdict.success for each in episodes] == [True, True, True]
+    assert [len(each.trajectory.turns) for each in episodes] == [3, 2, 2]
+    assert [len(each.trajectory.offered) for each in episodes] == [0, 1, 1]
     assert len(library) == 1
-    assert [each.trajectory.task.instruction for each in outcomes] == [
+    assert [each.trajectory.task.instruction for each in episodes] == [
         task.instruction for task in scenarios[0].tasks
     ]
 
@@ -62,16 +62,16 @@ async def test_a_chain_passes_its_skills_on(rehearsal: Rehearsal, scenarios: Seq
 async def test_a_chain_without_a_library_starts_every_task_from_nothing(
     rehearsal: Rehearsal, scenarios: Sequence[Scenario]
 ) -> None:
-    outcomes = await rehearsal.practice.run_chain(scenarios[0], None)
-    assert [len(each.trajectory.turns) for each in outcomes] == [3, 3, 3]
-    assert [each.trajectory.offered for each in outcomes] == [(), (), ()]
+    episodes = await rehearsal.episode_runner.run_chain(scenarios[0], None)
+    assert [len(each.trajectory.turns) for each in episodes] == [3, 3, 3]
+    assert [each.trajectory.offered for each in episodes] == [(), (), ()]
 
 
 async def test_the_policy_of_the_practice_answers_with_a_seed_of_its_own_for_each_task(
     rehearsal: Rehearsal, scenarios: Sequence[Scenario]
 ) -> None:
-    outcomes = await rehearsal.practice.run_chain(scenarios[0], None, seed=7)
-    assert {each.trajectory.policy for each in outcomes} == {Policy("wise")}
+    episodes = await rehearsal.episode_runner.run_chain(scenarios[0], None, seed=7)
+    assert {each.trajectory.policy for each in episodes} == {Policy("wise")}
     assert set(rehearsal.engine.models) == {"wise"}
     assert len({sampling.seed for sampling in rehearsal.engine.samplings}) == 9
 
@@ -79,13 +79,13 @@ async def test_the_policy_of_the_practice_answers_with_a_seed_of_its_own_for_eac
 async def test_two_chains_of_one_scenario_never_share_a_skill(
     rehearsal: Rehearsal, scenarios: Sequence[Scenario]
 ) -> None:
-    results = await examine(rehearsal.practice, [scenarios[0]] * 3, library=True)
+    results = await examine(rehearsal.episode_runner, [scenarios[0]] * 3, library=True)
     assert [each.offered for each in results] == [0, 1, 1] * 3
 
 
 async def test_an_exam_tells_how_each_task_went(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
     done: list[int] = []
-    results = await examine(rehearsal.practice, scenarios, library=True, report=done.append)
+    results = await examine(rehearsal.episode_runner, scenarios, library=True, report=done.append)
     assert done == [3, 3, 3]
     assert [each.scenario for each in results] == [each.id for each in scenarios for _ in range(3)]
     assert [(each.turns, each.used, each.wrote) for each in results] == [(3, 0, 1), (2, 1, 0), (2, 1, 0)] * 3
@@ -99,8 +99,8 @@ async def test_a_task_that_was_only_said_to_be_done_is_a_failure_and_leaves_no_s
 ) -> None:
     lazy = Rehearsal(sandbox, tmp_path, lambda *_: block("apis.supervisor.complete_task()"))
     library = MemoryLibrary()
-    outcomes = await lazy.practice.run_chain(scenarios[0], library)
-    assert [each.trajectory.stop for each in outcomes] == [Stop.COMPLETED] * 3
-    assert not any(each.verdict.success for each in outcomes)
-    assert all(each.verdict.failures for each in outcomes)
+    episodes = await lazy.episode_runner.run_chain(scenarios[0], library)
+    assert [each.trajectory.stop for each in episodes] == [Stop.COMPLETED] * 3
+    assert not any(each.verdict.success for each in episodes)
+    assert all(each.verdict.failures for each in episodes)
     assert len(library) == 0

@@ -3,7 +3,6 @@
 from collections import Counter, defaultdict
 
 import pytest
-import torch
 
 from app.agent.compact import Compact
 from app.agent.loop import Agent
@@ -17,9 +16,9 @@ from app.skills.memory import MemoryLibrary
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.demonstrations import LIMITS
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.rollouts.episode import Practice
-from trainer.rollouts.groups import Collector, draw_chains
-from trainer.sage.advantages import advise
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.groups import GroupCollector, draw_chains
+from trainer.sage.advantages import compute_advantages
 
 SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=3)
 
@@ -51,24 +50,25 @@ def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
 
 async def test_a_group_is_compared_position_by_position_and_its_libraries_are_apart() -> None:
     model = Settings().model_dir
-    async with local_engine(model, torch.device("cpu")) as engine, ForkedSandbox() as sandbox:
+    async with local_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
-        practice = Practice(agent, OfficeEnvironment(), Policy())
+        episode_runner = EpisodeRunner(agent, OfficeEnvironment(), Policy())
         libraries: list[MemoryLibrary] = []
 
         def new_library() -> MemoryLibrary:
             libraries.append(MemoryLibrary(mode="scenario"))
             return libraries[-1]
 
-        collector = Collector(practice, SETTINGS, new_library)
-        chains = draw_chains(practice.environment, "train", SETTINGS, 1)
-        collected = await collector.collect(chains, seed=1)
+        collector = GroupCollector(episode_runner, SETTINGS, new_library)
+        chains = draw_chains(episode_runner.environment, "train", SETTINGS, 1)
+        rollouts = await collector.collect(chains, seed=1)
+    scored = [one for each in rollouts for one in each.scored]
     assert len(libraries) == SETTINGS.pairs * SETTINGS.group
-    cells = Counter((item.group, item.position) for item in collected.rewarded)
+    cells = Counter((item.group, item.position) for item in scored)
     assert set(cells.values()) == {SETTINGS.group}
     assert len(cells) == SETTINGS.pairs * SETTINGS.chain
-    assert not any(item.trajectory.offered for item in collected.rewarded if item.position == 0)
+    assert not any(item.trajectory.offered for item in scored if item.position == 0)
     sums: dict[tuple[str, int], float] = defaultdict(float)
-    for advised in advise(collected.rewarded):
-        sums[advised.rewarded.group, advised.rewarded.position] += advised.advantage
+    for advantaged in compute_advantages(scored):
+        sums[advantaged.rollout.group, advantaged.rollout.position] += advantaged.advantage
     assert all(abs(total) < 1e-9 for total in sums.values())

@@ -20,7 +20,7 @@ from trainer.environment import Scenario, Verdict
 from trainer.environments.office.demonstrations import Stage
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
-from trainer.rollouts.episode import Outcome
+from trainer.rollouts.episode import Episode
 from trainer.sft_data.answer_tokens import UnsayableError
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.collection_journal import Entry, Journal
@@ -31,21 +31,21 @@ GOOD = block("apis.supervisor.complete_task()")
 PLAN = {"seed": 1}
 
 
-def outcome(*texts: str, success: bool = True, finish: str = "stop") -> Outcome:
+def episode(*texts: str, success: bool = True, finish: str = "stop") -> Episode:
     turns = tuple(
         Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(0.0,), text=text, finish=finish) for text in texts
     )
     done = Trajectory(
         task=Task(uuid4(), "do"), policy=Policy("wise"), profile="compact", turns=turns, stop=Stop.COMPLETED
     )
-    return Outcome(done, Verdict(int(success), 1))
+    return Episode(done, Verdict(int(success), 1))
 
 
 def entry(index: int, *kept: str, tried: int = 3, **dropped: int) -> Entry:
     return Entry(index=index, tried=tried, dropped=dropped, kept=list(kept))
 
 
-WON, LOST = outcome(GOOD), outcome(GOOD, success=False)
+WON, LOST = episode(GOOD), episode(GOOD, success=False)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ WON, LOST = outcome(GOOD), outcome(GOOD, success=False)
     ],
 )
 def test_a_scenario_is_kept_where_its_first_two_tasks_succeeded(
-    outcomes: list[Outcome], kept: list[int], dropped: dict[str, int]
+    episodes: list[Episode], kept: list[int], dropped: dict[str, int]
 ) -> None:
-    found = select(outcomes)
-    assert found.kept == [outcomes[index] for index in kept]
+    found = select(episodes)
+    assert found.kept == [episodes[index] for index in kept]
     assert found.dropped == dropped
 
 
@@ -75,7 +75,7 @@ def test_under_the_rule_of_tasks_every_success_is_kept() -> None:
 
 
 def test_a_trace_with_a_turn_that_is_not_to_be_imitated_is_dropped_though_it_succeeded() -> None:
-    silent, cut = outcome("Let me think.", GOOD), outcome(GOOD, finish="length")
+    silent, cut = episode("Let me think.", GOOD), episode(GOOD, finish="length")
     found = select([WON, silent, cut], "task")
     assert found.kept == [WON]
     assert found.dropped == {Fault.NO_CODE: 1, Fault.CUT_OFF: 1}
@@ -161,12 +161,12 @@ class Player:
         self._stage = stage
         self._well = well
 
-    async def play(self, scenario: Scenario, temperature: float) -> list[Outcome]:
+    async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
         self.asked.append((scenario.id, temperature))
         if self.fails is not None and len(self.asked) > 2:
             raise self.fails
-        outcomes = await self._stage.play(scenario, FLAWLESS, Random(0))
-        return outcomes if temperature in self._well else [LOST, *outcomes[1:]]
+        episodes = await self._stage.play(scenario, FLAWLESS, Random(0))
+        return episodes if temperature in self._well else [LOST, *episodes[1:]]
 
 
 def ignore() -> None:

@@ -7,20 +7,20 @@ import pytest
 
 from app.errors import InvalidError
 from app.records import Trajectory
-from tests.rewarded import advised, rollout, trajectory
+from tests.rewarded import advantaged, rollout, trajectory
 from trainer.learning.batch import Sample
-from trainer.learning.training_samples import Item, divide, items_of
-from trainer.runs.step_metrics import of_experience, warnings_of
-from trainer.sage.advantages import Rewarded, advise
+from trainer.learning.training_samples import TrainingSample, divide, training_samples
+from trainer.runs.step_metrics import experience_metrics, warnings_of
+from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 EMPTY = trajectory(seed=8)  # its prompt did not fit, or the engine was too slow for one answer
 
 
-def item(length: int) -> Item:
-    return Item(Sample((1,) * length, (True,) * length), (0.0,) * length, 1.0, 0.1, False)
+def item(length: int) -> TrainingSample:
+    return TrainingSample(Sample((1,) * length, (True,) * length), (0.0,) * length, 1.0, 0.1, False)
 
 
-def lengths(parts: list[list[Item]]) -> list[list[int]]:
+def lengths(parts: list[list[TrainingSample]]) -> list[list[int]]:
     return [[len(each.sample.ids) for each in part] for part in parts]
 
 
@@ -28,12 +28,12 @@ def test_a_token_weighs_one_by_its_task_by_g_and_by_groups() -> None:
     """Two groups teach, of 4 and of 2: mean over a task's tokens, over G and over groups; sum over positions."""
     one, other = rollout(1), rollout(2)
     given = [
-        advised(one, 1.0, group="a", size=4),
-        advised(other, -0.5, group="a", size=4, position=1),
-        advised(one, 0.25, group="b", size=2),
-        advised(rollout(3), 0.0, group="c", size=2),
+        advantaged(one, 1.0, group="a", size=4),
+        advantaged(other, -0.5, group="a", size=4, position=1),
+        advantaged(one, 0.25, group="b", size=2),
+        advantaged(rollout(3), 0.0, group="c", size=2),
     ]
-    found = items_of(given)
+    found = training_samples(given)
     assert [each.advantage for each in found] == [1.0, -0.5, 0.25]
     ones, others = one.generated_tokens, other.generated_tokens
     assert ones != others
@@ -44,18 +44,18 @@ def test_a_token_weighs_one_by_its_task_by_g_and_by_groups() -> None:
 
 def test_logprobs_are_those_of_all_turns_in_order() -> None:
     some = rollout(4, turns=3)
-    (found,) = items_of([advised(some, 1.0)])
+    (found,) = training_samples([advantaged(some, 1.0)])
     assert found.logprobs == sum((turn.logprobs for turn in some.turns), ())
     assert sum(found.sample.sampled) == len(found.logprobs)
 
 
 def test_what_an_older_release_sampled_is_stale() -> None:
-    found = items_of([advised(rollout(1), 1.0, staleness=2), advised(rollout(2), -1.0)])
+    found = training_samples([advantaged(rollout(1), 1.0, staleness=2), advantaged(rollout(2), -1.0)])
     assert [each.stale for each in found] == [True, False]
 
 
 def test_nothing_that_teaches_is_nothing() -> None:
-    assert items_of([advised(rollout(1), 0.0)]) == []
+    assert training_samples([advantaged(rollout(1), 0.0)]) == []
     assert divide([], 100) == [[]]
 
 
@@ -65,34 +65,36 @@ def rewritten(seed: int) -> Trajectory:
     return trajectory(first, msgspec.structs.replace(last, extends=False), seed=seed)
 
 
-def of_one_group(*pairs: tuple[Trajectory, float]) -> list[Rewarded]:
-    return [advised(each, reward).rewarded for each, reward in pairs]
+def of_one_group(*pairs: tuple[Trajectory, float]) -> list[ScoredRollout]:
+    return [advantaged(each, reward).rollout for each, reward in pairs]
 
 
 def test_what_no_update_can_learn_from_is_left_out_and_stays_in_the_baseline() -> None:
     """Rewards 1, 0, 0, 0: a mean of 0.25 and a G of 4, however few of them are learned from."""
     good, bad = rollout(1), rollout(2)
-    given = advise(of_one_group((good, 1.0), (bad, 0.0), (EMPTY, 0.0), (rewritten(3), 0.0)))
-    found = items_of(given)
+    given = compute_advantages(of_one_group((good, 1.0), (bad, 0.0), (EMPTY, 0.0), (rewritten(3), 0.0)))
+    found = training_samples(given)
     assert [each.advantage for each in found] == [0.75, -0.25]
     assert [each.weight for each in found] == pytest.approx(
         [1 / (4 * good.generated_tokens), 1 / (4 * bad.generated_tokens)]
     )
-    metrics = of_experience(given)
+    metrics = experience_metrics(given)
     assert (metrics["kept"], metrics["rewritten"], metrics["empty"]) == (0.5, 1, 1)
     assert ["chat template" in each for each in warnings_of(metrics)] == [True, False]
 
 
 def test_a_group_of_which_nothing_can_be_learned_from_is_not_counted() -> None:
     some = rollout(1)
-    (found,) = items_of([advised(some, 1.0), advised(EMPTY, 1.0, group="b")])
+    (found,) = training_samples([advantaged(some, 1.0), advantaged(EMPTY, 1.0, group="b")])
     assert found.weight == pytest.approx(1 / (2 * some.generated_tokens))
-    assert items_of([advised(EMPTY, 1.0)]) == []
+    assert training_samples([advantaged(EMPTY, 1.0)]) == []
 
 
 def test_a_chat_template_that_leaves_nothing_to_learn_from_is_named() -> None:
     with pytest.raises(InvalidError, match="chat template rewrote earlier turns in all 2 rollouts"):
-        items_of([advised(rewritten(1), 1.0), advised(rewritten(2), -1.0), advised(rollout(3), 0.0)])
+        training_samples(
+            [advantaged(rewritten(1), 1.0), advantaged(rewritten(2), -1.0), advantaged(rollout(3), 0.0)]
+        )
 
 
 def test_every_item_comes_once_and_parts_keep_to_the_budget() -> None:

@@ -32,7 +32,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_the_engine_gives_the_logprobs_of_base_and_adapter(model_dir: Path, tmp_path: Path) -> None:
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
-    async with local_engine(model_dir, CPU, rows=4) as engine:
+    async with local_engine(model_dir, "cpu", rows=4) as engine:
         await asyncio.gather(*(engine.load_adapter("worn", adapter) for _ in range(2)))  # loaded is loaded
         base, same, worn = await asyncio.gather(
             *(engine.complete(PROMPT, model=model, sampling=SAMPLING) for model in ("base", "base", "worn"))
@@ -53,7 +53,7 @@ async def test_the_engine_gives_the_logprobs_of_base_and_adapter(model_dir: Path
 
 async def test_a_directory_without_a_model_is_named_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=str(tmp_path)):
-        async with local_engine(tmp_path, CPU):
+        async with local_engine(tmp_path, "cpu"):
             raise AssertionError("it must not start")
 
 

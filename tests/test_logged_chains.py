@@ -5,11 +5,11 @@ from uuid import UUID
 import pytest
 
 from app.records import Stop
-from app.run_settings import RewardRule
 from tests.scripted import block
 from tests.served import at, served, skill, task_id
 from trainer.experience.chain_rewards import earned
 from trainer.experience.records import Served
+from trainer.sage.reward import RewardRule, chain_success, outcome, skill_integrated, skill_integrated_by_name
 
 MADE_BY_1 = {skill(1): task_id(1)}
 MAKER = served(1)
@@ -19,10 +19,9 @@ USER = served(2, offered=(1,), used=(1,))
 def totals(
     *tasks: Served,
     makers: dict[UUID, UUID | None] | None = None,
-    rule: RewardRule = "skill",
-    name_only: bool = False,
+    rule: RewardRule = skill_integrated,
 ) -> list[float]:
-    found = earned(tasks, MADE_BY_1 if makers is None else makers, rule, name_only=name_only)
+    found = earned(tasks, MADE_BY_1 if makers is None else makers, rule)
     return [reward.total for reward in found]
 
 
@@ -91,16 +90,16 @@ def test_a_task_that_cannot_be_learned_from_still_shows_what_the_skill_was_worth
 
 def test_under_the_chain_rule_an_offer_joins_two_successes_whether_it_was_taken_or_not() -> None:
     untaken, failed = served(2, offered=(1,)), served(3, 0.0, offered=(1,), used=(1,))
-    assert totals(MAKER, untaken, failed, rule="chain") == [2.0, 2.0, 0.0]
-    assert totals(MAKER, failed, rule="chain") == [1.0, 0.0]
-    assert totals(served(1), rule="chain") == [1.0]
+    assert totals(MAKER, untaken, failed, rule=chain_success) == [2.0, 2.0, 0.0]
+    assert totals(MAKER, failed, rule=chain_success) == [1.0, 0.0]
+    assert totals(served(1), rule=chain_success) == [1.0]
 
 
 def test_under_the_outcome_rule_skills_earn_nothing() -> None:
-    assert totals(MAKER, USER, rule="outcome") == [1.0, 1.0]
+    assert totals(MAKER, USER, rule=outcome) == [1.0, 1.0]
 
 
 def test_by_name_alone_a_call_counts_whatever_came_of_it() -> None:
     named = served(2, offered=(1,), text=block("skill_1()"))
     assert totals(MAKER, named) == [1.0, 1.0]
-    assert totals(MAKER, named, name_only=True) == [2.0, 2.0]
+    assert totals(MAKER, named, rule=skill_integrated_by_name) == [2.0, 2.0]

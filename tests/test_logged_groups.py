@@ -8,7 +8,7 @@ from tests.served import served, task_id
 from trainer.experience.comparison import Compared, compare
 from trainer.experience.records import Drop, Served, tally
 from trainer.experience.task_groups import families
-from trainer.sage.advantages import advise
+from trainer.sage.advantages import compute_advantages
 from trainer.sage.reward import Reward
 
 
@@ -21,7 +21,7 @@ def test_advantages_are_taken_within_a_position_of_a_family_and_release() -> Non
     kept = [rewarded for _, rewarded in compared(*tasks).kept]
     assert {each.group for each in kept} == {"mails, release 1"}
     assert [each.position for each in kept] == [0, 0, 1, 1]
-    assert [each.advantage for each in advise(kept)] == [0.25, -0.25, 0.5, -0.5]
+    assert [each.advantage for each in compute_advantages(kept)] == [0.25, -0.25, 0.5, -0.5]
 
 
 def test_releases_are_not_compared_with_each_other() -> None:

@@ -21,7 +21,7 @@ from tests.scripted import byte_tokenizer
 from tests.served_rows import Served
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import Best, Logged, read_best, read_logged
-from trainer.sage.advantages import Rewarded
+from trainer.sage.advantages import ScoredRollout
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ async def pair(shop: Served) -> None:
         await shop.task(score)
 
 
-async def rewarded(shop: Served, **settings: Any) -> list[Rewarded]:
+async def rewarded(shop: Served, **settings: Any) -> list[ScoredRollout]:
     """What is learned from, in the order in which it was served."""
     steps = (await read(shop, **settings)).steps
     return sorted(chain.from_iterable(steps), key=lambda each: shop.tasks.index(each.trajectory.task.id))

@@ -3,12 +3,12 @@
 from app.records import Trajectory
 from tests.served import served
 from trainer.experience.steps import in_steps
-from trainer.sage.advantages import Rewarded
+from trainer.sage.advantages import ScoredRollout
 
 
-def rewarded(number: int, group: str) -> Rewarded:
+def rewarded(number: int, group: str) -> ScoredRollout:
     trajectory: Trajectory = served(number).trajectory
-    return Rewarded(trajectory=trajectory, reward=1.0, score=1.0, bonus=0.0, group=group, position=0)
+    return ScoredRollout(trajectory=trajectory, reward=1.0, score=1.0, bonus=0.0, group=group, position=0)
 
 
 ITEMS = [rewarded(number, f"group {number % 5}") for number in range(20)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.sage.loss import Terms, divergence, policy_loss, truncated
+from trainer.sage.loss import Terms, kl_estimate, policy_loss, truncated_importance
 
 
 def tensor(*values: float) -> Tensor:
@@ -113,7 +113,7 @@ def test_a_stale_sample_weighs_as_much_as_its_truncated_importance() -> None:
 
 def test_importance_is_the_quotient_of_probabilities_and_cut_off_at_the_limit() -> None:
     behaviour, proximal = tensor(log(0.5), log(0.1), log(0.4), -1000), tensor(log(0.25), log(0.8), log(0.4), -1)
-    assert truncated(behaviour, proximal, 2.0).tolist() == pytest.approx([0.5, 2, 1, 2])
+    assert truncated_importance(behaviour, proximal, 2.0).tolist() == pytest.approx([0.5, 2, 1, 2])
 
 
 def test_the_penalty_is_the_estimated_divergence_from_the_start_and_never_negative() -> None:
@@ -122,12 +122,12 @@ def test_the_penalty_is_the_estimated_divergence_from_the_start_and_never_negati
     loss, gradient, _ = loss_and_gradient(tensor(0, 0), given, kl=0.1)
     assert loss == pytest.approx(0.1 * (0.5 * (1 - log(2)) + 2 * (log(2) - 0.5)))
     assert gradient == pytest.approx([0.1 * 0.5 * (1 - 2), 0.1 * 2 * (1 - 0.5)])
-    assert divergence(tensor(-1), tensor(-1)).tolist() == [0]
+    assert kl_estimate(tensor(-1), tensor(-1)).tolist() == [0]
 
 
 def test_the_mean_of_the_estimated_divergence_is_the_divergence() -> None:
     p, q = tensor(0.7, 0.2, 0.1), tensor(0.3, 0.3, 0.4)
-    estimated = (p * divergence(p.log(), q.log())).sum()
+    estimated = (p * kl_estimate(p.log(), q.log())).sum()
     assert float(estimated) == pytest.approx(
         sum(a * log(a / b) for a, b in zip(p.tolist(), q.tolist(), strict=True))
     )

@@ -5,24 +5,33 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.records import Stop, Use
-from app.run_settings import RewardRule
 from tests.rewarded import coded, offer, trajectory
-from trainer.sage.reward import Link, link, rewards
+from trainer.rollouts.chain_step import chain_step
+from trainer.sage.chains import ChainStep
+from trainer.sage.reward import (
+    RewardRule,
+    chain_success,
+    outcome,
+    skill_integrated,
+    skill_integrated_by_name,
+)
 
 A, B = uuid4(), uuid4()
 
 
-def task(score: float, *, made: str = "", used: str = "", named: str = "", no_code: bool = False) -> Link:
+def task(score: float, *, made: str = "", used: str = "", named: str = "", no_code: bool = False) -> ChainStep:
     """Skills are the letters A and B."""
 
     def ids(letters: str) -> frozenset[UUID]:
         return frozenset({"A": A, "B": B}[letter] for letter in letters)
 
-    return Link(score=score, success=score == 1, made=ids(made), used=ids(used), named=ids(named), no_code=no_code)
+    return ChainStep(
+        score=score, success=score == 1, made=ids(made), used=ids(used), named=ids(named), no_code=no_code
+    )
 
 
-def totals(*chain: Link, rule: RewardRule = "skill", name_only: bool = False) -> list[float]:
-    return [each.total for each in rewards(chain, rule, name_only=name_only)]
+def totals(*chain: ChainStep, rule: RewardRule = skill_integrated) -> list[float]:
+    return [each.total for each in rule(chain)]
 
 
 @pytest.mark.parametrize(
@@ -41,14 +50,14 @@ def totals(*chain: Link, rule: RewardRule = "skill", name_only: bool = False) ->
     ],
 )
 def test_a_bonus_needs_a_success_that_used_what_an_earlier_task_made(
-    first: Link, second: Link, expected: list[float]
+    first: ChainStep, second: ChainStep, expected: list[float]
 ) -> None:
     assert totals(first, second) == expected
 
 
 def test_a_task_that_ended_without_code_earns_minus_one_whatever_the_verifier_says() -> None:
     assert totals(task(0.5, no_code=True), task(1)) == [-1, 1]
-    assert totals(task(0, no_code=True), task(0, no_code=True), rule="outcome") == [-1, -1]
+    assert totals(task(0, no_code=True), task(0, no_code=True), rule=outcome) == [-1, -1]
     assert totals(task(1, made="A"), task(0.5, used="A", no_code=True)) == [1, -1]
 
 
@@ -63,38 +72,38 @@ def test_a_task_earns_one_bonus_at_most() -> None:
     """The middle one used a skill and made one that was used; the last one used two."""
     chain = task(1, made="A"), task(1, made="B", used="A"), task(1, used="AB")
     assert totals(*chain) == [2, 2, 2]
-    assert [each.bonus for each in rewards(chain)] == [1, 1, 1]
+    assert [each.bonus for each in skill_integrated(chain)] == [1, 1, 1]
 
 
 def test_the_outcome_rule_pays_no_bonus() -> None:
-    assert totals(task(1, made="A"), task(1, used="A"), rule="outcome") == [1, 1]
+    assert totals(task(1, made="A"), task(1, used="A"), rule=outcome) == [1, 1]
 
 
 def test_the_chain_rule_pays_where_all_succeed_used_or_not() -> None:
-    assert totals(task(1), task(1), rule="chain") == [2, 2]
-    assert totals(task(1, made="A"), task(0.5, used="A"), rule="chain") == [1, 0.5]
-    assert totals(task(1), task(1), task(0), rule="chain") == [1, 1, 0]
+    assert totals(task(1), task(1), rule=chain_success) == [2, 2]
+    assert totals(task(1, made="A"), task(0.5, used="A"), rule=chain_success) == [1, 0.5]
+    assert totals(task(1), task(1), task(0), rule=chain_success) == [1, 1, 0]
 
 
 def test_the_chain_rule_pays_nothing_for_a_chain_of_one() -> None:
-    assert totals(task(1), rule="chain") == [1]
+    assert totals(task(1), rule=chain_success) == [1]
 
 
 def test_a_named_skill_counts_only_by_the_rule_that_looks_at_names() -> None:
     chain = task(1, made="A"), task(1, named="A")
     assert totals(*chain) == [1, 1]
-    assert totals(*chain, name_only=True) == [2, 2]
-    assert totals(task(1, made="A"), task(1, used="A"), name_only=True) == [1, 1]
+    assert totals(*chain, rule=skill_integrated_by_name) == [2, 2]
+    assert totals(task(1, made="A"), task(1, used="A"), rule=skill_integrated_by_name) == [1, 1]
 
 
 def test_a_chain_of_nothing_earns_nothing() -> None:
-    assert rewards([]) == []
+    assert skill_integrated([]) == []
 
 
 def test_used_is_what_was_executed_and_returned() -> None:
     ran, raised, own = offer("ran"), offer("raised"), offer("own")
     turn = coded("...", Use("ran", True, 3, 1), Use("raised", True, 2, 0), Use("own", False, 1, 1))
-    found = link(trajectory(turn, offered=[ran, raised, own]), 1.0, success=True, made=frozenset())
+    found = chain_step(trajectory(turn, offered=[ran, raised, own]), 1.0, success=True, made=frozenset())
     assert found.used == {ran.skill_id}
 
 
@@ -103,7 +112,7 @@ def test_named_is_what_is_called_and_not_redefined() -> None:
     first = coded("def redefined():\n    return 1\nx = called(1) + redefined()")
     second = coded("print(passed, 'quoted()')")
     broken = coded("passed(")
-    found = link(
+    found = chain_step(
         trajectory(first, second, broken, offered=[called, passed, redefined, quoted]),
         1.0,
         success=True,
@@ -114,5 +123,5 @@ def test_named_is_what_is_called_and_not_redefined() -> None:
 
 @pytest.mark.parametrize(("stop", "expected"), [(Stop.NO_CODE, True), (Stop.COMPLETED, False)])
 def test_no_code_is_how_the_rollout_stopped(stop: Stop, expected: bool) -> None:
-    found = link(trajectory(coded("x = 1"), stop=stop), 0.5, success=False, made=frozenset({A}))
-    assert found == Link(score=0.5, success=False, no_code=expected, made=frozenset({A}))
+    found = chain_step(trajectory(coded("x = 1"), stop=stop), 0.5, success=False, made=frozenset({A}))
+    assert found == ChainStep(score=0.5, success=False, no_code=expected, made=frozenset({A}))

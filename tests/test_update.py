@@ -10,14 +10,14 @@ from torch import Tensor
 from app.errors import InvalidError, StorageError
 from app.run_settings import RunSettings
 from tests.learner_process import SETTINGS, new_learner, round_of
-from tests.rewarded import advised, rollout, trajectory
+from tests.rewarded import advantaged, rollout, trajectory
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import pad, sample_of
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
-from trainer.sage.advantages import Advised
+from trainer.sage.advantages import AdvantagedRollout
 
 PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9)
 
@@ -38,7 +38,7 @@ def same(one: Learner, other: Learner) -> bool:
     return all(torch.equal(each, theirs[name]) for name, each in weights(one).items())
 
 
-def first_gradient(learner: Learner, items: list[Advised]) -> Tensor:
+def first_gradient(learner: Learner, items: list[AdvantagedRollout]) -> Tensor:
     """Of all LoRA weights: Adam's first moment holds a tenth of it after one step."""
     assert learner.update(items) is not None
     moments = learner.state()["moments"]
@@ -49,23 +49,23 @@ def settings(**changes: object) -> RunSettings:
     return msgspec.structs.replace(PLAIN, **changes)
 
 
-def resampled(learner: Learner, items: list[Advised]) -> list[Advised]:
+def resampled(learner: Learner, items: list[AdvantagedRollout]) -> list[AdvantagedRollout]:
     """The same, as if the learner's policy had sampled it just now."""
     fresh = []
     for each in items:
-        trajectory = each.rewarded.trajectory
+        trajectory = each.rollout.trajectory
         with torch.no_grad():
             now = iter(learner.scores(pad([sample_of(trajectory)])).tolist())
         fresh.append(logged(each, [[next(now) for _ in turn.logprobs] for turn in trajectory.turns]))
     return fresh
 
 
-def logged(each: Advised, logprobs: list[list[float]]) -> Advised:
+def logged(each: AdvantagedRollout, logprobs: list[list[float]]) -> AdvantagedRollout:
     """The same with other logprobs, turn by turn."""
-    pairs = zip(each.rewarded.trajectory.turns, logprobs, strict=True)
+    pairs = zip(each.rollout.trajectory.turns, logprobs, strict=True)
     turns = tuple(msgspec.structs.replace(turn, logprobs=tuple(values)) for turn, values in pairs)
-    trajectory = msgspec.structs.replace(each.rewarded.trajectory, turns=turns)
-    return msgspec.structs.replace(each, rewarded=msgspec.structs.replace(each.rewarded, trajectory=trajectory))
+    trajectory = msgspec.structs.replace(each.rollout.trajectory, turns=turns)
+    return msgspec.structs.replace(each, rollout=msgspec.structs.replace(each.rollout, trajectory=trajectory))
 
 
 def test_on_fresh_samples_the_gradient_is_that_of_plain_reinforce(model: Path) -> None:
@@ -75,7 +75,7 @@ def test_on_fresh_samples_the_gradient_is_that_of_plain_reinforce(model: Path) -
     policy = with_lora(load_model(model, torch.device("cpu")), 4, 8)
     loss = torch.zeros(())
     for each in items:
-        sample = sample_of(each.rewarded.trajectory)
+        sample = sample_of(each.rollout.trajectory)
         logprobs = policy(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(-1)
         places = [place for place, sampled in enumerate(sample.sampled) if sampled]
         chosen = torch.stack([logprobs[place - 1, sample.ids[place]] for place in places])
@@ -117,7 +117,7 @@ def test_what_is_good_becomes_likelier_and_what_is_bad_less(model: Path) -> None
     good, bad = rollout(1), rollout(2)
     before, was_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
     for _ in range(5):
-        learner.update(resampled(learner, [advised(good, 1.0), advised(bad, -1.0)]))
+        learner.update(resampled(learner, [advantaged(good, 1.0), advantaged(bad, -1.0)]))
     after, is_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
     assert after > before + 1
     assert is_bad < was_bad - 1
@@ -125,7 +125,7 @@ def test_what_is_good_becomes_likelier_and_what_is_bad_less(model: Path) -> None
 
 def test_rollouts_that_teach_nothing_change_nothing(model: Path) -> None:
     learner, untouched = new_learner(model), new_learner(model)
-    assert learner.update([advised(rollout(1), 0.0), advised(rollout(2), 0.005)]) is None
+    assert learner.update([advantaged(rollout(1), 0.0), advantaged(rollout(2), 0.005)]) is None
     assert same(learner, untouched)
     assert learner.steps == 0
 
@@ -133,7 +133,7 @@ def test_rollouts_that_teach_nothing_change_nothing(model: Path) -> None:
 def test_an_odd_rollout_does_not_stop_the_others_from_being_learned_from(model: Path) -> None:
     learner, plain = new_learner(model), new_learner(model)
     empty = trajectory(seed=8)
-    figures = learner.update([*round_of(1), advised(empty, -0.5, size=4)])
+    figures = learner.update([*round_of(1), advantaged(empty, -0.5, size=4)])
     assert figures == plain.update(round_of(1))
     assert same(learner, plain)
 
@@ -150,8 +150,8 @@ def test_figures_of_a_first_fresh_step(model: Path) -> None:
     assert figures.kl_to_start == pytest.approx(0, abs=1e-6)
     assert figures.clip_fraction == 0
     assert figures.samples == 7
-    assert figures.tokens == sum(each.rewarded.trajectory.generated_tokens for each in items)
-    assert figures.read_tokens == sum(len(sample_of(each.rewarded.trajectory).ids) for each in items)
+    assert figures.tokens == sum(each.rollout.trajectory.generated_tokens for each in items)
+    assert figures.read_tokens == sum(len(sample_of(each.rollout.trajectory).ids) for each in items)
     assert figures.loss == pytest.approx(-sum(each.advantage for each in items) / 4, abs=1e-5)
     assert figures.grad_norm > 0
 
@@ -190,12 +190,12 @@ def test_a_penalty_keeps_the_policy_near_its_start(model: Path) -> None:
 def test_a_stale_sample_counts_as_much_as_its_truncated_weight(model: Path) -> None:
     """Sampled by a policy that found it 10 times as likely, or a tenth: weights 0.1 and, cut off, 2."""
     learner = new_learner(model, PLAIN)
-    (fresh,) = resampled(learner, [advised(rollout(1, turns=1), 1.0)])
+    (fresh,) = resampled(learner, [advantaged(rollout(1, turns=1), 1.0)])
     expected = first_gradient(learner, [fresh])
-    (turn,) = fresh.rewarded.trajectory.turns
+    (turn,) = fresh.rollout.trajectory.turns
     for shift, weight in ((2.302585, 0.1), (-2.302585, 2.0)):
-        old = logged(fresh, [[each + shift for each in turn.logprobs]]).rewarded.trajectory
-        found = first_gradient(new_learner(model, PLAIN), [advised(old, 1.0, staleness=1)])
+        old = logged(fresh, [[each + shift for each in turn.logprobs]]).rollout.trajectory
+        found = first_gradient(new_learner(model, PLAIN), [advantaged(old, 1.0, staleness=1)])
         torch.testing.assert_close(found, weight * expected, atol=1e-6, rtol=1e-3)
 
 
@@ -272,7 +272,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(model: Path) -> None:
     before = weights(learner)
     broken = rollout(1, logprob=float("nan"))
     with pytest.raises(InvalidError, match="gradient of step 2 is not finite"):
-        learner.update([advised(broken, 1.0)])
+        learner.update([advantaged(broken, 1.0)])
     assert all(torch.equal(each, before[name]) for name, each in weights(learner).items())
     assert learner.steps == 1
     assert learner.update(round_of(2)) is not None  # nothing of it is left

@@ -31,8 +31,8 @@ from app.skills.memory import MemoryLibrary
 from trainer.engines.engine_process import engine_process
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.environment import OfficeEnvironment
-from trainer.rollouts.episode import Practice
-from trainer.rollouts.groups import Collector, draw_chains
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.groups import GroupCollector, draw_chains
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")
@@ -57,13 +57,13 @@ class Recording:
 
 @asynccontextmanager
 async def own(model: Path) -> AsyncIterator[Engine]:
-    async with local_engine(model, CPU) as engine:
+    async with local_engine(model, "cpu") as engine:
         yield engine
 
 
 @asynccontextmanager
 async def http(model: Path) -> AsyncIterator[Engine]:
-    async with engine_process(model, CPU) as url, HttpEngine([url]) as engine:
+    async with engine_process(model, "cpu") as url, HttpEngine([url]) as engine:
         yield engine
 
 
@@ -76,7 +76,7 @@ async def rollouts(opening: Opening, options: argparse.Namespace, seed: int) -> 
         engine = Recording(inner)
         agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
         library = lambda: MemoryLibrary(mode="scenario")  # noqa: E731 - as training has it
-        collector = Collector(Practice(agent, environment), settings, library, options.at_once)
+        collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, options.at_once)
         await inner.complete((5, 6, 7), model="base", sampling=Sampling(max_tokens=4))
         started, computed = time.perf_counter(), time.process_time()
         await collector.collect(chains, seed)

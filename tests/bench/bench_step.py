@@ -23,12 +23,13 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.environment import OfficeEnvironment
+from trainer.evaluation.local import result_of
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
-from trainer.rollouts.episode import Practice
-from trainer.rollouts.groups import Collected, Collector, draw_chains
-from trainer.sage.advantages import advise
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
+from trainer.sage.advantages import compute_advantages
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")
@@ -43,24 +44,25 @@ async def run(options: argparse.Namespace, adapters: Path) -> None:
     environment, tokenizer = OfficeEnvironment(), ChatTokenizer.load(options.model)
     learner = Learner(with_lora(load_model(options.model, CPU), settings.lora_rank, settings.lora_alpha), settings)
     worn = "base"
-    async with local_engine(options.model, CPU) as engine, ForkedSandbox() as sandbox:
+    async with local_engine(options.model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
         for step in range(options.steps):
             started = time.perf_counter()
-            practice = Practice(agent, environment, Policy(worn))
-            collector = Collector(practice, settings, library, options.at_once)
-            collected = await collector.collect(draw_chains(environment, "train", settings, step), step)
+            episode_runner = EpisodeRunner(agent, environment, Policy(worn))
+            collector = GroupCollector(episode_runner, settings, library, options.at_once)
+            rollouts = await collector.collect(draw_chains(environment, "train", settings, step), step)
             rolled = time.perf_counter()
-            await asyncio.to_thread(learner.update, advise(collected.rewarded, normalise=settings.normalise))
+            scored = [one for each in rollouts for one in each.scored]
+            await asyncio.to_thread(learner.update, compute_advantages(scored, normalise=settings.normalise))
             updated = time.perf_counter()
             published = publish(learner.model, adapters)
             await engine.load_adapter(published.hash, published.path)
             worn = published.hash
-            told(step, collected, rolled - started, updated - rolled, time.perf_counter() - updated)
+            report(step, rollouts, rolled - started, updated - rolled, time.perf_counter() - updated)
 
 
-def told(step: int, collected: Collected, rolling: float, updating: float, loading: float) -> None:
-    results = collected.results
+def report(step: int, rollouts: list[ChainRollout], rolling: float, updating: float, loading: float) -> None:
+    results = [result_of(each.scenario, episode) for each in rollouts for episode in each.episodes]
     tokens = sum(each.tokens for each in results)
     print(
         f"step {step + 1}: {rolling + updating + loading:.1f} s: {len(results)} rollouts in {rolling:.1f} s "

@@ -39,48 +39,52 @@ from trainer.environments.office.environment import OfficeEnvironment
 from trainer.learning.batch import sample_of
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
-from trainer.rollouts.episode import Practice
-from trainer.rollouts.groups import Collector, draw_chains
-from trainer.sage.advantages import Advised, advise
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.groups import GroupCollector, draw_chains
+from trainer.sage.advantages import AdvantagedRollout, compute_advantages
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 Row = dict[str, Any]
 
 
-async def roll_out(model: Path, pairs: int) -> list[Advised]:
+async def roll_out(model: Path, pairs: int) -> list[AdvantagedRollout]:
     """What one step of rollouts taught."""
     environment, settings = OfficeEnvironment(), RunSettings(pairs=pairs)
-    async with local_engine(model, torch.device("cpu")) as engine, ForkedSandbox() as sandbox:
+    async with local_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
-        collector = Collector(Practice(agent, environment), settings, lambda: MemoryLibrary(mode="scenario"))
-        collected = await collector.collect(draw_chains(environment, "train", settings, 1), seed=1)
-    return [each for each in advise(collected.rewarded) if each.teaches]
+        collector = GroupCollector(
+            EpisodeRunner(agent, environment), settings, lambda: MemoryLibrary(mode="scenario")
+        )
+        rollouts = await collector.collect(draw_chains(environment, "train", settings, 1), seed=1)
+    return [
+        each for each in compute_advantages([one for each in rollouts for one in each.scored]) if each.has_signal
+    ]
 
 
-def row(advised: Advised) -> Row:
+def row(advantaged: AdvantagedRollout) -> Row:
     """A trajectory in TRL's terms."""
-    turns = advised.rewarded.trajectory.turns
+    turns = advantaged.rollout.trajectory.turns
     opening = len(turns[0].context_ids)
-    sample = sample_of(advised.rewarded.trajectory)
+    sample = sample_of(advantaged.rollout.trajectory)
     logged = iter([value for turn in turns for value in turn.logprobs])
     return {
         "prompt": sample.ids[:opening],
         "completion": sample.ids[opening:],
         "sampled": [int(each) for each in sample.sampled[opening:]],
         "logprobs": [next(logged) if each else 0.0 for each in sample.sampled[opening:]],
-        "advantage": advised.advantage,
+        "advantage": advantaged.advantage,
     }
 
 
 class Bench:
     """The two sides, each run of them in a process of its own."""
 
-    def __init__(self, work: Path, options: argparse.Namespace, advised: list[Advised]) -> None:
+    def __init__(self, work: Path, options: argparse.Namespace, advantaged: list[AdvantagedRollout]) -> None:
         self._work, self._options = work, options
-        rows = [row(each) for each in advised]
+        rows = [row(each) for each in advantaged]
         self.tokens = sum(len(each["prompt"]) + len(each["completion"]) for each in rows)
         self.width = max(len(each["prompt"]) for each in rows) + max(len(each["completion"]) for each in rows)
-        (work / "ours.json").write_bytes(msgspec.json.encode(advised))
+        (work / "ours.json").write_bytes(msgspec.json.encode(advantaged))
         (work / "trl.json").write_text(json.dumps(rows))
         base = load_model(options.model, torch.device("cpu"))
         self._adapter = publish(_scattered(with_lora(base, 16, 32)), work).path
@@ -127,11 +131,11 @@ def _scattered(model: Any) -> Any:
 
 def main() -> None:
     options = arguments()
-    advised = asyncio.run(roll_out(options.model, options.pairs))
-    advised = advised[: len(advised) // options.rows * options.rows]  # TRL takes whole micro-batches only
+    advantaged = asyncio.run(roll_out(options.model, options.pairs))
+    advantaged = advantaged[: len(advantaged) // options.rows * options.rows]  # TRL takes whole micro-batches only
     with TemporaryDirectory() as work:
-        bench = Bench(Path(work), options, advised)
-        print(f"{len(advised)} trajectories, {bench.tokens} tokens, {bench.width} wide where padded")
+        bench = Bench(Path(work), options, advantaged)
+        print(f"{len(advantaged)} trajectories, {bench.tokens} tokens, {bench.width} wide where padded")
         print(f"cosine of the gradients: {bench.cosine():.6f}")
         print("| threads | | tokens/s | of CPU | peak MB | MB before the update |\n|---|---|---|---|---|---|")
         for threads in options.threads:

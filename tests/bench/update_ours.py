@@ -19,7 +19,7 @@ from app.run_settings import RunSettings
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
-from trainer.sage.advantages import Advised
+from trainer.sage.advantages import AdvantagedRollout
 
 LR = 1e-5
 
@@ -27,7 +27,7 @@ LR = 1e-5
 def main() -> None:
     options = arguments()
     torch.set_num_threads(options.threads)
-    advised = msgspec.json.decode(options.samples.read_bytes(), type=list[Advised])
+    advantaged = msgspec.json.decode(options.samples.read_bytes(), type=list[AdvantagedRollout])
     model = with_lora(load_model(options.model, torch.device(options.device)), 16, 32, options.adapter)
     settings = RunSettings(
         lr=LR, micro_batch_tokens=options.tokens, gradient_checkpointing=options.checkpointing, grad_clip=1.0
@@ -36,10 +36,10 @@ def main() -> None:
     if options.gradient is not None:
         save_first_gradient(model, options.gradient)
     before, seconds, computed = _resident(), [], []
-    learner.update(advised)  # warms up
+    learner.update(advantaged)  # warms up
     for _ in range(options.steps):
         wall, cpu = time.perf_counter(), time.process_time()
-        learner.update(advised)
+        learner.update(advantaged)
         seconds.append(time.perf_counter() - wall)
         computed.append(time.process_time() - cpu)
     print(json.dumps({"seconds": seconds, "cpu": computed, "before": before, "peak": _peak(options.device)}))

@@ -13,6 +13,7 @@ from app.engine.embedded.decoder import Decoder, load_model
 from app.engine.embedded.prometheus import Metrics
 from app.engine.embedded.scheduler import SWITCH_SECONDS, Scheduler
 from app.engine.embedded.schemas import CompletionRequest, LoadAdapter
+from app.engine.embedded.serve import resolve_device
 from app.engine.embedded.service import Service
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
@@ -66,7 +67,7 @@ def _start(
 ) -> tuple[Scheduler, Service]:
     """An engine whose death ends the process, so that whoever waits for an answer hears of it."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
-    loaded = load_model(model, device, torch.float32)
+    loaded = load_model(model, resolve_device(device), torch.float32)
     worn = Adapters(loaded)
     decoder = Decoder(loaded, rows)
 

@@ -8,19 +8,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import torch
-
 from app.errors import EngineError
 
 _SECONDS = 120.0
 
 
 @asynccontextmanager
-async def engine_process(model: Path, device: torch.device) -> AsyncIterator[str]:
+async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
     """The URL of an embedded model server in a process of its own. Raises EngineError if it does not come up."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.engine.embedded", "--model", str(model), "--port", "0"),
-        *("--device", device.type, "--embeddings", "none"),
+        *("--device", device, "--embeddings", "none"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,

@@ -14,8 +14,6 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-import torch
-
 from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, ModelError
 from trainer.engines.engine_messages import (
@@ -115,14 +113,14 @@ class LocalEngine:
 
 @asynccontextmanager
 async def local_engine(
-    model: Path, device: torch.device, *, rows: int = 64, threads: int = 1
+    model: Path, device: str = "auto", *, rows: int = 64, threads: int = 1
 ) -> AsyncIterator[LocalEngine]:
     """`rows` is how many requests are decoded together. Raises ModelError where the model cannot be served."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "trainer.engines.engine_child", "--socket", str(theirs.fileno())),
-            *("--model", str(model), "--device", device.type, "--rows", str(rows)),
+            *("--model", str(model), "--device", device, "--rows", str(rows)),
             *("--adapters", str(_ADAPTERS), "--threads", str(threads)),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],

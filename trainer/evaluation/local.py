@@ -9,18 +9,16 @@ from app.records import Trajectory
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Scenario
 from trainer.evaluation.metrics import TaskResult
-from trainer.rollouts.episode import Outcome, Practice
-
-NewLibrary = Callable[[], MemoryLibrary]
-"""An empty library for one chain; how it finds skills is its maker's choice."""
+from trainer.rollouts.episode import Episode, EpisodeRunner
+from trainer.rollouts.protocols import LibraryFactory
 
 
 async def examine(
-    practice: Practice,
+    episode_runner: EpisodeRunner,
     scenarios: Sequence[Scenario],
     *,
     library: bool,
-    new_library: NewLibrary = MemoryLibrary,
+    new_library: LibraryFactory = MemoryLibrary,
     chain: int | None = None,
     at_once: int = 16,
     report: Callable[[int], object] | None = None,
@@ -34,11 +32,11 @@ async def examine(
     async def sit(scenario: Scenario) -> list[TaskResult]:
         async with places:
             shelf = new_library() if library else None
-            outcomes = await practice.run_chain(_first(scenario, chain), shelf)
+            episodes = await episode_runner.run_chain(_first(scenario, chain), shelf)
             if report is not None:
-                report(len(outcomes))
+                report(len(episodes))
             size = None if shelf is None else len(shelf)
-            return [result_of(scenario, outcome, size) for outcome in outcomes]
+            return [result_of(scenario, episode, size) for episode in episodes]
 
     sitting = [asyncio.create_task(sit(each)) for each in scenarios]
     try:
@@ -49,14 +47,14 @@ async def examine(
         await asyncio.gather(*sitting, return_exceptions=True)
 
 
-def result_of(scenario: Scenario, outcome: Outcome, library: int | None = None) -> TaskResult:
+def result_of(scenario: Scenario, episode: Episode, library: int | None = None) -> TaskResult:
     """`library` is how many skills the task's chain ended with."""
-    trajectory = outcome.trajectory
+    trajectory = episode.trajectory
     used = tuple(offer.name for offer in trajectory.used())
     return TaskResult(
         scenario=scenario.id,
         template=scenario.template,
-        success=outcome.verdict.success,
+        success=episode.verdict.success,
         turns=len(trajectory.turns),
         tokens=trajectory.generated_tokens,
         stop=trajectory.stop.value,

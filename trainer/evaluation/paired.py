@@ -4,26 +4,19 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from app.agent.loop import Agent
-from app.engine.protocol import Engine
 from app.records import BASE, Json, Policy
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario, Split
-from trainer.evaluation.local import NewLibrary, examine
+from trainer.evaluation.local import examine
 from trainer.evaluation.metrics import TaskResult
-from trainer.rollouts.episode import Practice
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
 _SPLIT: Split = "validation"
-
-
-class AdapterEngine(Engine, Protocol):
-    """An engine that adapters can be loaded into: the client of the model servers, or the trainer's own."""
-
-    async def load_adapter(self, name: str, path: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class Examiner:
     engine: AdapterEngine
     environment: Environment
     adapters: Path  # the directory that holds every adapter under its hash
-    new_library: NewLibrary = MemoryLibrary
+    new_library: LibraryFactory = MemoryLibrary
     at_once: int = 32  # chains
     report: Callable[[int], object] | None = None  # hears of tasks done
     temperature: float = 0.0  # of sampling: that of the deployment, where the exam is to tell what users will get
@@ -52,7 +45,7 @@ class Examiner:
             await self.engine.load_adapter(model, self.adapters / model)
         agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
         return await examine(
-            Practice(agent, self.environment, Policy(model)),
+            EpisodeRunner(agent, self.environment, Policy(model)),
             scenarios,
             library=library,
             new_library=self.new_library,

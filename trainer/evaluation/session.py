@@ -15,7 +15,7 @@ from trainer.environment import Split
 from trainer.evaluation.metrics import TaskResult
 from trainer.evaluation.paired import Examiner
 from trainer.learning.lora import check_adapter
-from trainer.rollouts.stack import open_ground
+from trainer.rollouts.stack import open_stack
 
 
 class HomeExam(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Seat:
 async def take_seat(exam: HomeExam, settings: Settings) -> AsyncIterator[Seat]:
     """Raises InvalidError for an adapter or an environment that there is not, ModelError for such a model."""
     adapter = _find(exam.adapter, settings.data_dir) if exam.adapter else None
-    async with open_ground(exam.environment, exam.retrieval, settings) as ground:
+    async with open_stack(exam.environment, exam.retrieval, settings) as ground:
         examiner = Examiner(
             ground.agent,
             ground.engine,

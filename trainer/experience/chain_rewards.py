@@ -9,17 +9,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from app.run_settings import RewardRule
 from trainer.experience.records import Served
-from trainer.sage.reward import Link, Reward, link, rewards
+from trainer.rollouts.chain_step import chain_step
+from trainer.sage.chains import ChainStep
+from trainer.sage.reward import Reward, RewardRule
 
 Makers = Mapping[UUID, UUID | None]
 """The task that made each skill that may earn. None: it was deleted."""
 
 
-def earned(
-    tasks: Sequence[Served], makers: Makers, rule: RewardRule = "skill", *, name_only: bool = False
-) -> list[Reward]:
+def earned(tasks: Sequence[Served], makers: Makers, rule: RewardRule) -> list[Reward]:
     """One reward per task, in their order.
 
     A maker that is not among `tasks` earns nothing, but a success that used its skill does. A skill that `makers`
@@ -27,25 +26,27 @@ def earned(
     """
     links = _links(tasks, makers)
     began = {task.id: task.began for task in tasks}
-    best = {task.id: rewards([links[task.id]], rule, name_only=name_only)[0] for task in tasks}
+    best = {task.id: rule([links[task.id]])[0] for task in tasks}
     for user in tasks:
         for maker, inherited in _offered(user, makers).items():
             if maker is not None and maker in began and began[maker] >= user.began:
                 continue  # the library held it before this task made it: not a chain
-            first = links.get(maker) or Link(score=0.0, success=False, made=inherited)
-            pair = rewards([first, links[user.id]], rule, name_only=name_only)
+            first = links.get(maker) or ChainStep(score=0.0, success=False, made=inherited)
+            pair = rule([first, links[user.id]])
             for task_id, reward in zip((maker, user.id), pair, strict=True):
                 if task_id in best:
                     best[task_id] = max(best[task_id], reward, key=lambda each: each.total)
     return [best[task.id] for task in tasks]
 
 
-def _links(tasks: Sequence[Served], makers: Makers) -> dict[UUID | None, Link]:
+def _links(tasks: Sequence[Served], makers: Makers) -> dict[UUID | None, ChainStep]:
     made: dict[UUID | None, set[UUID]] = defaultdict(set)
     for skill, maker in makers.items():
         made[maker].add(skill)
     return {
-        task.id: link(task.trajectory, task.score, success=task.success, made=frozenset(made.get(task.id, ())))
+        task.id: chain_step(
+            task.trajectory, task.score, success=task.success, made=frozenset(made.get(task.id, ()))
+        )
         for task in tasks
     }
 

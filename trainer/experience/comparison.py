@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from trainer.experience.records import Drop, Served
-from trainer.sage.advantages import NOTHING, Rewarded
+from trainer.sage.advantages import MIN_SIGNAL, ScoredRollout
 from trainer.sage.reward import Reward
 
 
 class Compared(msgspec.Struct, frozen=True):
     """What teaches something, in the order of the tasks, and why the rest does not."""
 
-    kept: list[tuple[Served, Rewarded]]
+    kept: list[tuple[Served, ScoredRollout]]
     dropped: list[Drop]
 
 
@@ -22,7 +22,7 @@ def compare(tasks: Sequence[Served], earned: Sequence[Reward], families: Sequenc
 
     A task that cannot be learned from is dropped before its group is looked at.
     """
-    kept: list[tuple[Served, Rewarded]] = []
+    kept: list[tuple[Served, ScoredRollout]] = []
     dropped: list[Drop] = []
     cells: dict[tuple[str, int], list[float]] = defaultdict(list)
     for task, reward, family in zip(tasks, earned, families, strict=True):
@@ -39,8 +39,8 @@ def position_of(task: Served) -> int:
     return 1 if task.trajectory.offered else 0
 
 
-def _rewarded(task: Served, reward: Reward, family: str) -> Rewarded:
-    return Rewarded(
+def _rewarded(task: Served, reward: Reward, family: str) -> ScoredRollout:
+    return ScoredRollout(
         trajectory=task.trajectory,
         reward=reward.total,
         score=reward.score,
@@ -51,18 +51,18 @@ def _rewarded(task: Served, reward: Reward, family: str) -> Rewarded:
     )
 
 
-def _cell(rewarded: Rewarded) -> tuple[str, int]:
+def _cell(rewarded: ScoredRollout) -> tuple[str, int]:
     return rewarded.group, rewarded.position
 
 
 def _why_useless(totals: Sequence[float]) -> Drop | None:
     if len(totals) == 1:
         return Drop.ALONE
-    return Drop.EVEN if max(totals) - min(totals) < NOTHING else None
+    return Drop.EVEN if max(totals) - min(totals) < MIN_SIGNAL else None
 
 
 def _without(
-    kept: Sequence[tuple[Served, Rewarded]], useless: Mapping[tuple[str, int], Drop], dropped: Sequence[Drop]
+    kept: Sequence[tuple[Served, ScoredRollout]], useless: Mapping[tuple[str, int], Drop], dropped: Sequence[Drop]
 ) -> Compared:
     return Compared(
         [pair for pair in kept if _cell(pair[1]) not in useless],

@@ -31,10 +31,8 @@ def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) ->
         return Drop.OTHER_BASE
     if not all(_reads(turn, base.tokenizer) for turn in trajectory.turns):
         return Drop.OTHER_BASE
-    if not all(turn.extends for turn in trajectory.turns):
-        return Drop.REWRITTEN
-    if not trajectory.generated_tokens:
-        return Drop.EMPTY
+    if trajectory.flaw is not None:
+        return Drop(trajectory.flaw)
     if not all(isfinite(logprob) for turn in trajectory.turns for logprob in turn.logprobs):
         return Drop.BAD_LOGPROBS
     return None

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app import plugins
 from app.records import Trajectory
 from app.run_settings import RunSettings
 from trainer.experience.best import choose
@@ -17,7 +18,7 @@ from trainer.experience.filters import BaseModel
 from trainer.experience.records import Drop, Kept, Served, tally
 from trainer.experience.steps import in_steps
 from trainer.experience.window import read_window
-from trainer.sage.advantages import Rewarded
+from trainer.sage.advantages import ScoredRollout
 
 _SAMPLED = 1.0  # engines report logprobs as they are at this temperature, whatever they sample at
 
@@ -25,7 +26,7 @@ _SAMPLED = 1.0  # engines report logprobs as they are at this temperature, whate
 class Logged(msgspec.Struct, frozen=True):
     """What a run of kind `logged` learns from."""
 
-    steps: list[list[Rewarded]]
+    steps: list[list[ScoredRollout]]
     kept: Kept
 
 
@@ -43,7 +44,7 @@ async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSett
     """
     window = await read_window(session, project_id, settings, base)
     tasks = [_judged(task, settings.max_staleness) for task in window.served]
-    totals = earned(tasks, window.makers, settings.reward, name_only=settings.name_only_use)
+    totals = earned(tasks, window.makers, plugins.load("sage.rewards", settings.reward))
     compared = compare(tasks, totals, window.families)
     rewarded = [each for _, each in compared.kept]
     steps = in_steps(rewarded, settings.pairs, settings.steps, settings.seed)

@@ -4,13 +4,15 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 
-from trainer.sage.advantages import Rewarded
+from trainer.sage.advantages import ScoredRollout
 
 
-def in_steps(rewarded: Sequence[Rewarded], groups_per_step: int, steps: int, seed: int) -> list[list[Rewarded]]:
+def in_steps(
+    rollouts: Sequence[ScoredRollout], groups_per_step: int, steps: int, seed: int
+) -> list[list[ScoredRollout]]:
     """At most `steps` of them, in an order that only the seed decides; each trajectory in one step at most."""
-    groups: dict[str, list[Rewarded]] = defaultdict(list)
-    for each in rewarded:
+    groups: dict[str, list[ScoredRollout]] = defaultdict(list)
+    for each in rollouts:
         groups[each.group].append(each)
     names = sorted(groups)
     Random(f"steps {seed}").shuffle(names)

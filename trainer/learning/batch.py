@@ -31,13 +31,13 @@ class Batch(NamedTuple):
 def sample_of(trajectory: Trajectory) -> Sample:
     """All tokens of a trajectory in the order the engine saw them.
 
-    Raises ValueError if the chat template rewrote history: such a trajectory is no single sequence.
+    Raises ValueError if the chat template rewrote earlier turns: such a trajectory is no single sequence.
     """
+    if trajectory.flaw == "rewritten":
+        raise ValueError(f"the chat template rewrote earlier turns of task {trajectory.task.id}")
     ids: list[int] = []
     sampled: list[bool] = []
     for turn in trajectory.turns:
-        if not turn.extends:
-            raise ValueError(f"the template rewrote history in task {trajectory.task.id}")
         ids += [*turn.context_ids, *turn.sampled_ids]
         sampled += [False] * len(turn.context_ids) + [True] * len(turn.sampled_ids)
     return Sample(tuple(ids), tuple(sampled))

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
-class Processes:
+class ProcessGroup:
     """What several processes do together. Every call must be made by all of them."""
 
     def __init__(self, accelerator: Accelerator, shard: bool | None = None) -> None:

@@ -28,12 +28,12 @@ from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
 from trainer.learning.update import Learner, StepFigures
 from trainer.parent_death import die_with
-from trainer.sage.advantages import Advised
-from trainer.worker.heartbeat import LOST
+from trainer.sage.advantages import AdvantagedRollout
 
 log = structlog.get_logger(__name__)
 
 _PATIENCE = timedelta(days=7)  # the others wait while the first one rolls out
+_LOST = 3  # exit code of a process whose partners are gone
 _GRACE_SECONDS = 10.0  # for the first one to fail by itself once another is gone
 
 
@@ -41,7 +41,7 @@ class LearnerLostError(AppError):
     """A process that took part in the update is gone."""
 
 
-class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+class LearnerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """All that a learner is made from, so that every process makes the same."""
 
     model_dir: Path
@@ -82,15 +82,15 @@ class _Place(msgspec.Struct, frozen=True):
 class SharedLearner(Learner):
     """Of the first process: what it is asked to do, all others do, too."""
 
-    def __init__(self, beginning: Beginning, joined: Accelerator) -> None:
-        policy = _policy(beginning, joined.device)
-        super().__init__(policy, beginning.settings, joined, shard=beginning.shard)
-        self._beginning = beginning
+    def __init__(self, spec: LearnerSpec, joined: Accelerator) -> None:
+        policy = _policy(spec, joined.device)
+        super().__init__(policy, spec.settings, joined, shard=spec.shard)
+        self._spec = spec
 
-    def update(self, advised: Sequence[Advised]) -> StepFigures | None:
+    def update(self, advantaged: Sequence[AdvantagedRollout]) -> StepFigures | None:
         with _nobody_lost():
-            _tell("update", list(advised))
-            return super().update(advised)
+            _tell("update", list(advantaged))
+            return super().update(advantaged)
 
     def save(self, path: Path) -> None:
         with _nobody_lost():
@@ -112,49 +112,49 @@ class SharedLearner(Learner):
         published = publish(self.model, root, weights=weights)
         if not opening:
             return published
-        fresh = _policy(msgspec.structs.replace(self._beginning, start=published.path), self.model.device)
+        fresh = _policy(msgspec.structs.replace(self._spec, start=published.path), self.model.device)
         return msgspec.structs.replace(published, probe=make_probe(fresh, opening))
 
 
 @contextmanager
-def open_learner(beginning: Beginning, processes: int) -> Iterator[Learner]:
+def open_learner(spec: LearnerSpec, processes: int) -> Iterator[Learner]:
     """Raises ModelError, and InvalidError where `start` does not fit the model."""
     if processes == 1:
-        policy = _policy(beginning, torch.device(beginning.device))
-        yield Learner(policy, beginning.settings, shard=False)
+        policy = _policy(spec, torch.device(spec.device))
+        yield Learner(policy, spec.settings, shard=False)
         return
     port = _free_port()
-    others = [_spawn(beginning, _Place(index, processes, port)) for index in range(1, processes)]
+    others = [_spawn(spec, _Place(index, processes, port)) for index in range(1, processes)]
     with _watched(others):
-        joined = _Place(0, processes, port).join(beginning.device)
-        yield SharedLearner(beginning, joined)
+        joined = _Place(0, processes, port).join(spec.device)
+        yield SharedLearner(spec, joined)
         with _nobody_lost():
             _tell("end", None)
         joined.end_training()
 
 
-def _policy(beginning: Beginning, device: torch.device) -> PeftModel:
-    settings = beginning.settings
-    model = load_model(beginning.model_dir, device, liger=settings.liger)
-    return with_lora(model, settings.lora_rank, settings.lora_alpha, beginning.start, seed=settings.seed)
+def _policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
+    settings = spec.settings
+    model = load_model(spec.model_dir, device, liger=settings.liger)
+    return with_lora(model, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
 
 
-def _spawn(beginning: Beginning, place: _Place) -> SpawnProcess:
+def _spawn(spec: LearnerSpec, place: _Place) -> SpawnProcess:
     """Spawned, because CUDA does not live through a fork."""
-    process = get_context("spawn").Process(target=_follow, args=(beginning, place, os.getpid()), daemon=True)
+    process = get_context("spawn").Process(target=_follow, args=(spec, place, os.getpid()), daemon=True)
     process.start()
     return process
 
 
-def _follow(beginning: Beginning, place: _Place, first: int) -> None:
+def _follow(spec: LearnerSpec, place: _Place, first: int) -> None:
     """The life of a process that only computes."""
     die_with(first)
-    joined = place.join(beginning.device)
-    learner = Learner(_policy(beginning, joined.device), beginning.settings, joined, shard=beginning.shard)
+    joined = place.join(spec.device)
+    learner = Learner(_policy(spec, joined.device), spec.settings, joined, shard=spec.shard)
     while True:
         match broadcast_object_list([None, None]):
-            case "update", advised:
-                learner.update(advised)
+            case "update", advantaged:
+                learner.update(advantaged)
             case "save", path:
                 learner.save(path)
             case "restore", path:
@@ -192,7 +192,7 @@ def _watched(others: Sequence[SpawnProcess]) -> Iterator[None]:
         connection.wait([other.sentinel for other in others])
         if not ended.wait(_GRACE_SECONDS):
             log.error("a process of this update ended", codes=[other.exitcode for other in others])
-            os._exit(LOST)
+            os._exit(_LOST)
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:

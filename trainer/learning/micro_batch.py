@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from trainer.learning.batch import Batch, pad
-from trainer.learning.training_samples import Item
-from trainer.sage.loss import Terms, divergence, truncated
+from trainer.learning.training_samples import TrainingSample
+from trainer.sage.loss import Terms, kl_estimate, truncated_importance
 
 
-class Part:
+class MicroBatch:
     """B trajectories with N sampled tokens in all. Tensors (N,) follow the row-major order of `batch.sampled`."""
 
-    def __init__(self, items: Sequence[Item], device: torch.device, *, idle: bool = False) -> None:
+    def __init__(self, items: Sequence[TrainingSample], device: torch.device, *, idle: bool = False) -> None:
         self.batch = pad([item.sample for item in items], device)
         self.idle = idle  # passed through only because other processes wait for it: nothing is learned from it
         self.start: Tensor | None = None  # log p before the first optimizer step
@@ -38,7 +38,7 @@ class Part:
         """What the loss needs. A fresh sample is compared with what the engine reported. A stale one is compared
         with the policy as the update began, and weighted for the one that sampled it."""
         assert self.start is not None, "a pass comes first"
-        importance = truncated(self._logged, self.start, max_weight)
+        importance = truncated_importance(self._logged, self.start, max_weight)
         return Terms(
             old=torch.where(self._stale, self.start, self._logged),
             advantages=self._advantages,
@@ -53,8 +53,8 @@ class Part:
         assert self.start is not None, "a pass comes first"
         assert self.reference is not None, "the start is asked first"
         ratio = (self.start - self._logged).exp()
-        from_engine = divergence(self._logged, self.start)
-        from_start = divergence(self.start[self._watched], self.reference)
+        from_engine = kl_estimate(self._logged, self.start)
+        from_start = kl_estimate(self.start[self._watched], self.reference)
         sums = [ratio.sum(), from_engine.sum(), from_start.sum(), ratio.max()]
         of_ratio, of_engine, of_start, highest = torch.stack(sums).tolist()
         return [ratio.numel(), of_ratio, of_engine, from_start.numel(), of_start, highest]

@@ -1,17 +1,16 @@
-"""What an update learns from: trajectories with advantages, divided into parts that fit into memory. Pure."""
+"""What an update learns from: trajectories with advantages, divided into micro-batches that fit into memory."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 
 from app.errors import InvalidError
-from app.records import Trajectory
 from trainer.learning.batch import Sample, sample_of
-from trainer.sage.advantages import Advised
+from trainer.sage.advantages import AdvantagedRollout
+from trainer.sage.loss import token_weight
 
 
-class Item(msgspec.Struct, frozen=True):
+class TrainingSample(msgspec.Struct, frozen=True):
     """One trajectory as the loss needs it."""
 
     sample: Sample
@@ -21,59 +20,60 @@ class Item(msgspec.Struct, frozen=True):
     stale: bool
 
 
-def flaw_of(trajectory: Trajectory) -> Literal["rewritten", "empty"] | None:
-    """Why it cannot be learned from, although what it earned says how well its group does.
+def training_samples(rollouts: Sequence[AdvantagedRollout]) -> list[TrainingSample]:
+    """The rollouts with a signal, as samples.
 
-    The chat template rewrote what went before, so that it is no single sequence; or the policy sampled nothing.
+    Groups without a signal are not counted in the weights: otherwise steps would shrink as the policy improves.
+    Rollouts with a flaw are left out. Raises InvalidError where the chat template leaves no others.
     """
-    if not all(turn.extends for turn in trajectory.turns):
-        return "rewritten"
-    return None if trajectory.generated_tokens else "empty"
-
-
-def items_of(advised: Sequence[Advised]) -> list[Item]:
-    """What teaches something, with the weight of a token: token mean per task, mean over groups and their G.
-
-    A group that teaches nothing is not counted: the step would else be shorter the better the policy is. What has
-    a flaw is left out. Raises InvalidError where the chat template leaves nothing else.
-    """
-    flaws = [(each, flaw_of(each.rewarded.trajectory)) for each in advised if each.teaches]
-    if flaws and all(flaw == "rewritten" for _, flaw in flaws):
+    telling = [each for each in rollouts if each.has_signal]
+    flaws = [each.rollout.trajectory.flaw for each in telling]
+    if flaws and all(flaw == "rewritten" for flaw in flaws):
         raise InvalidError(
-            f"the model's chat template rewrote earlier turns in all {len(flaws)} rollouts that taught something "
-            "(some drop what was thought in them), and no update can learn from such: use a chat template that "
+            f"the model's chat template rewrote earlier turns in all {len(flaws)} rollouts with a learning signal "
+            "(some templates drop earlier thoughts), and no update can learn from those: use a chat template that "
             "keeps earlier turns as they were"
         )
-    taught = [each for each, flaw in flaws if flaw is None]
-    groups = len({each.rewarded.group for each in taught})
-    items = []
-    for each in taught:
-        trajectory = each.rewarded.trajectory
-        logprobs = tuple(value for turn in trajectory.turns for value in turn.logprobs)
-        weight = 1 / (groups * each.group_size * len(logprobs))
-        items.append(Item(sample_of(trajectory), logprobs, each.advantage, weight, each.rewarded.staleness > 0))
-    return items
+    sound = [each for each, flaw in zip(telling, flaws, strict=True) if flaw is None]
+    groups = len({each.rollout.group for each in sound})
+    return [_sample(each, groups) for each in sound]
 
 
-def divide(items: Sequence[Item], budget: int, processes: int = 1) -> list[list[list[Item]]]:
-    """For each process its parts, each of at most `budget` tokens or of one item; together every item once.
+def _sample(advantaged: AdvantagedRollout, groups: int) -> TrainingSample:
+    rollout = advantaged.rollout
+    logprobs = tuple(value for turn in rollout.trajectory.turns for value in turn.logprobs)
+    return TrainingSample(
+        sample=sample_of(rollout.trajectory),
+        logprobs=logprobs,
+        advantage=advantaged.advantage,
+        weight=token_weight(groups, advantaged.group_size, len(logprobs)),
+        stale=rollout.staleness > 0,
+    )
 
-    Processes get about as many tokens each, and so do the parts of a process: what is held in memory is least.
+
+def divide(
+    samples: Sequence[TrainingSample], token_budget: int, processes: int = 1
+) -> list[list[list[TrainingSample]]]:
+    """The micro-batches of each process, each of at most `token_budget` tokens or of one sample; every sample
+    once.
+
+    Processes get about as many tokens each, and so do the micro-batches of a process, which keeps the memory peak
+    low.
     """
-    ordered = sorted(items, key=lambda item: len(item.sample.ids))
-    return [_parts(ordered[process::processes], budget) for process in range(processes)]
+    ordered = sorted(samples, key=lambda each: len(each.sample.ids))
+    return [_micro_batches(ordered[process::processes], token_budget) for process in range(processes)]
 
 
-def _parts(items: Sequence[Item], budget: int) -> list[list[Item]]:
-    total = sum(len(item.sample.ids) for item in items)
-    even = -(-total // max(1, -(-total // budget)))
-    parts: list[list[Item]] = []
+def _micro_batches(samples: Sequence[TrainingSample], token_budget: int) -> list[list[TrainingSample]]:
+    total = sum(len(each.sample.ids) for each in samples)
+    even = -(-total // max(1, -(-total // token_budget)))
+    batches: list[list[TrainingSample]] = []
     room = 0
-    for item in items:
-        size = len(item.sample.ids)
-        if not parts or size > room:
-            parts.append([])
-            room = even if size <= even else budget
-        parts[-1].append(item)
+    for each in samples:
+        size = len(each.sample.ids)
+        if not batches or size > room:
+            batches.append([])
+            room = even if size <= even else token_budget
+        batches[-1].append(each)
         room -= size
-    return parts
+    return batches

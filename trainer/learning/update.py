@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 from app.errors import InvalidError
 from app.run_settings import RunSettings
 from trainer.learning.batch import Batch
-from trainer.learning.distributed import Processes, like, whole
+from trainer.learning.distributed import ProcessGroup, like, whole
 from trainer.learning.lora import Published, publish
-from trainer.learning.micro_batch import Part
+from trainer.learning.micro_batch import MicroBatch
 from trainer.learning.model import sampled_logprobs, save_atomically
-from trainer.learning.training_samples import Item, divide, items_of
-from trainer.sage.advantages import Advised
+from trainer.learning.training_samples import TrainingSample, divide, training_samples
+from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
 _WATCHED = 8  # trajectories of a step whose distance from the start is measured, where no penalty needs it of all
@@ -74,7 +74,7 @@ class Learner:
         scorer = Scorer(model).train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             _keep_less(model)
-        self._processes = Processes(accelerator or Accelerator(cpu=model.device.type == "cpu"), shard)
+        self._processes = ProcessGroup(accelerator or Accelerator(cpu=model.device.type == "cpu"), shard)
         layers = cast(PreTrainedModel, model.get_base_model())._no_split_modules or ()
         self._scorer = self._processes.place(scorer, layers)
         self._trained = {name: each for name, each in self._scorer.named_parameters() if each.requires_grad}
@@ -92,13 +92,13 @@ class Learner:
         logprobs: Tensor = self._scorer(batch)
         return logprobs
 
-    def update(self, advised: Sequence[Advised]) -> StepFigures | None:
+    def update(self, advantaged: Sequence[AdvantagedRollout]) -> StepFigures | None:
         """`settings.epochs` optimizer steps on what one round of rollouts taught. None if it taught nothing.
 
         Every process is given the same rollouts. Raises InvalidError where a gradient is not finite; the weights
         are then as before that step.
         """
-        items = items_of(advised)
+        items = training_samples(advantaged)
         if not items:
             return None
         parts = self._parts(items)
@@ -119,24 +119,24 @@ class Learner:
             samples=len(items),
         )
 
-    def _parts(self, items: Sequence[Item]) -> list[Part]:
+    def _parts(self, items: Sequence[TrainingSample]) -> list[MicroBatch]:
         """This process's. Those that share the weights make as many passes as each other, some of them idle."""
         shares = divide(items, self.settings.micro_batch_tokens, self._processes.count)
-        parts = [Part(each, self._processes.device) for each in shares[self._processes.index]]
+        parts = [MicroBatch(each, self._processes.device) for each in shares[self._processes.index]]
         if self._processes.sharded:
             passes = max(map(len, shares))
-            parts += [Part(items[:1], self._processes.device, idle=True) for _ in range(passes - len(parts))]
+            parts += [MicroBatch(items[:1], self._processes.device, idle=True) for _ in range(passes - len(parts))]
         return parts
 
     @torch.no_grad()
-    def _refer(self, parts: Sequence[Part]) -> None:
+    def _refer(self, parts: Sequence[MicroBatch]) -> None:
         """Ask the weights that the run began with."""
         every = max(1, _WATCHED // max(1, len(parts)))
         with self._at_start():
             for part in parts:
                 part.reference = self.scores(part.watch(len(part) if self.settings.kl else every))
 
-    def _step(self, parts: Sequence[Part]) -> tuple[float, float, float]:
+    def _step(self, parts: Sequence[MicroBatch]) -> tuple[float, float, float]:
         """One optimizer step: the loss, how many tokens were clipped, the norm of the gradient."""
         total = clipped = 0.0
         for part in parts:
@@ -156,7 +156,7 @@ class Learner:
         everywhere = self._processes.gather([total, clipped])
         return sum(each[0] for each in everywhere), sum(each[1] for each in everywhere), norm
 
-    def _loss(self, part: Part) -> tuple[Tensor, Tensor]:
+    def _loss(self, part: MicroBatch) -> tuple[Tensor, Tensor]:
         logprobs = self.scores(part.batch)
         settings = self.settings
         if part.start is None:
@@ -169,7 +169,7 @@ class Learner:
             kl=settings.kl,
         )
 
-    def _figures(self, parts: Sequence[Part]) -> list[float]:
+    def _figures(self, parts: Sequence[MicroBatch]) -> list[float]:
         """Of all processes: sums, and the highest ratio last."""
         found = [part.figures() for part in parts if not part.idle] or [[0.0] * 6]
         own = [sum(column) for column in zip(*found, strict=True)]

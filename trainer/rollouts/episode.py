@@ -15,7 +15,7 @@ from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario, Verdict
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Episode(msgspec.Struct, frozen=True):
     """A trajectory, how well it did, and the skills it left."""
 
     trajectory: Trajectory
@@ -24,7 +24,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Practice:
+class EpisodeRunner:
     """An agent and the environment it practises in."""
 
     agent: Agent
@@ -40,7 +40,7 @@ class Practice:
         *,
         seed: int = 0,
         watcher: Watcher | None = None,
-    ) -> Outcome:
+    ) -> Episode:
         """One rollout in a world of its own, verified. The skills it leaves go into `library`."""
         async with self.environment.open(scenario, task) as world:
             calls = self.agent.limits.calls
@@ -49,20 +49,20 @@ class Practice:
             trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, origin, watcher)
             verdict = await world.verify(trajectory)
             if library is None:
-                return Outcome(trajectory, verdict)
+                return Episode(trajectory, verdict)
             drafts = vet(trajectory, world.catalog).kept
             saved = await library.save(drafts, scenario.id)
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
-            return Outcome(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
+            return Episode(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
 
-    async def run_chain(self, scenario: Scenario, library: MemoryLibrary | None, seed: int = 0) -> list[Outcome]:
+    async def run_chain(self, scenario: Scenario, library: MemoryLibrary | None, seed: int = 0) -> list[Episode]:
         """Work through the tasks of a scenario in order, each with the skills that the earlier ones left.
 
         The library lives and dies with the chain: chains that are compared must not see each other's skills.
         None runs every task without skills.
         """
-        outcomes = []
+        episodes = []
         for index, task in enumerate(scenario.tasks):
             offers = await library.find(task.instruction, scenario.id) if library is not None else ()
-            outcomes.append(await self.run_task(scenario, task, library, offers, seed=seed + index))
-        return outcomes
+            episodes.append(await self.run_task(scenario, task, library, offers, seed=seed + index))
+        return episodes

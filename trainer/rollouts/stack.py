@@ -19,25 +19,23 @@ from trainer.engines.local_embedder import local_embedder
 from trainer.engines.local_engine import local_engine
 from trainer.environment import Environment
 from trainer.environments.named import open_environment
-from trainer.evaluation.local import NewLibrary
-from trainer.learning.model import pick_device
-from trainer.runs.rollout import RolloutEngine
+from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
 
 @dataclass(frozen=True)
-class Ground:
+class RolloutStack:
     """Where a policy practises and is examined."""
 
     agent: Agent  # greedy
-    engine: RolloutEngine  # the agent's
+    engine: AdapterEngine  # the agent's
     environment: Environment
-    new_library: NewLibrary
+    new_library: LibraryFactory
 
 
 @asynccontextmanager
-async def open_ground(
+async def open_stack(
     environment: str, retrieval: Retrieval, settings: Settings, limits: RolloutLimits | None = None
-) -> AsyncIterator[Ground]:
+) -> AsyncIterator[RolloutStack]:
     """With the deployment's limits, or others.
 
     Raises InvalidError for an environment that there is not, ModelError for a model that cannot be served.
@@ -51,11 +49,11 @@ async def open_ground(
         engine = await stack.enter_async_context(_engine(settings))
         asked = PatientEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
         agent = Agent(asked, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
-        yield Ground(agent, engine, opened, new_library)
+        yield RolloutStack(agent, engine, opened, new_library)
 
 
 @asynccontextmanager
-async def _engine(settings: Settings) -> AsyncIterator[RolloutEngine]:
+async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
     urls = urls_in(settings.rollout_engine_urls)
     if urls:
         async with HttpEngine(
@@ -67,12 +65,12 @@ async def _engine(settings: Settings) -> AsyncIterator[RolloutEngine]:
         ) as servers:
             yield servers
         return
-    async with local_engine(settings.model_dir, pick_device(settings.engine_device)) as own:
+    async with local_engine(settings.model_dir, settings.engine_device) as own:
         yield own
 
 
 @asynccontextmanager
-async def _libraries(mode: Retrieval, limit: int) -> AsyncIterator[NewLibrary]:
+async def _libraries(mode: Retrieval, limit: int) -> AsyncIterator[LibraryFactory]:
     if not wants_vectors(mode):
         yield lambda: MemoryLibrary(mode=mode, limit=limit)
         return

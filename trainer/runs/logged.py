@@ -13,14 +13,15 @@ from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.lora import Learned
 from trainer.learning.update import Learner
 from trainer.runs.probe_prompt import opening_of
-from trainer.runs.step_metrics import of_experience, of_update, told
-from trainer.sage.advantages import Rewarded, advise
+from trainer.runs.report import report_step
+from trainer.runs.step_metrics import experience_metrics, update_metrics
+from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 
 async def run_logged(
     job: Job, progress: Progress, sessions: Sessions, base: BaseModel, learner: Learner
 ) -> Learned:
-    """Carry the run out, but for the gate. Called again after an interruption, it ends with the same weights.
+    """Everything but the gate. Called again after an interruption, it ends with the same weights.
 
     Raises InvalidError where there is nothing to learn from, and what `progress` raises.
     """
@@ -29,13 +30,13 @@ async def run_logged(
     for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
         metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.kept.fraction}
         checkpoints.save(learner, index)
-        await progress.step(index, len(logged.steps), told(index, metrics))
+        await report_step(progress, index, len(logged.steps), metrics)
     published = learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
     return Learned(published, msgspec.to_builtins(logged.kept))
 
 
-def _step(learner: Learner, rewarded: list[Rewarded]) -> dict[str, Json]:
-    advised = advise(rewarded, normalise=learner.settings.normalise)
+def _step(learner: Learner, rollouts: list[ScoredRollout]) -> dict[str, Json]:
+    advantaged = compute_advantages(rollouts, normalise=learner.settings.normalise)
     started = time.perf_counter()
-    figures = learner.update(advised)
-    return of_experience(advised) | of_update(figures, time.perf_counter() - started)
+    figures = learner.update(advantaged)
+    return experience_metrics(advantaged) | update_metrics(figures, time.perf_counter() - started)

@@ -1,7 +1,7 @@
-"""What to watch while a policy learns: one flat dictionary per step. Pure.
+"""What to watch while a policy learns: one flat dictionary per step, and the warnings that it gives rise to.
 
-A run that goes wrong shows it here first: no spread in the rewards, functions that are no longer written, an
-engine whose logprobs are not the trainer's.
+A run that goes wrong shows it here first: rewards without spread, functions that are no longer written, an engine
+whose logprobs are not the trainer's. Nothing is logged here.
 """
 
 from collections import Counter
@@ -9,79 +9,75 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import msgspec
-import structlog
 
 from app.records import Json
 from trainer.evaluation.metrics import TaskResult
-from trainer.learning.training_samples import flaw_of
 from trainer.learning.update import StepFigures
-from trainer.sage.advantages import Advised
+from trainer.sage.advantages import AdvantagedRollout
 
-log = structlog.get_logger(__name__)
+_LOW_WRITE_RATE = 0.2
 
 
-def of_experience(advised: Sequence[Advised]) -> dict[str, Json]:
-    """Rewards, what of them teaches something, what is left out for a flaw, and how old it is."""
-    items = [each.rewarded for each in advised]
-    flaws = [flaw_of(item.trajectory) for item in items]
+def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]:
+    """Rewards, the share of rollouts with a learning signal, those left out for a flaw, and their age."""
+    scored = [each.rollout for each in rollouts]
+    flaws = [each.trajectory.flaw for each in scored]
     metrics: dict[str, Json] = {
-        "outcome": fmean(item.score for item in items),
-        "skill_bonus": fmean(item.bonus for item in items),
-        "kept": fmean(each.teaches and not flaw for each, flaw in zip(advised, flaws, strict=True)),
+        "outcome": fmean(each.score for each in scored),
+        "skill_bonus": fmean(each.bonus for each in scored),
+        "kept": fmean(each.has_signal and not flaw for each, flaw in zip(rollouts, flaws, strict=True)),
         "rewritten": flaws.count("rewritten"),
         "empty": flaws.count("empty"),
-        "generated_tokens": fmean(item.trajectory.generated_tokens for item in items),
-        "turns": fmean(len(item.trajectory.turns) for item in items),
-        "staleness": {str(age): count for age, count in sorted(Counter(i.staleness for i in items).items())},
+        "generated_tokens": fmean(each.trajectory.generated_tokens for each in scored),
+        "turns": fmean(len(each.trajectory.turns) for each in scored),
+        "staleness": {str(age): count for age, count in sorted(Counter(s.staleness for s in scored).items())},
     }
-    for position in sorted({item.position for item in items}):
-        metrics[f"reward_{position + 1}"] = fmean(item.reward for item in items if item.position == position)
-    offered = [item for item in items if item.trajectory.offered]
+    for position in sorted({each.position for each in scored}):
+        metrics[f"reward_{position + 1}"] = fmean(each.reward for each in scored if each.position == position)
+    offered = [each for each in scored if each.trajectory.offered]
     if offered:
-        metrics["skill_usage"] = fmean(any(item.trajectory.used()) for item in offered)
+        metrics["skill_usage"] = fmean(any(each.trajectory.used()) for each in offered)
     return metrics
 
 
-def of_results(results: Sequence[TaskResult]) -> dict[str, Json]:
-    """What only fresh rollouts tell: whole successes, and whether functions are still written."""
+def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
+    """What only fresh rollouts tell: full successes, and whether functions are still written."""
     alone = [result for result in results if not result.used]
     written = {"write_rate": fmean(result.wrote > 0 for result in alone)} if alone else {}
     return {"success": fmean(result.success for result in results), **written}
 
 
-def of_update(figures: StepFigures | None, seconds: float) -> dict[str, Json]:
-    """`figures` is None where the step taught nothing."""
+def update_metrics(figures: StepFigures | None, seconds: float) -> dict[str, Json]:
+    """`figures` is None where no rollout of the step had a learning signal."""
     if figures is None:
         return {"no_signal": True}
     speed = {"update_seconds": seconds, "update_tokens_per_second": figures.read_tokens / seconds}
     return {**msgspec.to_builtins(figures), **speed}
 
 
-def told(index: int, metrics: dict[str, Json]) -> dict[str, Json]:
-    """The metrics with what they warn of, written to the log: loudly where something is wrong."""
+def with_warnings(metrics: dict[str, Json]) -> dict[str, Json]:
+    """The metrics of a step, with the list `warnings` where there is something to warn of."""
     warnings = warnings_of(metrics)
-    for warning in warnings:
-        log.warning(warning, step=index)
-    log.info("step", step=index, **metrics)
     return {**metrics, "warnings": warnings} if warnings else metrics
 
 
 def warnings_of(metrics: dict[str, Json]) -> list[str]:
-    said = []
+    """What is wrong with a step, in full sentences."""
+    warnings = []
     if metrics.get("no_signal"):
-        said.append(
-            "this step taught nothing: all rollouts of every group earned the same. If it goes on, the tasks are "
-            "too easy or too hard for this policy, or the reward does not tell good from bad"
+        warnings.append(
+            "no learning signal in this step: all rollouts of every group earned the same. If this goes on, the "
+            "tasks are too easy or too hard for this policy, or the reward does not tell good from bad"
         )
     if metrics.get("rewritten"):
-        said.append(
+        warnings.append(
             f"{metrics['rewritten']} rollouts were left out: the model's chat template rewrote their earlier turns"
         )
     if metrics.get("empty"):
-        said.append(
-            f"{metrics['empty']} rollouts were left out: the policy answered nothing before the context was full "
-            "or the time was over"
+        warnings.append(
+            f"{metrics['empty']} rollouts were left out: the policy sampled nothing before the context was full "
+            "or the time was up"
         )
-    if metrics.get("write_rate", 1.0) < 0.2:
-        said.append(f"functions are hardly written any more ({metrics['write_rate']:.0%} of tasks)")
-    return said
+    if metrics.get("write_rate", 1.0) < _LOW_WRITE_RATE:
+        warnings.append(f"functions are hardly written any more ({metrics['write_rate']:.0%} of tasks)")
+    return warnings

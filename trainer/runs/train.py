@@ -20,7 +20,7 @@ from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import BASE
-from app.run_settings import RunKind, practice_place
+from app.run_settings import RunKind, practice_environment
 from trainer import gate
 from trainer.atomic_write import keep
 from trainer.engines.sleep import asleep_for, sleepers, wake
@@ -28,16 +28,16 @@ from trainer.environments.named import open_environment
 from trainer.evaluation.paired import Examiner
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, Progress, Result
-from trainer.learning.distributed_learner import Beginning, open_learner
+from trainer.learning.distributed_learner import LearnerSpec, open_learner
 from trainer.learning.lora import Learned, Published
 from trainer.learning.model import pick_device
 from trainer.learning.update import Learner
-from trainer.rollouts.stack import open_ground
+from trainer.rollouts.stack import open_stack
 from trainer.runs.logged import run_logged
 from trainer.runs.probe_prompt import opening_of
-from trainer.runs.rollout import Done, Practiser
+from trainer.runs.report import report_step
+from trainer.runs.rollout import RolloutRun, StepDone
 from trainer.runs.sft import run_sft
-from trainer.runs.step_metrics import told
 
 _START = "start"  # the file of a run that names what it goes on from
 _SHARE = 2
@@ -73,36 +73,36 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
     with asleep_for(job.deployment) if job.settings.kind is not RunKind.ROLLOUT else nullcontext():
         if job.settings.kind is RunKind.SFT:
             return await run_sft(job, progress, sessions, base, start, device)
-        with open_learner(_beginning(job, start, device), job.deployment.train_processes) as learner:
+        with open_learner(_spec(job, start, device), job.deployment.train_processes) as learner:
             keep((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
             if job.settings.kind is RunKind.LOGGED:
                 return await run_logged(job, progress, sessions, base, learner)
-            return Learned(await _practise(job, progress, learner))
+            return Learned(await _learn_by_doing(job, progress, learner))
 
 
-async def _practise(job: Job, progress: Progress, learner: Learner) -> Published:
+async def _learn_by_doing(job: Job, progress: Progress, learner: Learner) -> Published:
     settings = job.settings
-    async with open_ground(practice_place(settings), settings.retrieval, job.deployment) as ground:
+    async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
 
-        async def report(done: Done) -> None:
-            await progress.step(done.index, settings.steps, told(done.index, done.metrics))
+        async def report(done: StepDone) -> None:
+            await report_step(progress, done.index, settings.steps, done.metrics)
 
-        practiser = Practiser(
-            replace(ground.agent, temperature=1.0),
-            ground.engine,
-            ground.environment,
+        run = RolloutRun(
+            replace(stack.agent, temperature=1.0),
+            stack.engine,
+            stack.environment,
             learner,
             settings,
             job.directory,
-            ground.new_library,
+            stack.new_library,
             updating=partial(asleep_for, job.deployment),
         )
-        await practiser.practise(report)
+        await run.run(report)
     return learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
 
 
-def _beginning(job: Job, start: Path | None, device: torch.device) -> Beginning:
-    return Beginning(
+def _spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:
+    return LearnerSpec(
         model_dir=job.deployment.model_dir,
         settings=job.settings,
         start=start,
@@ -155,13 +155,13 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
     if not job.settings.environment or not job.settings.gate_scenarios:
         return await gate.hold(sessions, candidate, None, progress=progress)
     await _fetch_active(job, sessions)
-    async with open_ground(job.settings.environment, job.settings.retrieval, job.deployment) as ground:
+    async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
         examiner = Examiner(
-            ground.agent,
-            ground.engine,
-            ground.environment,
+            stack.agent,
+            stack.engine,
+            stack.environment,
             adapters=job.deployment.adapters_dir,
-            new_library=ground.new_library,
+            new_library=stack.new_library,
             temperature=job.deployment.temperature,
         )
         return await gate.hold(sessions, candidate, examiner, progress=progress, directory=job.directory)

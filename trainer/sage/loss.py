@@ -1,4 +1,14 @@
-"""SAGE's objective for given logprobs: clipped policy gradient, token mean per task, sum over positions. Pure."""
+"""SAGE's objective for given logprobs: a clipped policy gradient, as a loss to be minimised.
+
+SAGE (arXiv 2512.17102), for the rollouts i of a group and the positions k of their chains:
+
+    J = E (1/G) sum_i sum_k (1/|o_i^k|) sum_t min( s A_i^k, clip(s, 1 - low, 1 + high) A_i^k )
+    s = p(o_t) / p_old(o_t)
+
+Token mean inside a task, sum over positions, mean over the group; prompts and observations are no part of o. On
+fresh samples s = 1 and the gradient is that of REINFORCE with a baseline. For samples of older releases, which the
+paper has none of, each term is weighted by the truncated ratio of p_old to the policy that sampled them.
+"""
 
 from typing import NamedTuple
 
@@ -7,45 +17,50 @@ from torch import Tensor
 
 
 class Terms(NamedTuple):
-    """N sampled tokens; all tensors (N,). Logarithms are natural."""
+    """What the loss needs of N sampled tokens; all tensors (N,), logarithms natural."""
 
-    old: Tensor  # log p when the update began: what the ratio is taken to
-    advantages: Tensor
-    weights: Tensor  # of each token in the sum: 1 / (groups x G x tokens of its task)
+    old: Tensor  # log p_old: of fresh samples as the engine reported it, of stale ones as the update began
+    advantages: Tensor  # A
+    weights: Tensor  # `token_weight` of each token's task
     importance: Tensor  # truncated importance weights of stale samples; 1 for fresh ones
-    reference: Tensor | None = None  # log p under the start; None where no penalty is asked for
+    reference: Tensor | None = None  # log p under the start of the run; None where no KL penalty is asked for
+
+
+def token_weight(groups: int, group_size: int, tokens: int) -> float:
+    """The weight of each of a task's `tokens` sampled tokens in the sum: 1 / (groups G |o|)."""
+    return 1 / (groups * group_size * tokens)
 
 
 def policy_loss(
     logprobs: Tensor, terms: Terms, *, clip_low: float, clip_high: float, kl: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """To be minimised: - sum of weights x importance x min(s A, clip(s, 1 - low, 1 + high) A), s = p / p_old.
+    """-J, shape (), and how many tokens the clip kept from learning, shape (). `logprobs` are log p, shape (N,).
 
-    With `kl`, the estimated divergence from the start is added. On fresh samples s = 1, and the gradient is that
-    of REINFORCE with a baseline. Gives the loss (), and how many tokens the clip kept from learning (). Raises
-    ValueError for a penalty without a reference: nothing would be penalised.
+    `kl` is the weight of a penalty for leaving the start of the run. Raises ValueError where it has no reference.
     """
     ratio = (logprobs - terms.old).exp()
-    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
-    gain = torch.minimum(ratio * terms.advantages, bounded * terms.advantages)
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    gain = torch.minimum(ratio * terms.advantages, clipped * terms.advantages)
     loss = -(terms.weights * terms.importance * gain).sum()
     if kl:
         if terms.reference is None:
-            raise ValueError("a penalty for leaving the start needs the logprobs of the start")
-        loss = loss + kl * (terms.weights * divergence(logprobs, terms.reference)).sum()
-    clipped = (bounded * terms.advantages < ratio * terms.advantages).sum()
-    return loss, clipped.detach()
+            raise ValueError("a KL penalty needs the logprobs under the start of the run")
+        loss = loss + kl * (terms.weights * kl_estimate(logprobs, terms.reference)).sum()
+    stopped = (clipped * terms.advantages < ratio * terms.advantages).sum()
+    return loss, stopped.detach()
 
 
-def divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Of p from the reference, estimated at each sampled token: exp(d) - d - 1 with d = log p_ref - log p.
+def kl_estimate(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """KL(p || p_ref), estimated at each sampled token, (N,): exp(d) - d - 1 with d = log p_ref - log p.
 
-    Its mean over tokens that p sampled is the KL divergence (Schulman 2020, "Approximating KL divergence").
+    Its mean over tokens that p sampled is the divergence (Schulman 2020, "Approximating KL divergence", k3).
     """
     distance = reference - logprobs
     return distance.exp() - distance - 1
 
 
-def truncated(behaviour: Tensor, proximal: Tensor, limit: float) -> Tensor:
-    """min(p / p_behaviour, limit) per token: what corrects for the policy that sampled (Espeholt et al. 2018)."""
+def truncated_importance(behaviour: Tensor, proximal: Tensor, limit: float) -> Tensor:
+    """min(p_old / p_behaviour, limit) per token, (N,): corrects for the policy that sampled (Espeholt et al.
+    2018).
+    """
     return (proximal - behaviour).exp().clamp(max=limit)

@@ -1,34 +1,28 @@
-"""What each task of a chain earned: SAGE's skill-integrated reward, and the two it is compared with. Pure.
+"""What each task of a chain earned: SAGE's skill-integrated reward, and the two it is compared with.
 
-arXiv 2512.17102, section 3.3. A use counts only if the sandbox executed it and it returned.
+SAGE (arXiv 2512.17102, "Skill-integrated Reward"), for a chain of two tasks q1, q2 with outcomes r1, r2:
+
+    R1 = r1 + 1[r1 = 1] 1[r2 = 1] used(q2 | q1)      q1 made a skill that a successful q2 used
+    R2 = r2 +             1[r2 = 1] used(q2 | q1)      q2 succeeded and used a skill that q1 made
+
+A task that ended without code earns -1 instead. Every rule has the signature of the entry-point group
+`sage.rewards`: one chain in its order in, one reward per task out.
 """
 
-import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 import msgspec
 
-from app.agent.action import code_of
-from app.records import Stop, Trajectory
-from app.run_settings import RewardRule
+from trainer.sage.chains import ChainStep
 
-NO_CODE = -1.0  # for a task that ended because the policy wrote no code
-
-
-class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of a chain, as the reward sees it."""
-
-    score: float  # in [0, 1]
-    success: bool
-    no_code: bool = False
-    made: frozenset[UUID] = frozenset()  # skills it left that may earn: no wrappers of one API
-    used: frozenset[UUID] = frozenset()  # offered skills that were executed and returned
-    named: frozenset[UUID] = frozenset()  # offered skills that its code calls and does not redefine
+NO_CODE = -1.0  # the reward of a task that ended because the policy wrote no code, whatever its score
 
 
 class Reward(msgspec.Struct, frozen=True):
-    score: float  # the verifier's, or NO_CODE
+    """R = score + bonus."""
+
+    score: float  # r, or NO_CODE
     bonus: float = 0.0
 
     @property
@@ -36,59 +30,52 @@ class Reward(msgspec.Struct, frozen=True):
         return self.score + self.bonus
 
 
-def link(trajectory: Trajectory, score: float, *, success: bool, made: frozenset[UUID]) -> Link:
-    """What the reward needs to know of a rollout and the skills it left."""
-    return Link(
-        score=score,
-        success=success,
-        no_code=trajectory.stop is Stop.NO_CODE,
-        made=made,
-        used=frozenset(offer.skill_id for offer in trajectory.used()),
-        named=_named(trajectory),
-    )
+RewardRule = Callable[[Sequence[ChainStep]], list[Reward]]
 
 
-def rewards(chain: Sequence[Link], rule: RewardRule = "skill", *, name_only: bool = False) -> list[Reward]:
-    """One reward per position, in the chain's order.
+def skill_integrated(chain: Sequence[ChainStep]) -> list[Reward]:
+    """A bonus of 1 for each success that used a skill made earlier in the chain, or made one that was so used.
 
-    Under "skill", a success earns 1 more, and never more than 1, if it used a skill that an earlier task of the
-    chain made, or made one that a later success used. Under "chain", it earns 1 more if all tasks succeeded.
+    Beyond the paper: a use counts only if the sandbox executed it and it returned. No task earns more than one
+    bonus.
     """
-    if rule == "outcome":
-        earned = [False] * len(chain)
-    elif rule == "chain":
-        earned = [len(chain) > 1 and all(each.success for each in chain)] * len(chain)
-    else:
-        edges = [
-            (maker, user)
-            for user in range(len(chain))
-            for maker in range(user)
-            if chain[user].success and chain[maker].made & (chain[user].named if name_only else chain[user].used)
-        ]
-        ends = {end for edge in edges for end in edge}
-        earned = [each.success and position in ends for position, each in enumerate(chain)]
-    return [
-        Reward(NO_CODE) if each.no_code else Reward(each.score, float(bonus))
-        for each, bonus in zip(chain, earned, strict=True)
+    return _with_bonus(chain, _making_and_using(chain, [step.used for step in chain]))
+
+
+def skill_integrated_by_name(chain: Sequence[ChainStep]) -> list[Reward]:
+    """`skill_integrated` as the paper's code has it: a skill is used once its name is called, whatever came of
+    it.
+    """
+    return _with_bonus(chain, _making_and_using(chain, [step.named for step in chain]))
+
+
+def chain_success(chain: Sequence[ChainStep]) -> list[Reward]:
+    """The chain-based reward of the paper's ablation: a bonus for every task if all tasks of the chain
+    succeeded.
+    """
+    every = len(chain) > 1 and all(step.success for step in chain)
+    return _with_bonus(chain, [every] * len(chain))
+
+
+def outcome(chain: Sequence[ChainStep]) -> list[Reward]:
+    """The outcome-based reward of the paper's ablation: R = r."""
+    return _with_bonus(chain, [False] * len(chain))
+
+
+def _making_and_using(chain: Sequence[ChainStep], uses: Sequence[frozenset[UUID]]) -> list[bool]:
+    """Which successes made or used a skill that passed from one task of the chain to a later, successful one."""
+    passed_on = [
+        (maker, user)
+        for user in range(len(chain))
+        for maker in range(user)
+        if chain[user].success and chain[maker].made & uses[user]
     ]
+    ends = {position for pair in passed_on for position in pair}
+    return [step.success and position in ends for position, step in enumerate(chain)]
 
 
-def _named(trajectory: Trajectory) -> frozenset[UUID]:
-    if not trajectory.offered:
-        return frozenset()
-    called: set[str] = set()
-    defined: set[str] = set()
-    for turn in trajectory.turns:
-        for node in ast.walk(_tree(turn.text)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                called.add(node.func.id)
-            elif isinstance(node, ast.FunctionDef):
-                defined.add(node.name)
-    return frozenset(offer.skill_id for offer in trajectory.offered if offer.name in called - defined)
-
-
-def _tree(text: str) -> ast.AST:
-    try:
-        return ast.parse(code_of(text) or "")
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
+def _with_bonus(chain: Sequence[ChainStep], earned: Sequence[bool]) -> list[Reward]:
+    return [
+        Reward(NO_CODE) if step.no_code else Reward(step.score, float(bonus))
+        for step, bonus in zip(chain, earned, strict=True)
+    ]

@@ -14,7 +14,7 @@ from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Observation, Sandbox
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario
-from trainer.rollouts.episode import Outcome, Practice
+from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.sft_data.answer_tokens import answer_ids
 from trainer.sft_data.chat_endpoint import ChatEndpoint
 
@@ -67,14 +67,14 @@ class ChatExpert:
     sandbox: Sandbox
     patience: float = 120.0  # seconds for which an endpoint that is overloaded or away is asked again
 
-    async def play(self, scenario: Scenario, temperature: float) -> list[Outcome]:
+    async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
         """One pass over the tasks of a scenario, each with the skills that the earlier ones left."""
-        library, outcomes = MemoryLibrary(), []
+        library, episodes = MemoryLibrary(), []
         for task in scenario.tasks:
             offers = await library.find(task.instruction, scenario.id)
             interpreter = Interpreter(self.endpoint, self.tokenizer, self.profile)
             engine = PatientEngine(interpreter, seconds=self.patience)
             agent = Agent(engine, self.tokenizer, interpreter, self.sandbox, LIMITS, temperature)
-            practice = Practice(agent, self.environment, Policy(self.endpoint.model))
-            outcomes.append(await practice.run_task(scenario, task, library, offers))
-        return outcomes
+            episode_runner = EpisodeRunner(agent, self.environment, Policy(self.endpoint.model))
+            episodes.append(await episode_runner.run_task(scenario, task, library, offers))
+        return episodes

@@ -17,7 +17,7 @@ from trainer.environments.named import open_environment
 from trainer.environments.office.demonstrations import Stage
 from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS, Faults
-from trainer.rollouts.episode import Outcome
+from trainer.rollouts.episode import Episode
 from trainer.sft_data.chat_endpoint import ChatEndpoint
 from trainer.sft_data.chat_expert import ChatExpert
 from trainer.sft_data.collection_journal import Entry, Journal
@@ -108,7 +108,7 @@ def _scripted(order: Order, stage: Stage) -> Play:
     if not isinstance(stage.environment, OfficeEnvironment):
         raise InvalidError(f"the scripted expert knows the office alone, not {order.environment}")
 
-    async def play(scenario: Scenario, temperature: float) -> list[Outcome]:  # noqa: ARG001  it has none
+    async def play(scenario: Scenario, temperature: float) -> list[Episode]:  # noqa: ARG001  it has none
         return await stage.play(scenario, order.faults, Random(f"demonstrate {order.seed} {scenario.id}"))
 
     return play

@@ -10,14 +10,14 @@ from app.apis.builtin import with_builtins
 from app.errors import AppError
 from app.records import Json
 from trainer.environment import Environment, Scenario
-from trainer.rollouts.episode import Outcome
+from trainer.rollouts.episode import Episode
 from trainer.sft_data.answer_tokens import UnsayableError
 from trainer.sft_data.chat_records import ChatRecord, record_of, to_line
 from trainer.sft_data.collection_journal import Entry, Journal
 from trainer.sft_data.selection import Rule, select
 
 UNSAYABLE = "the policy could not say an answer"
-Play = Callable[[Scenario, float], Awaitable[list[Outcome]]]
+Play = Callable[[Scenario, float], Awaitable[list[Episode]]]
 """One pass over the tasks of a scenario, at a temperature."""
 
 
@@ -57,26 +57,26 @@ class Harvest:
         dropped, tried, kept = Counter[str](), 0, list[str]()
         for temperature in self.temperatures:
             try:
-                outcomes = await self.play(scenario, temperature)
+                episodes = await self.play(scenario, temperature)
             except UnsayableError:
                 tried, dropped = tried + 1, dropped + Counter({UNSAYABLE: 1})
                 continue
-            selected = select(outcomes, self.rule)
-            tried, dropped = tried + len(outcomes), dropped + Counter(selected.dropped)
+            selected = select(episodes, self.rule)
+            tried, dropped = tried + len(episodes), dropped + Counter(selected.dropped)
             if selected.kept:
                 records = [await self._record(scenario, each, temperature) for each in selected.kept]
                 kept = [to_line(record).decode() for record in records]
                 break
         return Entry(index=index, tried=tried, dropped=dict(dropped), kept=kept)
 
-    async def _record(self, scenario: Scenario, outcome: Outcome, temperature: float) -> ChatRecord:
-        trajectory = outcome.trajectory
+    async def _record(self, scenario: Scenario, episode: Episode, temperature: float) -> ChatRecord:
+        trajectory = episode.trajectory
         async with self.environment.open(scenario, trajectory.task) as world:
             apps = {app.name: app.description for app in with_builtins(world.catalog).apps.values()}
         opening = self.profile.opening(trajectory.task, trajectory.offered, apps)
         about: dict[str, Json] = {
             "template": scenario.template,
-            "score": outcome.verdict.fraction,
+            "score": episode.verdict.fraction,
             "source": self.source,
             "temperature": temperature,
         }

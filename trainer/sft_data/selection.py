@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from app.agent.action import code_of
-from trainer.rollouts.episode import Outcome
+from trainer.rollouts.episode import Episode
 
 Rule = Literal["chain", "task"]
 _FIRST = 2  # tasks of a scenario that must succeed, so that what the second used was worth using
@@ -24,31 +24,31 @@ class Fault(StrEnum):
 
 
 class Selected(msgspec.Struct, frozen=True):
-    kept: list[Outcome]
+    kept: list[Episode]
     dropped: dict[str, int]  # by reason
 
 
-def select(outcomes: Sequence[Outcome], rule: Rule = "chain") -> Selected:
+def select(episodes: Sequence[Episode], rule: Rule = "chain") -> Selected:
     """The successes of one pass over a scenario, of those where every turn is one to imitate.
 
     Under "chain", as in SAGE (arXiv 2512.17102), only where at least the first two tasks succeeded.
     """
-    early = [outcome.verdict.success for outcome in outcomes[:_FIRST]]
-    kept: list[Outcome] = []
+    early = [episode.verdict.success for episode in episodes[:_FIRST]]
+    kept: list[Episode] = []
     dropped = Counter[str]()
-    for outcome in outcomes:
-        fault = _fault(outcome) or (Fault.CHAIN if rule == "chain" and not all(early) else None)
+    for episode in episodes:
+        fault = _fault(episode) or (Fault.CHAIN if rule == "chain" and not all(early) else None)
         if fault is None:
-            kept.append(outcome)
+            kept.append(episode)
         else:
             dropped[fault.value] += 1
     return Selected(kept, dict(dropped))
 
 
-def _fault(outcome: Outcome) -> Fault | None:
-    turns = outcome.trajectory.turns
+def _fault(episode: Episode) -> Fault | None:
+    turns = episode.trajectory.turns
     if any(code_of(turn.text) is None for turn in turns):
         return Fault.NO_CODE
     if any(turn.finish == "length" for turn in turns):
         return Fault.CUT_OFF
-    return None if outcome.verdict.success else Fault.FAILED
+    return None if episode.verdict.success else Fault.FAILED

@@ -34,7 +34,7 @@ def serve(options: Options, tokenizer: ChatTokenizer, listener: socket.socket) -
     """Until a signal ends it. False where an error did. Raises ModelError where the model cannot be served."""
     torch.set_num_threads(options.threads)
     sys.setswitchinterval(SWITCH_SECONDS)
-    device = _device(options.device)
+    device = resolve_device(options.device)
     model = load_model(options.model, device, getattr(torch, options.dtype))
     decoder = Decoder(model, options.max_batch)
     metrics, adapters = Metrics(options.max_loras), Adapters(model)
@@ -50,7 +50,7 @@ def serve(options: Options, tokenizer: ChatTokenizer, listener: socket.socket) -
     return not scheduler.failed
 
 
-def _device(name: str) -> str:
+def resolve_device(name: str) -> str:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return next(device for device, here in available.items() if here)

@@ -31,9 +31,9 @@ from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner
-from trainer.rollouts.episode import Practice
-from trainer.rollouts.stack import Ground, open_ground
-from trainer.runs.rollout import Done, Practiser
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.stack import RolloutStack, open_stack
+from trainer.runs.rollout import RolloutRun, StepDone
 
 _VALIDATION_SEED = 500
 _EXAM_SEED = 1000  # and the seed of the trial: all conditions sit the same
@@ -71,7 +71,7 @@ class Bench:
 
     plan: Plan
     work: Path
-    ground: Ground
+    ground: RolloutStack
     settings: Settings
 
     async def train(self, trial: Trial) -> None:
@@ -85,7 +85,7 @@ class Bench:
         base = load_model(self.settings.model_dir, torch.device("cpu"))
         start = self._start() if self.plan.conditions[trial.condition].sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
-        practiser = Practiser(
+        run = RolloutRun(
             replace(self.ground.agent, temperature=1.0),
             self.ground.engine,
             self.ground.environment,
@@ -95,7 +95,7 @@ class Bench:
             self.ground.new_library,
         )
 
-        async def report(done: Done) -> None:
+        async def report(done: StepDone) -> None:
             found: dict[str, Any] = {"step": done.index, **done.metrics}
             if done.index % self.plan.validate_every == 0:
                 library = rules.skills
@@ -107,7 +107,7 @@ class Bench:
                 shutil.rmtree(done.adapter.path, ignore_errors=True)
             curve.add(found)
 
-        await practiser.practise(report)
+        await run.run(report)
         best = max((each for each in curve.points if "validation" in each), key=_worth)
         trained = Trained(
             trial=trial,
@@ -144,7 +144,7 @@ class Bench:
     async def sit(self, model: str, split: Split, seed: int, *, library: bool) -> list[TaskResult]:
         count = self.plan.validation if split == "validation" else self.plan.exam
         return await examine(
-            Practice(self.ground.agent, self.ground.environment, Policy(model)),
+            EpisodeRunner(self.ground.agent, self.ground.environment, Policy(model)),
             self.ground.environment.scenarios(split, count, seed),
             library=library,
             new_library=self.ground.new_library,
@@ -187,7 +187,7 @@ async def _run(work: Path, order: Sequence[str]) -> None:
     settings = Settings(data_dir=work)
     trial = Trial(order[1], int(order[2]), float(order[3])) if order[0] != "baselines" else None
     mode: Retrieval = plan.settings(trial).retrieval if trial else "scenario"
-    async with open_ground(plan.environment, mode, settings, plan.limits) as ground:
+    async with open_stack(plan.environment, mode, settings, plan.limits) as ground:
         bench = Bench(plan, work, ground, settings)
         match order[0], trial:
             case "train", Trial():

@@ -33,7 +33,7 @@ from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 from trainer.evaluation.local import examine
 from trainer.evaluation.metrics import Metrics, measure
-from trainer.rollouts.episode import Practice
+from trainer.rollouts.episode import EpisodeRunner
 
 _EXAM_SEED = 7
 _RECIPE = "recipe.json"
@@ -77,7 +77,7 @@ async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
     environment = OfficeEnvironment()
     scenarios = environment.scenarios("test", plan.exam, _EXAM_SEED)
     async with (
-        engine_process(plan.out, plan.device) as url,
+        engine_process(plan.out, plan.device.type) as url,
         HttpEngine([url]) as engine,
         ForkedSandbox() as sandbox,
     ):
@@ -87,7 +87,9 @@ async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
             with tqdm(total=3 * len(scenarios), desc=f"exam, library {'on' if library else 'off'}") as bar:
                 results.append(
                     measure(
-                        await examine(Practice(agent, environment), scenarios, library=library, report=bar.update)
+                        await examine(
+                            EpisodeRunner(agent, environment), scenarios, library=library, report=bar.update
+                        )
                     )
                 )
     return results[0], results[1]

@@ -23,7 +23,7 @@ from trainer.environment import Environment, Scenario
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert import Expert, Faults
 from trainer.environments.office.scenarios import site_of
-from trainer.rollouts.episode import Outcome, Practice
+from trainer.rollouts.episode import Episode, EpisodeRunner
 
 LIMITS = RolloutLimits(turns=8)
 _AT_ONCE = 16
@@ -58,17 +58,17 @@ class Stage:
     profile: Profile = Compact()  # noqa: RUF009 - frozen
     crowding: float = 0.0  # share of tasks that are also offered skills that do not fit, as a grown library would
 
-    async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Outcome]:
+    async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Episode]:
         """One pass over the tasks of a scenario, each with the skills that the earlier ones left."""
-        library, outcomes = MemoryLibrary(), []
+        library, episodes = MemoryLibrary(), []
         for task in scenario.tasks:
             offers = await self._offers(library, scenario, task, rng)
             expert = Expert(site_of(scenario), task.instruction, offers, rng=rng, faults=faults)
             engine = ExpertEngine(expert, self.tokenizer)
             agent = Agent(engine, self.tokenizer, self.profile, self.sandbox, LIMITS)
-            practice = Practice(agent, self.environment, Policy("expert"))
-            outcomes.append(await practice.run_task(scenario, task, library, offers, watcher=engine))
-        return outcomes
+            episode_runner = EpisodeRunner(agent, self.environment, Policy("expert"))
+            episodes.append(await episode_runner.run_task(scenario, task, library, offers, watcher=engine))
+        return episodes
 
     async def _offers(self, library: MemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
         found = await library.find(task.instruction, scenario.id)
@@ -80,11 +80,11 @@ class Stage:
 
 async def demonstrate(
     stage: Stage, scenarios: Sequence[Scenario], faults: Faults, seed: int, *, at_once: int = _AT_ONCE
-) -> list[Outcome]:
+) -> list[Episode]:
     """What the expert did over these scenarios, in their order, failures included; the same for a seed."""
     places = asyncio.Semaphore(at_once)
 
-    async def chain(scenario: Scenario) -> list[Outcome]:
+    async def chain(scenario: Scenario) -> list[Episode]:
         async with places:
             return await stage.play(scenario, faults, Random(f"demonstrate {seed} {scenario.id}"))
 

@@ -1,0 +1,42 @@
+"""Parts that can be added without a change here: entry points by group and name, or any object by
+"module:attribute".
+
+A package offers a part by registering it in its own `pyproject.toml`; the built-in parts are registered the same
+way:
+
+    [project.entry-points."sage.rewards"]
+    brevity = "my_package.rewards:brevity"
+
+Groups: `sage.commands`, `sage.environments`, `sage.rewards`, `sage.retrieval`, `sage.skill_checks`,
+`sage.api_protocols`, `sage.experts` and `sage.judges`. Listing names imports none of the parts.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from app.errors import InvalidError
+
+
+def names(group: str) -> list[str]:
+    """The names registered in a group, sorted. Nothing is imported."""
+    return sorted(entry_points(group=group).names)
+
+
+def load(group: str, name: str) -> Any:
+    """The part registered under a name, or the object that `module:attribute` names.
+
+    Raises InvalidError for an unknown name, listing the known ones, and for a part that cannot be imported.
+    """
+    found = next(iter(entry_points(group=group, name=name)), None)
+    if found is None and ":" in name:
+        found = EntryPoint(name, name, group)
+    if found is None:
+        raise InvalidError(
+            f"no {group.removeprefix('sage.')} part is named {name!r}: there are {', '.join(names(group))}; "
+            'a part of your own is named "module:attribute", or registered as an entry point of the group '
+            f"{group!r}"
+        )
+    try:
+        return found.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidError(f"the part {name!r} of {group} cannot be imported: {error}") from error

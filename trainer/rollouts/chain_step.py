@@ -1,0 +1,43 @@
+"""A trajectory as the reward sees it: which offered skills it used, in fact and by name."""
+
+import ast
+from uuid import UUID
+
+from app.agent.action import code_of
+from app.records import Stop, Trajectory
+from trainer.sage.chains import ChainStep
+
+
+def chain_step(trajectory: Trajectory, score: float, *, success: bool, made: frozenset[UUID]) -> ChainStep:
+    """`score` is the verifier's, in [0, 1]; `made` are the skills that the rollout left and that may earn a
+    bonus.
+    """
+    return ChainStep(
+        score=score,
+        success=success,
+        no_code=trajectory.stop is Stop.NO_CODE,
+        made=made,
+        used=frozenset(offer.skill_id for offer in trajectory.used()),
+        named=_called_by_name(trajectory),
+    )
+
+
+def _called_by_name(trajectory: Trajectory) -> frozenset[UUID]:
+    if not trajectory.offered:
+        return frozenset()
+    called: set[str] = set()
+    defined: set[str] = set()
+    for turn in trajectory.turns:
+        for node in ast.walk(_parse(turn.text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called.add(node.func.id)
+            elif isinstance(node, ast.FunctionDef):
+                defined.add(node.name)
+    return frozenset(offer.skill_id for offer in trajectory.offered if offer.name in called - defined)
+
+
+def _parse(text: str) -> ast.AST:
+    try:
+        return ast.parse(code_of(text) or "")
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])

@@ -1,0 +1,20 @@
+"""What rollouts ask of the parts around them: an engine whose adapters change, and empty skill libraries."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from app.engine.protocol import Engine
+from app.skills.memory import MemoryLibrary
+
+
+class AdapterEngine(Engine, Protocol):
+    """An engine that adapters can be loaded into: the client of the model servers, or the trainer's own engine."""
+
+    async def load_adapter(self, name: str, path: Path) -> None: ...
+
+    async def unload_adapter(self, name: str) -> None: ...
+
+
+LibraryFactory: TypeAlias = Callable[[], MemoryLibrary]
+"""Makes an empty library for one chain; how it retrieves skills is its maker's choice."""

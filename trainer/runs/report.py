@@ -1,0 +1,18 @@
+"""A finished step, reported to the run's log and to its row."""
+
+import structlog
+
+from app.records import Json
+from trainer.job import Progress
+from trainer.runs.step_metrics import with_warnings
+
+log = structlog.get_logger(__name__)
+
+
+async def report_step(progress: Progress, index: int, total: int, metrics: dict[str, Json]) -> None:
+    """Raises what `progress` raises."""
+    metrics = with_warnings(metrics)
+    for warning in metrics.get("warnings", ()):
+        log.warning(warning, step=index)
+    log.info("step", step=index, **{name: value for name, value in metrics.items() if name != "warnings"})
+    await progress.step(index, total, metrics)
