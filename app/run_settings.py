@@ -29,50 +29,83 @@ class RunKind(StrEnum):
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names and defaults follow SAGE (arXiv 2512.17102) and LOOP (arXiv 2502.01600), scaled to a small policy."""
 
+    # The run
     kind: RunKind = RunKind.LOGGED
-    start: Literal["active", "base"] = "active"  # the adapter to go on from: the active release's, or none
+    """Source of experience: fresh rollouts, logged tasks, or demonstrations for supervised steps."""
+    start: Literal["active", "base"] = "active"
+    """Adapter to continue from: the active release's, or none."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
+    """Seed of scenarios, sampling and initial weights."""
 
-    # experience
-    environment: str = ""  # the practice environment, such as "office" or "office?site=0"; "" for none
-    steps: Whole = 24  # optimizer steps; of a logged run at most, if its data ends earlier
-    pairs: Whole = 6  # chains of tasks per step
-    group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8  # rollouts of each chain: G
-    chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2  # tasks per chain
-    chain_by: Literal["scenario", "nearest"] = "scenario"  # what makes a chain: a label, or instructions alike
-    skills: bool = True  # False: every task alone, without a library
+    # Experience
+    environment: str = ""
+    """Where the run practises and where the gate evaluates, such as `office?site=0`. Empty: nowhere."""
+    steps: Whole = 24
+    """Optimizer steps; fewer if the data of a `logged` run ends earlier."""
+    pairs: Whole = 6
+    """Chains of tasks per step."""
+    group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8
+    """Rollouts of each chain (G)."""
+    chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
+    """Tasks per chain."""
+    chain_by: Literal["scenario", "nearest"] = "scenario"
+    """What makes a chain: the scenario's label, or similar instructions."""
+    skills: bool = True
+    """Offer skills. False: every task alone, without a library."""
     retrieval: Retrieval = "scenario"
-    since: Moment | None = None  # logged and sft: tasks that ended in this window
+    """How skills are found for a task."""
+    since: Moment | None = None
+    """`logged` and `sft`: use tasks that ended at this time or later."""
     until: Moment | None = None
-    limit: Whole = 5_000  # tasks of the window, newest first
-    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2  # releases between a sample and the active one
-    data: str = ""  # sft: a JSONL file of chats instead of what was served
+    """`logged` and `sft`: use tasks that ended before this time."""
+    limit: Whole = 5_000
+    """Tasks to read from that window, newest first."""
+    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
+    """Releases between a sample and the active one, at most."""
+    data: str = ""
+    """`sft`: a JSONL file of chats on the worker's machine, instead of what was served."""
 
-    # reward
-    reward: str = "skill"  # a rule of the entry-point group `sage.rewards`, or "module:attribute"
+    # Reward
+    reward: str = "skill"
+    """A rule of the entry-point group `sage.rewards`, or `module:attribute`."""
 
-    # objective
-    normalise: bool = False  # divide advantages by their spread in the group
+    # Objective
+    normalise: bool = False
+    """Divide advantages by their standard deviation in the group."""
     clip_low: Share = 0.2
+    """The ratio is clipped below 1 minus this."""
     clip_high: Annotated[float, msgspec.Meta(gt=0, le=10)] = 0.2
-    kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # weight of the penalty for leaving the start
-    max_weight: Above = 2.0  # importance weights of stale samples are cut off here
+    """The ratio is clipped above 1 plus this."""
+    kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Weight of the KL penalty against the starting policy."""
+    max_weight: Above = 2.0
+    """Importance weights of stale samples are truncated here."""
 
-    # update
+    # Update
     lr: Above = 1e-3
+    """Learning rate."""
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
+    """Rank of a new adapter."""
     lora_alpha: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
+    """Scale of a new adapter."""
     grad_clip: Above = 1.0
-    epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # optimizer steps on each batch of rollouts
-    micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384  # read at once, on each device
+    """Gradients are clipped to this norm."""
+    epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+    """Optimizer steps on each batch of rollouts."""
+    micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384
+    """Tokens of one forward pass, on each device."""
     gradient_checkpointing: bool = False
-    liger: bool = False  # liger's kernels: on an NVIDIA GPU, with the package liger-kernel
+    """Recompute activations instead of keeping them."""
+    liger: bool = False
+    """Use liger's kernels: on an NVIDIA GPU, with the package `liger-kernel`."""
 
-    # gate
-    gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200  # held out, three tasks each; 0: no gate
+    # Gate
+    gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
+    """Held-out scenarios of the gate, three tasks each. 0: no gate."""
     canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
-    """Of the new tasks, which a candidate that passed serves until live figures tell; 0: it serves all at once."""
-    promote: bool = True  # False: a candidate that passes waits for a person
+    """Share of new tasks that a candidate which passed serves first, as a canary. 0: it serves all at once."""
+    promote: bool = True
+    """Activate a candidate that passes. False: it waits for a person."""
 
     def __post_init__(self) -> None:
         if self.chain_by == "nearest" and self.skills and self.retrieval == "scenario":

@@ -23,44 +23,99 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Each field is read from SAGE_<NAME>, the four URLs from <NAME>. An empty URL means: embedded, here."""
 
-    data_dir: Path = Path("data")  # database, broker folders, adapters, keys of this machine
+    # This machine
+    data_dir: Path = Path("data")
+    """Directory of everything this machine keeps: embedded database, broker files, adapters, run logs."""
     host: str = "127.0.0.1"
+    """Address the API listens on."""
     port: Port = 8000
-    database_url: str = ""
-    broker_url: str = ""
-    engine_urls: str = ""  # comma-separated vLLM base URLs
-    rollout_engine_urls: str = ""  # comma-separated; where runs roll out. Default: an engine of the trainer's own
-    embeddings_url: str = ""  # serves /v1/embeddings; default: the first engine
-    engine_port: Port = 8001  # of the embedded model server
-    engine_at_once: Count = 64  # requests in flight to one model server
-    engine_timeout_seconds: Seconds = 600  # of one answer, after which another model server is asked
-    engine_load_timeout_seconds: Seconds = 120  # of loading an adapter, and of all else that generates nothing
-    engine_base_apart: bool = False  # for model servers that mix up base and adapter requests of one batch
-    engine_sleep: Literal["never", "update"] = "never"  # do model servers give up the GPU while a run updates?
-    engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # of the embedded model server
-    demo: bool = True  # run the demo APIs and offer them in the project "demo"?
-    demo_port: Port = 8100
-    model: str = "seed"  # a model directory; "seed" is the one in the package
-    prompt_profile: Literal["", "full", "compact"] = ""  # "" takes the one that the model's card names
-    retrieval: Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"] = "fused"
-    skills_offered: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3  # at most, per task
-    tasks_at_once: Count = 16  # rollouts in flight per API process
-    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
-    max_turns: Count = 12
-    max_turn_tokens: Count = 512  # generated in one turn
-    max_task_tokens: Count = 8192  # generated in one task
-    max_task_calls: Count = 200
-    max_task_seconds: Seconds = 300
-    lease_seconds: Seconds = 30  # a task whose runner is silent for so long is taken up by another
-    adapter_store: str = ""  # a directory or an fsspec URL (s3://...) that all hosts share; "": only data_dir
-    train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1  # that compute a run's updates together
-    train_shard: bool = False  # each of them holds a part of the model (FSDP2) instead of all of it
-    sandbox_cpu_seconds: Seconds = 5
-    sandbox_wall_seconds: Seconds = 60
-    sandbox_memory_mb: Count = 256
-    api_timeout_seconds: Seconds = 30  # of one call to a live API
-    allow_private_hosts: bool = True  # may live APIs lie on loopback and private addresses?
+    """Port of the API."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is logged."""
+
+    # Database and broker
+    database_url: str = ""
+    """Any PostgreSQL 15 or newer. Empty: an embedded one in the data directory."""
+    broker_url: str = ""
+    """Redis or RabbitMQ for Celery. Empty: files in the data directory."""
+
+    # Model
+    model: str = "seed"
+    """A model directory; `seed` is the model in the package."""
+    prompt_profile: Literal["", "full", "compact"] = ""
+    """System prompt to use. Empty: the one named by the model's card, else `full`."""
+
+    # Model servers
+    engine_urls: str = ""
+    """Base URLs of model servers, comma-separated. Empty: the embedded one."""
+    rollout_engine_urls: str = ""
+    """Model servers for training rollouts, comma-separated. Empty: an engine of the trainer's own."""
+    embeddings_url: str = ""
+    """A server of `/v1/embeddings`. Empty: the first model server."""
+    engine_port: Port = 8001
+    """Port of the embedded model server."""
+    engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Device of the embedded model server."""
+    engine_at_once: Count = 64
+    """Requests in flight to one model server, per API process."""
+    engine_timeout_seconds: Seconds = 600
+    """Limit for one completion, after which another model server is asked."""
+    engine_load_timeout_seconds: Seconds = 120
+    """Limit for loading an adapter and for every request that generates nothing."""
+    engine_base_apart: bool = False
+    """Never send base and adapter requests in one batch, for a vLLM on a CPU, which mixes them up."""
+    engine_sleep: Literal["never", "update"] = "never"
+    """`update`: model servers release the GPU while a run updates its weights."""
+    adapter_store: str = ""
+    """A directory or fsspec URL (`s3://bucket/prefix`) shared by all hosts. Empty: the data directory alone."""
+
+    # Tasks
+    tasks_at_once: Count = 16
+    """Tasks in flight per API process."""
+    lease_seconds: Seconds = 30
+    """A task whose runner has been silent for this long is taken over by another."""
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
+    """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks served at 1."""
+    max_turns: Count = 12
+    """Turns of one task."""
+    max_turn_tokens: Count = 512
+    """Tokens generated in one turn."""
+    max_task_tokens: Count = 8192
+    """Tokens generated in one task."""
+    max_task_calls: Count = 200
+    """API calls of one task."""
+    max_task_seconds: Seconds = 300
+    """Wall time of one task."""
+
+    # Skills
+    retrieval: Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"] = "fused"
+    """How skills are found for a task; `fused` combines the others."""
+    skills_offered: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
+    """Skills offered to a task, at most."""
+
+    # Sandbox and live APIs
+    sandbox_cpu_seconds: Seconds = 5
+    """CPU time of one turn's code."""
+    sandbox_wall_seconds: Seconds = 60
+    """Wall time of one turn's code, API calls included."""
+    sandbox_memory_mb: Count = 256
+    """Memory that one session may add to a warm interpreter."""
+    api_timeout_seconds: Seconds = 30
+    """Limit for one call to a live API."""
+    allow_private_hosts: bool = True
+    """Allow live APIs on loopback and private addresses."""
+
+    # Training
+    train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Processes that compute a run's updates together, one per GPU."""
+    train_shard: bool = False
+    """With several processes: each holds a part of the model (FSDP2) instead of all of it."""
+
+    # Demo
+    demo: bool = True
+    """Run the demo APIs and register them in the project `demo`."""
+    demo_port: Port = 8100
+    """Port of the demo APIs."""
 
     @property
     def model_dir(self) -> Path:
