@@ -7,12 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from app.db.models import Release, ReleaseState
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Trajectory, Turn
 from trainer.experience.records import Drop
-
-_SERVED = (ReleaseState.ACTIVE, ReleaseState.RETIRED)
 
 
 class BaseModel(msgspec.Struct, frozen=True):
@@ -38,20 +35,29 @@ def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) ->
     return None
 
 
-def ages(releases: Sequence[Release], active: Release, learner: str) -> dict[UUID, int]:
-    """How stale the samples of each release are for the weights that learn, `learner`: 0 only for its own.
+class ReleaseWeights(msgspec.Struct, frozen=True):
+    """The weights of one release."""
 
-    Counted in changes of the weights up to the active release; those that never served, such as rejected ones, do
-    not count, nor do releases that changed only tools or prompt.
+    id: UUID
+    number: int
+    model: str  # the adapter's hash, or the base model
+    served: bool  # active now or earlier
+
+
+def staleness_by_release(releases: Sequence[ReleaseWeights], active: int, learner: str) -> dict[UUID, int]:
+    """How many weight changes lie between each release and the one numbered `active`, at least 1.
+
+    0 only for releases with the weights that learn, `learner`. Releases that never served do not count, nor do
+    those that changed only tools or the prompt.
     """
-    served = sorted((release.number, release.model) for release in releases if release.state in _SERVED)
+    served = sorted((release.number, release.model) for release in releases if release.served)
     changes = [number for (_, before), (number, model) in pairwise(served) if model != before]
 
-    def age(release: Release) -> int:
-        low, high = sorted((release.number, active.number))
+    def staleness(release: ReleaseWeights) -> int:
+        low, high = sorted((release.number, active))
         return 0 if release.model == learner else max(1, sum(low < number <= high for number in changes))
 
-    return {release.id: age(release) for release in releases}
+    return {release.id: staleness(release) for release in releases}
 
 
 def _reads(turn: Turn, tokenizer: ChatTokenizer) -> bool:

@@ -8,13 +8,13 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import releases, training_data
-from app.db.models import SkillState, TaskState
+from app.db.models import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
 from app.run_settings import RunSettings
 from app.skills.checks import is_wrapper
 from trainer.experience.chain_rewards import Makers
-from trainer.experience.filters import BaseModel, ages, fault_of
+from trainer.experience.filters import BaseModel, ReleaseWeights, fault_of, staleness_by_release
 from trainer.experience.records import Drop, Served
 from trainer.experience.task_groups import families
 
@@ -68,14 +68,20 @@ async def _served(
     active = await releases.active(session, project_id)
     every = await releases.of_project(session, project_id)
     numbers = {release.id: release.number for release in every}
-    age = ages(every, active, active.model if settings.start == "active" else BASE)
+    learner = active.model if settings.start == "active" else BASE
+    staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
     served = []
     async for trajectory in training_data.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]
         assert row.release_id is not None  # a task that was carried out has both
         fault = fault_of(trajectory, row.base, base)
-        served.append(_one(row, trajectory, numbers[row.release_id], age[row.release_id], fault))
+        served.append(_one(row, trajectory, numbers[row.release_id], staleness[row.release_id], fault))
     return sorted(served, key=_beginning)
+
+
+def _weights(release: Release) -> ReleaseWeights:
+    served = release.state in (ReleaseState.ACTIVE, ReleaseState.RETIRED)
+    return ReleaseWeights(release.id, release.number, release.model, served)
 
 
 def _one(row: LoggedTask, trajectory: Trajectory, release: int, staleness: int, fault: Drop | None) -> Served:
