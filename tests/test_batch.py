@@ -46,7 +46,7 @@ def test_a_sample_holds_all_tokens_in_order_and_marks_what_was_sampled() -> None
 
 def test_a_rewritten_history_is_no_sample() -> None:
     rewritten = trajectory(turn((1, 2), (3,)), turn((1, 4), (5,), extends=False))
-    with pytest.raises(ValueError, match=f"rewrote history in task {rewritten.task.id}"):
+    with pytest.raises(ValueError, match=f"rewrote earlier turns of task {rewritten.task.id}"):
         sample_of(rewritten)
 
 

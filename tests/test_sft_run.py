@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 
 from app.errors import InvalidError
 from app.run_settings import RunKind, RunSettings
-from tests.test_sft import StopError, samples
+from tests.test_supervised import StopError, samples
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
-from trainer.learning.sft import Step
+from trainer.learning.supervised import SftStep
 from trainer.runs.sft import Lesson, learn
 
 CPU = torch.device("cpu")
@@ -42,10 +42,10 @@ class Listener:
     """Hears of the steps, and dies at one of them, if it is told to."""
 
     def __init__(self, dies_at: int = 0) -> None:
-        self.seen: list[Step] = []
+        self.seen: list[SftStep] = []
         self._dies_at = dies_at
 
-    async def __call__(self, step: Step) -> None:
+    async def __call__(self, step: SftStep) -> None:
         self.seen.append(step)
         if step.index == self._dies_at:
             raise StopError

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from app.errors import InvalidError, StorageError
 from app.run_settings import RunSettings
-from tests.learner_process import SETTINGS, new_learner, round_of
+from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.rewarded import advantaged, rollout, trajectory
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir

@@ -1,4 +1,4 @@
-"""Write a file of a run so that a crash leaves the old one or the new one, never half of one."""
+"""Atomic file writes: after a crash a file has its old content or its new content, never part of one."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from app.errors import StorageError
 
 
-def keep(content: bytes, path: Path) -> None:
-    """Raises StorageError if the disk does not take it; nothing is left of it then."""
+def write_atomically(content: bytes, path: Path) -> None:
+    """Write `content` to `path`. Raises StorageError if the write fails; no partial file is left behind."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -15,4 +15,6 @@ def keep(content: bytes, path: Path) -> None:
         os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise StorageError(f"{path} could not be written ({error.strerror}): make room, then retry") from error
+        raise StorageError(
+            f"{path} could not be written ({error.strerror}): free disk space, then retry"
+        ) from error

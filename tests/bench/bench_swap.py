@@ -33,7 +33,7 @@ from tests.vllm.asking import off_by
 from tests.vllm.server import VllmServer
 from tests.vllm.streams import Asked, Streams
 from tests.vllm.swapping import open_swap
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 _TOLERANCE = 1e-3  # of a logprob
 _WINDOW = 1.0  # seconds from the beginning of a swap in which throughput is looked at
@@ -42,7 +42,7 @@ _WINDOW = 1.0  # seconds from the beginning of a swap in which throughput is loo
 class Swapped(msgspec.Struct, frozen=True):
     """One whole transaction."""
 
-    adapter: Published
+    adapter: PublishedAdapter
     began: float
     ended: float
 
@@ -71,7 +71,7 @@ def main(replicas: int, streams: int, swaps: int, every: float) -> None:
 
 
 async def _measure(
-    urls: Sequence[str], database_url: str, versions: Sequence[Published], count: int, every: float
+    urls: Sequence[str], database_url: str, versions: Sequence[PublishedAdapter], count: int, every: float
 ) -> None:
     async with open_database(database_url) as database, HttpEngine(urls) as engine:
         rows = await _propose(database.sessions, versions)
@@ -83,7 +83,7 @@ async def _measure(
     _tell(streams, done, receipts, {"replicas": len(urls), "streams": count})
 
 
-async def _propose(sessions: Sessions, versions: Sequence[Published]) -> list[models.Release]:
+async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> list[models.Release]:
     """A release for each, of one project."""
     async with sessions.begin() as session:
         project = await projects.create(session, "bench")
@@ -95,7 +95,7 @@ async def _propose(sessions: Sessions, versions: Sequence[Published]) -> list[mo
 async def _under_load(
     swap: HotSwap,
     promoter: Promoter,
-    versions: Sequence[tuple[Published, models.Release]],
+    versions: Sequence[tuple[PublishedAdapter, models.Release]],
     count: int,
     every: float,
 ) -> tuple[Streams, list[Swapped]]:

@@ -13,7 +13,7 @@ from app.adapters.files import content_hash
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
-from trainer.learning.lora import WEIGHTS, Published, publish, with_lora
+from trainer.learning.lora import WEIGHTS, PublishedAdapter, publish, with_lora
 from trainer.runs.probe_prompt import opening_of
 
 RANK = 8
@@ -22,7 +22,7 @@ _SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stay
 Weights = dict[str, torch.Tensor]
 
 
-def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> Published:
+def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> PublishedAdapter:
     """Another one for each seed, with its probe."""
     model = with_lora(plain_model(SEED_POLICY), rank, 2 * rank, seed=seed)
     generator = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def _model(adapter: Path | None) -> torch.nn.Module:
     return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
 
 
-def spoiled(good: Published, root: Path, change: Callable[[Weights], None]) -> Path:
+def spoiled(good: PublishedAdapter, root: Path, change: Callable[[Weights], None]) -> Path:
     """The adapter with other weights, in `root`. Its name is right, for it is the hash of what is there."""
     partial = Path(shutil.copytree(good.path, root / "partial"))
     weights = load_file(partial / WEIGHTS)

@@ -11,7 +11,7 @@ import pytest
 from app.engine.client import HttpEngine
 from tests.vllm.adapters import RANK, make_adapter
 from tests.vllm.server import SLOTS, WITH_LORA, VllmServer
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 collect_ignore = ["on_cpu"]  # it is imported by vLLM, in vLLM's environment
 
@@ -34,7 +34,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 @pytest.fixture(scope="session")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Published]:
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[PublishedAdapter]:
     """As many as a server answers with at once, and one more."""
     root = tmp_path_factory.mktemp("adapters")
     return [make_adapter(root, seed) for seed in range(SLOTS + 1)]

@@ -10,7 +10,7 @@ from app.engine.protocol import Completion
 from app.errors import AppError
 from app.hot_swap.loader import HotSwap
 from tests.vllm.asking import off_by, random_prompt, sampling
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 PROMPT, ANSWER = 30, 40  # tokens
 
@@ -19,7 +19,7 @@ PROMPT, ANSWER = 30, 40  # tokens
 class Asked:
     """One request that was answered, by the clock of `time.perf_counter`."""
 
-    adapter: Published
+    adapter: PublishedAdapter
     prompt: list[int]
     answer: Completion
     began: float
@@ -34,7 +34,7 @@ class Asked:
 class Streams:
     """Each request is made as the adapter that serves when it begins; one that fails is counted."""
 
-    def __init__(self, swap: HotSwap, serving: Published) -> None:
+    def __init__(self, swap: HotSwap, serving: PublishedAdapter) -> None:
         self.serving = serving
         self.asked: list[Asked] = []
         self.failures: list[AppError] = []

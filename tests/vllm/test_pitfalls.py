@@ -34,7 +34,7 @@ from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
 from tests.vllm.server import SLOTS, VllmServer
 from tests.vllm.swapping import open_swap, release_row
-from trainer.learning.lora import WEIGHTS, Published
+from trainer.learning.lora import WEIGHTS, PublishedAdapter
 
 PROMPT = spoken("archive my mails")
 HELD = 8  # adapters that the servers keep in memory, of which SLOTS answer at once
@@ -69,7 +69,7 @@ async def test_a_spoiled_adapter_never_reaches_a_server(
     engine: HttpEngine,
     committed: Sessions,
     http: httpx.AsyncClient,
-    adapters: list[Published],
+    adapters: list[PublishedAdapter],
     tmp_path: Path,
     change: Callable[[Weights], None],
     words: str,
@@ -84,7 +84,7 @@ async def test_a_spoiled_adapter_never_reaches_a_server(
 
 
 async def test_what_such_weights_leave_in_its_memory_costs_no_task(
-    adapters: list[Published], tmp_path: Path
+    adapters: list[PublishedAdapter], tmp_path: Path
 ) -> None:
     server = VllmServer(tmp_path / "vllm.log").wait()
     path = spoiled(adapters[0], tmp_path, blown_up)
@@ -105,7 +105,7 @@ async def test_what_such_weights_leave_in_its_memory_costs_no_task(
 
 
 async def test_an_adapter_that_was_changed_cut_short_or_removed_is_named(
-    engine: HttpEngine, committed: Sessions, adapters: list[Published], tmp_path: Path
+    engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter], tmp_path: Path
 ) -> None:
     swap = open_swap(engine, committed, tmp_path)
     path = Path(shutil.copytree(adapters[0].path, tmp_path / adapters[0].hash))
@@ -132,7 +132,7 @@ async def test_a_rank_that_the_server_does_not_take_is_the_adapters_fault(
 
 
 async def test_no_more_adapters_are_loaded_than_answer_at_once(
-    engine: HttpEngine, committed: Sessions, adapters: list[Published]
+    engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]
 ) -> None:
     """vLLM would take them, and then make requests for the fifth wait until one of the four has none."""
     swap = open_swap(engine, committed, adapters[0].path.parent)
@@ -144,7 +144,7 @@ async def test_no_more_adapters_are_loaded_than_answer_at_once(
 
 
 async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_memory(
-    engine: HttpEngine, committed: Sessions, adapters: list[Published]
+    engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]
 ) -> None:
     """vLLM drops it and reads it again from its directory, which must be there, or the server dies."""
     kept = adapters[0]
@@ -166,7 +166,7 @@ async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_m
 
 
 async def test_logprobs_of_prompts_are_never_asked_for(
-    engine: HttpEngine, servers: Servers, adapters: list[Published]
+    engine: HttpEngine, servers: Servers, adapters: list[PublishedAdapter]
 ) -> None:
     """Beside adapters they kill some models' servers."""
     await engine.load_adapter(adapters[0].hash, adapters[0].path)

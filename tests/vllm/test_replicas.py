@@ -16,7 +16,7 @@ from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.conftest import Servers
 from tests.vllm.swapping import open_swap, release_row
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
 PROMPTS = [random_prompt(seed, 30) for seed in range(16)]
@@ -28,7 +28,7 @@ async def ask_all(engine: HttpEngine, model: str) -> Sequence[Completion]:
 
 
 async def test_requests_are_shared_and_each_replica_says_the_same(
-    both: HttpEngine, adapters: list[Published]
+    both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     await both.load_adapter(adapters[0].hash, adapters[0].path)
     prompt = spoken("archive my mails")
@@ -57,7 +57,7 @@ async def test_a_replica_that_is_killed_is_missed_by_no_request_and_returns_with
     http: httpx.AsyncClient,
     servers: Servers,
     committed: Sessions,
-    adapters: list[Published],
+    adapters: list[PublishedAdapter],
 ) -> None:
     mine, second = adapters[0], both.replicas[1]
     await release_row(committed, mine.hash, ReleaseState.ACTIVE)

@@ -14,14 +14,14 @@ from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import random_prompt, sampling
 from tests.vllm.server import WITH_LORA, VllmServer
 from trainer.engines.sleep import asleep
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 CACHE = 256 << 20  # bytes that the server keeps for its KV cache
 PROMPT = random_prompt(1, 40)
 
 
 @pytest.fixture
-def adapter(tmp_path: Path) -> Published:
+def adapter(tmp_path: Path) -> PublishedAdapter:
     return make_adapter(tmp_path / "adapters", 1)
 
 
@@ -34,7 +34,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmServe
         server.stop()
 
 
-async def said(server: VllmServer, adapter: Published) -> list[Completion]:
+async def said(server: VllmServer, adapter: PublishedAdapter) -> list[Completion]:
     """By the base and by the adapter, through a client that asks whether the server sleeps."""
     async with HttpEngine([server.url], pace=Pace(sleepers=True)) as engine:
         await engine.load_adapter(adapter.hash, adapter.path)
@@ -46,7 +46,7 @@ async def said(server: VllmServer, adapter: Published) -> list[Completion]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("server", [["--enable-sleep-mode"]], indirect=True)
 async def test_memory_is_free_while_it_sleeps_and_base_and_adapter_answer_as_before(
-    server: VllmServer, adapter: Published
+    server: VllmServer, adapter: PublishedAdapter
 ) -> None:
     before, awake = await said(server, adapter), torch.cuda.mem_get_info()[0]
     with asleep([server.url]):
@@ -61,7 +61,7 @@ async def test_memory_is_free_while_it_sleeps_and_base_and_adapter_answer_as_bef
 
 
 async def test_a_server_that_cannot_sleep_is_named_and_answers_as_before(
-    server: VllmServer, adapter: Published
+    server: VllmServer, adapter: PublishedAdapter
 ) -> None:
     before = await said(server, adapter)
     with pytest.raises(SettingError, match="--enable-sleep-mode"), asleep([server.url]):

@@ -10,16 +10,16 @@ from app.errors import AdapterError
 from app.hot_swap.loader import HotSwap
 from tests.vllm.streams import Streams
 from tests.vllm.swapping import open_swap
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 
 @pytest.fixture
-def swap(both: HttpEngine, committed: Sessions, adapters: list[Published]) -> HotSwap:
+def swap(both: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]) -> HotSwap:
     return open_swap(both, committed, adapters[0].path.parent)
 
 
 async def test_every_replica_proves_that_it_wears_what_was_trained(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     mine = adapters[0]
     receipt = await swap.swap(mine.hash, mine.probe)
@@ -32,7 +32,7 @@ async def test_every_replica_proves_that_it_wears_what_was_trained(
 
 
 async def test_other_weights_than_the_trainers_are_loaded_nowhere(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     with pytest.raises(AdapterError, match="other weights than were trained"):
         await swap.swap(adapters[0].hash, adapters[1].probe)
@@ -40,7 +40,7 @@ async def test_other_weights_than_the_trainers_are_loaded_nowhere(
 
 
 async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from_the_base(
-    swap: HotSwap, adapters: list[Published]
+    swap: HotSwap, adapters: list[PublishedAdapter]
 ) -> None:
     receipt = await swap.swap(adapters[0].hash, None)
     assert [each.probed for each in receipt.replicas] == [False, False]
@@ -49,7 +49,7 @@ async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from
 
 
 async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     """There is one adapter more than servers have room for: each swap loads, and the last ones unload another."""
     first = adapters[0]
@@ -68,7 +68,7 @@ async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load
 
 
 async def test_two_swaps_at_once_come_one_after_the_other(
-    swap: HotSwap, both: HttpEngine, adapters: list[Published]
+    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     names = [each.hash for each in adapters[:2]]
     receipts = await asyncio.gather(*(swap.swap(each.hash, each.probe) for each in adapters[:2]))

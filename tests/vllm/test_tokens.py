@@ -9,7 +9,7 @@ from app.engine.client import HttpEngine
 from app.engine.protocol import Sampling
 from tests.vllm.adapters import reference
 from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, tokenizer, until
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
 GENERATED = "vllm:generation_tokens_total"
@@ -57,7 +57,7 @@ async def test_a_seed_gives_the_same_tokens_again_and_another_seed_others(engine
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 async def test_a_token_that_was_forced_has_the_logprob_it_has_by_itself(
-    engine: HttpEngine, adapters: list[Published], temperature: float
+    engine: HttpEngine, adapters: list[PublishedAdapter], temperature: float
 ) -> None:
     await engine.load_adapter(adapters[0].hash, adapters[0].path)
     prompt = spoken("archive my mails")

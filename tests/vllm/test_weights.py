@@ -9,17 +9,17 @@ from app.engine.protocol import Completion
 from app.errors import EngineRefusalError
 from tests.vllm.asking import off_by, random_prompt, sampling, spoken
 from tests.vllm.server import SLOTS
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 
 
-async def load(engine: HttpEngine, adapters: list[Published]) -> None:
+async def load(engine: HttpEngine, adapters: list[PublishedAdapter]) -> None:
     for each in adapters:
         await engine.load_adapter(each.hash, each.path)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 async def test_logprobs_are_the_trainers_in_a_batch_of_base_and_adapters(
-    engine: HttpEngine, adapters: list[Published], temperature: float
+    engine: HttpEngine, adapters: list[PublishedAdapter], temperature: float
 ) -> None:
     """With every slot taken: without its plugin, the last adapter answers for the base model on the CPU."""
     await load(engine, adapters[:SLOTS])
@@ -42,7 +42,7 @@ async def test_logprobs_are_the_trainers_in_a_batch_of_base_and_adapters(
 
 
 async def test_a_prefix_that_other_weights_have_read_is_read_again(
-    engine: HttpEngine, adapters: list[Published]
+    engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     """The same long prompt by turns: the server's cache of it belongs to one name."""
     await load(engine, adapters[:2])
@@ -53,7 +53,7 @@ async def test_a_prefix_that_other_weights_have_read_is_read_again(
 
 
 async def test_a_name_keeps_its_weights_whatever_is_loaded_under_it(
-    engine: HttpEngine, adapters: list[Published]
+    engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     """So nothing is ever loaded in place, which would change the weights of requests that run."""
     first, second = adapters[:2]
@@ -65,7 +65,7 @@ async def test_a_name_keeps_its_weights_whatever_is_loaded_under_it(
 
 
 async def test_what_is_unloaded_is_refused_and_what_is_gone_is_unloaded(
-    engine: HttpEngine, adapters: list[Published]
+    engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     await load(engine, adapters[:2])
     names = [each.hash for each in adapters[:2]]
@@ -79,7 +79,7 @@ async def test_what_is_unloaded_is_refused_and_what_is_gone_is_unloaded(
 
 
 async def test_generations_that_run_end_as_they_would_while_adapters_come_and_go(
-    engine: HttpEngine, adapters: list[Published]
+    engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     await load(engine, adapters[:1])
     mine = adapters[0]

@@ -8,7 +8,7 @@ import msgspec
 from app.db.database import Sessions
 from app.errors import InvalidError
 from app.run_settings import RunSettings
-from trainer.atomic_write import keep
+from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import Logged, read_logged
 
@@ -27,7 +27,7 @@ async def read_once(
         return _recall(path)
     async with sessions() as session:
         logged = await read_logged(session, project_id, settings, base)
-    keep(msgspec.msgpack.encode(logged), path)
+    write_atomically(msgspec.msgpack.encode(logged), path)
     return logged
 
 

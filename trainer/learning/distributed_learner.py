@@ -23,10 +23,10 @@ from peft import PeftModel
 
 from app.errors import AppError, InvalidError
 from app.run_settings import RunSettings
-from trainer.learning.lora import Published, lora_weights, publish, with_lora
+from trainer.learning.lora import PublishedAdapter, lora_weights, publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
-from trainer.learning.update import Learner, StepFigures
+from trainer.learning.update import Learner, UpdateStats
 from trainer.parent_death import die_with
 from trainer.sage.advantages import AdvantagedRollout
 
@@ -87,7 +87,7 @@ class SharedLearner(Learner):
         super().__init__(policy, spec.settings, joined, shard=spec.shard)
         self._spec = spec
 
-    def update(self, advantaged: Sequence[AdvantagedRollout]) -> StepFigures | None:
+    def update(self, advantaged: Sequence[AdvantagedRollout]) -> UpdateStats | None:
         with _nobody_lost():
             _tell("update", list(advantaged))
             return super().update(advantaged)
@@ -102,7 +102,7 @@ class SharedLearner(Learner):
             _tell("restore", path)
             super().restore(path)
 
-    def publish(self, root: Path, opening: Sequence[int] = ()) -> Published:
+    def publish(self, root: Path, opening: Sequence[int] = ()) -> PublishedAdapter:
         """Of a model in parts all processes give theirs, and a whole one answers the probe."""
         if not self._processes.sharded:
             return super().publish(root, opening)

@@ -29,10 +29,19 @@ from trainer.learning.distributed import whole
 from trainer.learning.fused_lora import fuse
 from trainer.learning.probe import make_probe
 
-__all__ = ["CONFIG", "WEIGHTS", "Learned", "Published", "check_adapter", "lora_weights", "publish", "with_lora"]
+__all__ = [
+    "CONFIG",
+    "WEIGHTS",
+    "PublishedAdapter",
+    "TrainingOutput",
+    "check_adapter",
+    "lora_weights",
+    "publish",
+    "with_lora",
+]
 
 
-class Published(msgspec.Struct, frozen=True):
+class PublishedAdapter(msgspec.Struct, frozen=True):
     """An adapter that will not change any more."""
 
     hash: str  # the engine knows it by this name
@@ -41,10 +50,10 @@ class Published(msgspec.Struct, frozen=True):
     probe: Probe | None = None  # what it says of fixed tokens, for model servers to prove that they wear it
 
 
-class Learned(msgspec.Struct, frozen=True):
+class TrainingOutput(msgspec.Struct, frozen=True):
     """What a run leaves before the gate."""
 
-    adapter: Published
+    adapter: PublishedAdapter
     kept: dict[str, Json] = {}  # what it learned from, and why not from the rest
 
 
@@ -95,7 +104,7 @@ def lora_weights(model: PeftModel) -> dict[str, Tensor]:
 
 def publish(
     model: PeftModel, root: Path, opening: Sequence[int] = (), *, weights: dict[str, Tensor] | None = None
-) -> Published:
+) -> PublishedAdapter:
     """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
 
     `opening` is the prompt of its probe; without one it has none. `weights` are the model's `lora_weights`, by
@@ -110,7 +119,7 @@ def publish(
     return msgspec.structs.replace(written, probe=make_probe(model, opening)) if opening else written
 
 
-def _publish(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> Published:
+def _publish(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
     root.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=".partial-", dir=root))
     try:
@@ -124,7 +133,7 @@ def _publish(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> Publis
         for file in (CONFIG, WEIGHTS):
             (partial / file).rename(contents / file)
         _settle(contents, final)
-        return Published(name, final, config["r"])
+        return PublishedAdapter(name, final, config["r"])
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

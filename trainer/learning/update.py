@@ -18,7 +18,7 @@ from app.errors import InvalidError
 from app.run_settings import RunSettings
 from trainer.learning.batch import Batch
 from trainer.learning.distributed import ProcessGroup, like, whole
-from trainer.learning.lora import Published, publish
+from trainer.learning.lora import PublishedAdapter, publish
 from trainer.learning.micro_batch import MicroBatch
 from trainer.learning.model import sampled_logprobs, save_atomically
 from trainer.learning.training_samples import TrainingSample, divide, training_samples
@@ -28,7 +28,7 @@ from trainer.sage.loss import policy_loss
 _WATCHED = 8  # trajectories of a step whose distance from the start is measured, where no penalty needs it of all
 
 
-class StepFigures(msgspec.Struct, frozen=True, kw_only=True):
+class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
     """What one update did: loss, norm and clip of its last optimizer step, the others from before the first."""
 
     loss: float
@@ -92,7 +92,7 @@ class Learner:
         logprobs: Tensor = self._scorer(batch)
         return logprobs
 
-    def update(self, advantaged: Sequence[AdvantagedRollout]) -> StepFigures | None:
+    def update(self, advantaged: Sequence[AdvantagedRollout]) -> UpdateStats | None:
         """`settings.epochs` optimizer steps on what one round of rollouts taught. None if it taught nothing.
 
         Every process is given the same rollouts. Raises InvalidError where a gradient is not finite; the weights
@@ -106,7 +106,7 @@ class Learner:
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(parts)
         tokens, ratio, from_engine, watched, from_start, highest = self._figures(parts)
-        return StepFigures(
+        return UpdateStats(
             loss=loss,
             grad_norm=norm,
             clip_fraction=clipped / tokens,
@@ -192,7 +192,7 @@ class Learner:
         for name, parameter in self._trained.items():
             parameter.copy_(weights[name])
 
-    def publish(self, root: Path, opening: Sequence[int] = ()) -> Published:
+    def publish(self, root: Path, opening: Sequence[int] = ()) -> PublishedAdapter:
         """The policy as it is, as `publish` writes it."""
         return publish(self.model, root, opening)
 

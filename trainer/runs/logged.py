@@ -10,7 +10,7 @@ from trainer.experience.filters import BaseModel
 from trainer.experience.snapshot import read_once
 from trainer.job import Job, Progress
 from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.lora import Learned
+from trainer.learning.lora import TrainingOutput
 from trainer.learning.update import Learner
 from trainer.runs.probe_prompt import opening_of
 from trainer.runs.report import report_step
@@ -20,7 +20,7 @@ from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 async def run_logged(
     job: Job, progress: Progress, sessions: Sessions, base: BaseModel, learner: Learner
-) -> Learned:
+) -> TrainingOutput:
     """Everything but the gate. Called again after an interruption, it ends with the same weights.
 
     Raises InvalidError where there is nothing to learn from, and what `progress` raises.
@@ -32,7 +32,7 @@ async def run_logged(
         checkpoints.save(learner, index)
         await report_step(progress, index, len(logged.steps), metrics)
     published = learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
-    return Learned(published, msgspec.to_builtins(logged.kept))
+    return TrainingOutput(published, msgspec.to_builtins(logged.kept))
 
 
 def _step(learner: Learner, rollouts: list[ScoredRollout]) -> dict[str, Json]:

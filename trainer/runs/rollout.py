@@ -17,7 +17,7 @@ from app.run_settings import RunSettings
 from trainer.environment import Environment
 from trainer.evaluation.local import result_of
 from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
@@ -31,7 +31,7 @@ class StepDone(msgspec.Struct, frozen=True):
 
     index: int  # from 1
     metrics: dict[str, Json]
-    adapter: Published  # the policy after it
+    adapter: PublishedAdapter  # the policy after it
 
 
 @dataclass
@@ -47,9 +47,9 @@ class RolloutRun:
     new_library: LibraryFactory
     at_once: int = 128  # chains in flight, as in `GroupCollector`
     updating: Callable[[], AbstractContextManager[None]] = nullcontext  # held around each update
-    _served: Published | None = field(default=None, init=False)
+    _served: PublishedAdapter | None = field(default=None, init=False)
 
-    async def run(self, report: Callable[[StepDone], Awaitable[None]]) -> Published:
+    async def run(self, report: Callable[[StepDone], Awaitable[None]]) -> PublishedAdapter:
         """All steps that are still to be done; resumes from the last checkpoint after an interruption."""
         checkpoints = Checkpoints(self.directory)
         done = checkpoints.restore(self.learner)
@@ -74,11 +74,11 @@ class RolloutRun:
             await report(StepDone(index, metrics, policy))
         return policy
 
-    def _collector(self, policy: Published) -> GroupCollector:
+    def _collector(self, policy: PublishedAdapter) -> GroupCollector:
         runner = EpisodeRunner(self.agent, self.environment, Policy(policy.hash))
         return GroupCollector(runner, self.settings, self.new_library, self.at_once)
 
-    async def _serve_latest(self) -> Published:
+    async def _serve_latest(self) -> PublishedAdapter:
         """Load the policy as it is now into the engine under a name of its own, and unload the one before it."""
         published = self.learner.publish(self.directory / "adapters")
         former, self._served = self._served, published

@@ -13,14 +13,14 @@ from app.db.database import Sessions
 from app.errors import InvalidError
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.atomic_write import keep
+from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import read_best
 from trainer.job import Job, Progress
 from trainer.learning.batch import Sample, sample_of
-from trainer.learning.lora import Learned, Published, publish, with_lora
+from trainer.learning.lora import PublishedAdapter, TrainingOutput, publish, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.sft import SftSettings, Step, sft_steps
+from trainer.learning.supervised import SftSettings, SftStep, sft_steps
 from trainer.runs.probe_prompt import opening_of
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.chat_samples import taught
@@ -28,7 +28,7 @@ from trainer.sft_data.chat_samples import taught
 _WARMUP = 50  # steps at most, and no more than a tenth of all
 _CHECKPOINT = "sft.checkpoint"
 _MATERIAL = "sft.material"
-Report = Callable[[Step], Awaitable[None]]
+Report = Callable[[SftStep], Awaitable[None]]
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Material(msgspec.Struct, frozen=True):
 
 async def run_sft(
     job: Job, progress: Progress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
-) -> Learned:
+) -> TrainingOutput:
     """Carry the run out, but for the gate.
 
     Raises InvalidError where there is nothing to learn from, and what `progress` and `learn` raise.
@@ -69,12 +69,12 @@ async def run_sft(
     )
     before = time.perf_counter()
 
-    async def report(step: Step) -> None:
+    async def report(step: SftStep) -> None:
         nonlocal before
         seconds, before = time.perf_counter() - before, time.perf_counter()
         await progress.step(step.index, job.settings.steps, metrics_of(step, seconds))
 
-    return Learned(await learn(lesson, device, report), material.kept)
+    return TrainingOutput(await learn(lesson, device, report), material.kept)
 
 
 async def gather(job: Job, sessions: Sessions, base: BaseModel) -> Material:
@@ -91,7 +91,7 @@ async def gather(job: Job, sessions: Sessions, base: BaseModel) -> Material:
         async with sessions() as session:
             best = await read_best(session, job.project_id, job.settings, base)
         material = Material([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.kept))
-    keep(msgspec.msgpack.encode(material), job.directory / _MATERIAL)
+    write_atomically(msgspec.msgpack.encode(material), job.directory / _MATERIAL)
     return material
 
 
@@ -112,7 +112,7 @@ def _former(directory: Path) -> Material | None:
     return msgspec.msgpack.decode(path.read_bytes(), type=Material) if path.exists() else None
 
 
-async def learn(lesson: Lesson, device: torch.device, report: Report) -> Published:
+async def learn(lesson: Lesson, device: torch.device, report: Report) -> PublishedAdapter:
     """The adapter. Called again after an interruption, it ends with the same weights, so the same hash.
 
     Raises InvalidError where `start` does not fit the base or a weight is not finite, StorageError if the disk is
@@ -143,7 +143,7 @@ def rules_of(settings: RunSettings) -> SftSettings:
     )
 
 
-def metrics_of(step: Step, seconds: float) -> dict[str, Json]:
+def metrics_of(step: SftStep, seconds: float) -> dict[str, Json]:
     return {
         "loss": step.loss,
         "accuracy": step.accuracy,

@@ -12,7 +12,7 @@ import msgspec
 
 from app.records import Json
 from trainer.evaluation.metrics import TaskResult
-from trainer.learning.update import StepFigures
+from trainer.learning.update import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 
 _LOW_WRITE_RATE = 0.2
@@ -47,7 +47,7 @@ def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
     return {"success": fmean(result.success for result in results), **written}
 
 
-def update_metrics(figures: StepFigures | None, seconds: float) -> dict[str, Json]:
+def update_metrics(figures: UpdateStats | None, seconds: float) -> dict[str, Json]:
     """`figures` is None where no rollout of the step had a learning signal."""
     if figures is None:
         return {"no_signal": True}

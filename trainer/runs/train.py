@@ -22,14 +22,14 @@ from app.errors import InvalidError
 from app.records import BASE
 from app.run_settings import RunKind, practice_environment
 from trainer import gate
-from trainer.atomic_write import keep
+from trainer.atomic_write import write_atomically
 from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environments.named import open_environment
 from trainer.evaluation.paired import Examiner
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, Progress, Result
 from trainer.learning.distributed_learner import LearnerSpec, open_learner
-from trainer.learning.lora import Learned, Published
+from trainer.learning.lora import PublishedAdapter, TrainingOutput
 from trainer.learning.model import pick_device
 from trainer.learning.update import Learner
 from trainer.rollouts.stack import open_stack
@@ -65,7 +65,7 @@ async def carry_out(job: Job, progress: Progress) -> Result:
     )
 
 
-async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
+async def _learn(job: Job, progress: Progress, sessions: Sessions) -> TrainingOutput:
     device = pick_device(job.deployment.engine_device)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
@@ -74,13 +74,13 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> Learned:
         if job.settings.kind is RunKind.SFT:
             return await run_sft(job, progress, sessions, base, start, device)
         with open_learner(_spec(job, start, device), job.deployment.train_processes) as learner:
-            keep((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
+            write_atomically((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
             if job.settings.kind is RunKind.LOGGED:
                 return await run_logged(job, progress, sessions, base, learner)
-            return Learned(await _learn_by_doing(job, progress, learner))
+            return TrainingOutput(await _learn_by_doing(job, progress, learner))
 
 
-async def _learn_by_doing(job: Job, progress: Progress, learner: Learner) -> Published:
+async def _learn_by_doing(job: Job, progress: Progress, learner: Learner) -> PublishedAdapter:
     settings = job.settings
     async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
 
@@ -140,7 +140,7 @@ def _store(job: Job) -> AdapterStore:
     return AdapterStore(job.deployment.adapters_dir, job.deployment.adapter_store)
 
 
-async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: Published) -> gate.Held:
+async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: PublishedAdapter) -> gate.Held:
     await _store(job).put(adapter.hash)  # before anything in the database speaks of it
     async with sessions.begin() as session:
         await adapters.put(

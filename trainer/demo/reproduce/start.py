@@ -14,20 +14,20 @@ from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environments.named import open_environment
 from trainer.environments.office.demonstrations import Stage, demonstrate
 from trainer.learning.batch import Sample, sample_of
-from trainer.learning.sft import Step
+from trainer.learning.supervised import SftStep
 from trainer.runs.sft import Lesson, learn
 
 _SEED = 1  # of the demonstrations
 
 
-async def make_start(plan: Plan, work: Path, settings: Settings, report: Callable[[Step], object]) -> Path:
+async def make_start(plan: Plan, work: Path, settings: Settings, report: Callable[[SftStep], object]) -> Path:
     """The adapter's directory. Made once; goes on where it was after an interruption."""
     torch.set_num_threads(1)  # a model this small is slower on two
     pointer = work / "start.txt"
     if not pointer.exists():
         samples = await _demonstrations(plan, work, settings)
 
-        async def tell(step: Step) -> None:
+        async def tell(step: SftStep) -> None:
             report(step)
 
         lesson = Lesson(

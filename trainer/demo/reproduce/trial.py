@@ -22,7 +22,7 @@ import torch
 from app.records import Policy
 from app.run_settings import Retrieval
 from app.settings import Settings
-from trainer.atomic_write import keep
+from trainer.atomic_write import write_atomically
 from trainer.demo.reproduce.plan import BASELINES, Plan, Trial, exam_rows
 from trainer.environment import Split
 from trainer.evaluation.local import examine
@@ -116,7 +116,7 @@ class Bench:
             adapter=best["adapter"],
             curve=curve.points,
         )
-        keep(msgspec.json.encode(trained), trained_file(self.work, trial))
+        write_atomically(msgspec.json.encode(trained), trained_file(self.work, trial))
         shutil.rmtree(directory / "adapters", ignore_errors=True)
 
     async def exam(self, trial: Trial) -> None:
@@ -139,7 +139,7 @@ class Bench:
         path = exam_file(self.work, row, seed)
         if not path.exists():  # or it was sat before an interruption
             results = await self.sit(model, "test", _EXAM_SEED + seed, library=library)
-            keep(msgspec.json.encode(Sat(row=row, seed=seed, results=results)), path)
+            write_atomically(msgspec.json.encode(Sat(row=row, seed=seed, results=results)), path)
 
     async def sit(self, model: str, split: Split, seed: int, *, library: bool) -> list[TaskResult]:
         count = self.plan.validation if split == "validation" else self.plan.exam
@@ -165,7 +165,7 @@ class _Curve:
     def add(self, point: dict[str, Any]) -> None:
         """A step that is done again replaces what it measured before."""
         self.points = [each for each in self.points if each["step"] < point["step"]] + [point]
-        keep(msgspec.json.encode(self.points), self._path)
+        write_atomically(msgspec.json.encode(self.points), self._path)
 
 
 def _worth(point: dict[str, Any]) -> tuple[float, float]:

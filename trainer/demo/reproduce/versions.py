@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer.atomic_write import keep
+from trainer.atomic_write import write_atomically
 
 UNKNOWN = "unknown"
 
@@ -11,7 +11,7 @@ def note(work: Path, commit: str) -> None:
     """It is begun, or goes on, at this commit. Call it before anything is made."""
     noted = _noted(work)
     if [commit] != noted[-1:]:
-        keep("".join(f"{each}\n" for each in [*noted, commit]).encode(), work / "commits.txt")
+        write_atomically("".join(f"{each}\n" for each in [*noted, commit]).encode(), work / "commits.txt")
 
 
 def made_at(work: Path, commit: str) -> str:

@@ -25,7 +25,7 @@ from trainer.demo.seed_policy.samples import load_samples
 from trainer.demo.seed_policy.tokenizer import END, PAD
 from trainer.learning.batch import Sample
 from trainer.learning.model import pick_device
-from trainer.learning.sft import SftSettings, Step, train_sft
+from trainer.learning.supervised import SftSettings, SftStep, train_sft
 
 _DRILL_WORDS = "drill_words.json"
 _RECORD = "training.json"
@@ -107,7 +107,7 @@ def _phase(
     settings = SftSettings(steps=steps, lr=recipe.lr, tokens=recipe.tokens, seed=recipe.seed)
     with tqdm(total=steps, desc=name, file=sys.stderr) as bar:
 
-        def report(step: Step) -> None:
+        def report(step: SftStep) -> None:
             bar.update(step.index - bar.n)
             if step.index % 20 == 0:
                 bar.set_postfix(loss=f"{step.loss:.4f}", accuracy=f"{step.accuracy:.4f}")

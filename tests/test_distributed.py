@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.learner_process import SETTINGS, new_learner, round_of
-from tests.sharded_process import Told, learned
+from tests.distributed_process import SETTINGS, new_learner, round_of
+from tests.sharded_learner import Told, learned
 from tests.tiny_model import make_model_dir
 from trainer.learning.distributed_learner import LearnerSpec, open_learner
 from trainer.learning.lora import WEIGHTS, publish
@@ -31,7 +31,7 @@ def run_two(model: Path, out: Path, *options: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, "-m", "tests.learner_process", str(model), str(out), *options]
+    command = [sys.executable, "-m", "tests.distributed_process", str(model), str(out), *options]
     processes = [
         subprocess.Popen(
             command,
@@ -93,7 +93,7 @@ def test_a_checkpoint_of_two_processes_is_gone_on_from_by_one(model: Path, ended
 def test_a_run_whose_processes_hold_parts_of_the_model_publishes_what_one_process_does(
     model: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "tests.sharded_process", str(model), str(tmp_path)]
+    command = [sys.executable, "-m", "tests.sharded_learner", str(model), str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     told = msgspec.json.decode((tmp_path / "told.json").read_bytes(), type=Told)

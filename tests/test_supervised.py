@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs
-from trainer.learning.sft import Report, SftSettings, Step, train_sft
+from trainer.learning.supervised import Report, SftSettings, SftStep, train_sft
 
 SETTINGS = SftSettings(steps=12, lr=2e-3, warmup=3, tokens=128, checkpoint_every=4, seed=5)
 
@@ -42,7 +42,7 @@ def samples(count: int = 10, tail: int = 0) -> list[Sample]:
     return [Sample((*one, *other), marks) for one, other in zip(head, rotated, strict=True)]
 
 
-def quiet(step: Step) -> None:
+def quiet(step: SftStep) -> None:
     """Nobody listens."""
 
 
@@ -55,7 +55,7 @@ def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
 
 
 def dies_at(step: int) -> Report:
-    def report(done: Step) -> None:
+    def report(done: SftStep) -> None:
         if done.index == step:
             raise StopError
 
@@ -63,7 +63,7 @@ def dies_at(step: int) -> Report:
 
 
 def test_what_can_be_memorised_is_memorised(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
-    seen: list[Step] = []
+    seen: list[SftStep] = []
     settings = SftSettings(steps=80, warmup=5, tokens=512)
     train_sft(fresh(), samples(), settings, tmp_path / "it.checkpoint", seen.append)
     assert [step.index for step in seen] == list(range(1, 81))
@@ -75,7 +75,7 @@ def test_what_can_be_memorised_is_memorised(fresh: Callable[[], PreTrainedModel]
 def test_the_loss_is_the_mean_over_sampled_tokens_before_the_update(
     fresh: Callable[[], PreTrainedModel], tmp_path: Path
 ) -> None:
-    seen: list[Step] = []
+    seen: list[SftStep] = []
     everything = msgspec.structs.replace(SETTINGS, steps=1, tokens=1024)
     train_sft(fresh(), samples(), everything, tmp_path / "it.checkpoint", seen.append)
     with torch.no_grad():
@@ -104,7 +104,7 @@ def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
     train_sft(straight, samples(), SETTINGS, tmp_path / "straight.checkpoint", quiet)
     with pytest.raises(StopError):
         train_sft(fresh(), samples(), SETTINGS, tmp_path / "broken.checkpoint", dies_at(last))
-    resumed, seen = fresh(), list[Step]()
+    resumed, seen = fresh(), list[SftStep]()
     train_sft(resumed, samples(), SETTINGS, tmp_path / "broken.checkpoint", seen.append)
     assert seen[0].index == (last - 1) // 4 * 4 + 1
     assert same(straight, resumed)
@@ -115,7 +115,7 @@ def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine_to_a_tenth(
 ) -> None:
     checkpoint, rates = tmp_path / "it.checkpoint", list[float]()
 
-    def note_the_last(step: Step) -> None:
+    def note_the_last(step: SftStep) -> None:
         if step.index > 1:
             rates.append(torch.load(checkpoint)["optimizer"]["param_groups"][0]["lr"])
 
@@ -126,7 +126,7 @@ def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine_to_a_tenth(
 
 
 def test_a_finished_training_is_not_repeated(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
-    first, again, seen = fresh(), fresh(), list[Step]()
+    first, again, seen = fresh(), fresh(), list[SftStep]()
     train_sft(first, samples(), SETTINGS, tmp_path / "it.checkpoint", quiet)
     train_sft(again, samples(), SETTINGS, tmp_path / "it.checkpoint", seen.append)
     assert seen == []

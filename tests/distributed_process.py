@@ -1,4 +1,4 @@
-"""A learner in one of several processes: `python -m tests.learner_process MODEL OUT [--shards]`.
+"""A learner in one of several processes: `python -m tests.distributed_process MODEL OUT [--shards]`.
 
 Which of them it is stands in the environment, as `accelerate launch` and `torchrun` put it there.
 """

@@ -28,7 +28,7 @@ class SftSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: int = 250  # steps
 
 
-class Step(msgspec.Struct, frozen=True):
+class SftStep(msgspec.Struct, frozen=True):
     """What one step did."""
 
     index: int  # from 1
@@ -38,7 +38,7 @@ class Step(msgspec.Struct, frozen=True):
     tokens: int  # sampled ones
 
 
-Report = Callable[[Step], None]
+Report = Callable[[SftStep], None]
 
 
 def train_sft(
@@ -55,7 +55,7 @@ def train_sft(
 
 def sft_steps(
     model: PreTrainedModel, samples: Sequence[Sample], settings: SftSettings, checkpoint: Path
-) -> Iterator[Step]:
+) -> Iterator[SftStep]:
     """Train in place what requires a gradient: all of the model, or the LoRA layers in it.
 
     Called again after an interruption, it goes on from `checkpoint` to the same weights.
@@ -83,7 +83,7 @@ def sft_steps(
 
 def _step(
     model: PreTrainedModel, optimizer: AdamW, samples: list[Sample], settings: SftSettings, index: int
-) -> Step:
+) -> SftStep:
     batch = pad(samples, model.device)
     logprobs = sampled_logprobs(model, batch)
     loss = -logprobs.mean()
@@ -92,7 +92,7 @@ def _step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     likely = (logprobs.detach() > math.log(0.5)).float().mean()
-    return Step(index, loss.item(), likely.item(), norm.item(), logprobs.numel())
+    return SftStep(index, loss.item(), likely.item(), norm.item(), logprobs.numel())
 
 
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:

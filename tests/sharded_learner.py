@@ -1,4 +1,4 @@
-"""A run's learner on two processes, each with a part of the model: `python -m tests.sharded_process MODEL OUT`."""
+"""A run's learner on two processes, each with a part of the model: `python -m tests.sharded_learner MODEL OUT`."""
 
 import sys
 from pathlib import Path
@@ -8,10 +8,10 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from app.records import Probe
-from tests.learner_process import SETTINGS, round_of
+from tests.distributed_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
 from trainer.learning.distributed_learner import LearnerSpec, open_learner
-from trainer.learning.lora import Published
+from trainer.learning.lora import PublishedAdapter
 from trainer.learning.update import Learner
 
 
@@ -23,7 +23,7 @@ class Told(msgspec.Struct):
     probe: Probe | None
 
 
-def learned(learner: Learner, out: Path) -> Published:
+def learned(learner: Learner, out: Path) -> PublishedAdapter:
     """Two rounds; an adapter is published after each, the last one with its probe."""
     for number in range(2):
         learner.update(round_of(number))
