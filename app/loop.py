@@ -32,11 +32,15 @@ class Loop:
         self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._running = asyncio.create_task(self._run(), name=self.name)
+        self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def start(self) -> None:
+        """For owners that are context managers themselves, and call `stop` at their end."""
+        self._running = asyncio.create_task(self._run(), name=self.name)
 
     def wake(self) -> None:
         """Start the next round now. Safe to call before the loop runs and after it was stopped."""

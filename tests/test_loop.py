@@ -97,3 +97,17 @@ async def test_leaving_it_cancels_the_round_under_way() -> None:
     async with Loop("work", tick, 60):
         await entered.wait()
     assert cancelled
+
+
+async def test_an_owner_may_start_and_stop_it_by_itself() -> None:
+    rounds = Rounds()
+    loop = Loop("work", rounds.tick, 0.01)
+    loop.wake()
+    assert rounds.count == 0
+    loop.start()
+    await rounds.reach(2)
+    await loop.stop()
+    await loop.stop()
+    ended = rounds.count
+    await asyncio.sleep(0.05)
+    assert rounds.count == ended

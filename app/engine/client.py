@@ -56,13 +56,11 @@ class HttpEngine:
         self.replicas = tuple(Replica(url, limits, self._look) for url in self.urls)
         self._line = Line(self.replicas)
         self._watches = [Watch(replica, needs, self._pace, self._welcome) for replica in self.replicas]
-        self._watching: list[asyncio.Task[None]] = []
         self._loaded: dict[str, Path] = {}  # through here, and not unloaded since
 
     async def __aenter__(self) -> Self:
-        self._watching = [
-            asyncio.create_task(watch.run(), name=f"watch {watch.replica.url}") for watch in self._watches
-        ]
+        for watch in self._watches:
+            watch.loop.start()
         with suppress(TimeoutError):  # a server that hangs holds up the start no longer than this
             async with asyncio.timeout(self._pace.patience):
                 await self._looked()
@@ -72,11 +70,7 @@ class HttpEngine:
         await self.close()
 
     async def close(self) -> None:
-        for task in self._watching:
-            task.cancel()
-        for task in self._watching:
-            with suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*(watch.loop.stop() for watch in self._watches))
         for replica in self.replicas:
             await replica.close()
 

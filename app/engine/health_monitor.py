@@ -12,6 +12,7 @@ from app.engine.capability_probe import examine
 from app.engine.replica import Replica, State
 from app.engine.vllm_api import NonsenseError, ReplicaError
 from app.errors import AppError, EngineError, EngineRefusalError, SettingError
+from app.loop import Loop
 
 log = structlog.get_logger(__name__)
 
@@ -39,21 +40,19 @@ class Watch:
         self.refusal: SettingError | None = None  # of the last examination: its flags must be changed
         self.looked = asyncio.Event()  # set after the first look
         self._needs, self._pace, self._on_return = needs, pace, on_return
+        self.loop = Loop(f"health of {replica.url}", self._tick, pace.every)
+        replica.recheck = self.loop.wake
         self._missed = 0
         self._stumbles = 0  # times in a row that it was not let in
         self._not_before = 0.0
 
-    async def run(self) -> None:
-        """For ever. The looks of several processes spread out by chance."""
-        while True:
-            self.replica.doubt.clear()
+    async def _tick(self) -> float:
+        """The checks of several processes spread out by chance."""
+        try:
             await self._look()
+        finally:
             self.looked.set()
-            try:
-                async with asyncio.timeout(self._pace.every * random.uniform(0.75, 1.25)):
-                    await self.replica.doubt.wait()
-            except TimeoutError:
-                pass
+        return self._pace.every * random.uniform(0.75, 1.25)
 
     async def _look(self) -> None:
         if not await self._answers():
@@ -118,16 +117,17 @@ class Watch:
             self._keep_out(EngineError(f"{self.replica.url} answers /health, and no request: look into its log."))
         except AppError as error:
             self._keep_out(error)
-        except Exception as error:  # the last resort: else nobody would look after this server any more
-            log.exception("a model server cannot be made ready", url=self.replica.url)
+        except Exception as error:  # a defect, which the loop logs
             self._keep_out(EngineError(f"{self.replica.url} cannot be made ready: {error}"))
+            raise
         else:
             self._stumbles = 0
             if self.replica.state is State.RETURNING:
                 self.replica.enter(State.LIVE)
                 log.info("a model server is ready", **msgspec.structs.asdict(found))
-        pause = self._pace.every * 2 ** min(self.replica.falls + self._stumbles, 5)
-        self._not_before = asyncio.get_running_loop().time() + pause
+        finally:
+            pause = self._pace.every * 2 ** min(self.replica.falls + self._stumbles, 5)
+            self._not_before = asyncio.get_running_loop().time() + pause
 
     def _keep_out(self, cause: AppError) -> None:
         self._stumbles += 1

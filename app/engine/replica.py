@@ -1,6 +1,5 @@
 """One model server: what it has loaded, whether it may be asked, and how it is asked."""
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from enum import Enum
@@ -65,7 +64,7 @@ class Replica:
         self.seen = Seen()
         self.capabilities: Capabilities | None = None
         self.falls = 0  # times it was put out by requests since one last succeeded
-        self.doubt = asyncio.Event()  # a request met something odd: have a look
+        self.recheck: Callable[[], None] = lambda: None  # called when a request met something odd
         self._limits, self._changed = limits, changed
         self._apart = Apart() if limits.base_apart else None
         self._http = open_client(limits.at_once, limits.seconds)
@@ -112,7 +111,7 @@ class Replica:
         except EngineRefusalError as error:
             if error.code == HTTPStatus.NOT_FOUND:
                 self._edit(self.names - {model})
-                self.doubt.set()
+                self.recheck()
             raise
         self._strikes = 0
         if self.alive:  # else it answered an examination, which it may pass each time it falls
@@ -228,7 +227,7 @@ class Replica:
 
     def _strike(self, error: ReplicaError) -> None:
         self._strikes += 1
-        self.doubt.set()
+        self.recheck()
         if self.alive and (isinstance(error, NonsenseError) or self._strikes >= _STRIKES):
             self.falls += 1
             self.eject(error)

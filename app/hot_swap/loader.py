@@ -7,7 +7,6 @@ changes nothing. A rollout keeps the adapter it began with: nothing is unloaded 
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Self
 
@@ -27,6 +26,7 @@ from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.eviction import in_use, make_room, spare_adapters, unload
 from app.hot_swap.load_everywhere import NoRoomError, bring
 from app.hot_swap.receipt import Receipt
+from app.loop import Loop
 from app.records import BASE, Probe
 
 log = structlog.get_logger(__name__)
@@ -46,24 +46,20 @@ class HotSwap:
         self._loaded: set[str] = set()  # a hint: the servers know, and say 404
         self._lacking: dict[str, str] = {}  # what serves and cannot be loaded, and why
         self._loading = asyncio.Lock()
-        self._news = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
+        self._following = Loop("hot swap", self._load_active, _LOOK_SECONDS, expected=AWAY)
 
     async def __aenter__(self) -> Self:
         self._engine.on_return = self.restore
-        self._following = asyncio.create_task(self._follow(), name="hot swap")
+        self._following.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._engine.on_return = None
-        if self._following is not None:
-            self._following.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._following
+        await self._following.stop()
 
     def wake(self) -> None:
         """A release may have been activated. Missing a call costs its first task a moment."""
-        self._news.set()
+        self._following.wake()
 
     async def ready(self) -> str:
         """Which servers are out, and what serves and cannot be loaded; "" where all is well. Raises EngineError
@@ -181,22 +177,12 @@ class HotSwap:
         async with self._sessions() as session:
             return await adapters.probe(session, model)
 
-    async def _follow(self) -> None:
-        while True:
-            self._news.clear()  # before looking: what comes meanwhile is news again
-            try:
-                async with self._sessions() as session:
-                    wanted = await adapters.serving(session)
-                self._lacking = {model: why for model, why in self._lacking.items() if model in wanted}
-                for model in sorted(wanted):
-                    await self._load_ahead(model)
-            except AWAY as error:
-                log.warning("active releases cannot be read", cause=str(error).partition("\n")[0])
-            except Exception:  # the last resort: else nothing would be loaded ahead any more
-                log.exception("what is active cannot be loaded ahead")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._news.wait()
+    async def _load_active(self) -> None:
+        async with self._sessions() as session:
+            wanted = await adapters.serving(session)
+        self._lacking = {model: why for model, why in self._lacking.items() if model in wanted}
+        for model in sorted(wanted):
+            await self._load_ahead(model)
 
     async def _load_ahead(self, model: str) -> None:
         try:

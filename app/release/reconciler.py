@@ -3,7 +3,6 @@
 Every API process has one. What two of them try at once, one does: swaps of a project exclude each other.
 """
 
-import asyncio
 from contextlib import suppress
 from typing import Self
 from uuid import UUID
@@ -14,6 +13,7 @@ from app.db import models, projects, releases
 from app.db.database import AWAY, Sessions
 from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError
+from app.loop import Loop
 from app.records import Json
 from app.release import canary, manifest
 from app.release.promote import Promoter, SupersededError, check_compared
@@ -38,45 +38,29 @@ class Keeper:
         idle: float = _IDLE,
     ) -> None:
         self._sessions, self._promoter, self._prompt = sessions, promoter, prompt_hash
-        self._pause, self._idle = pause, idle
-        self._news = asyncio.Event()
-        self._keeping: asyncio.Task[None] | None = None
+        self._idle = idle
+        self._loop = Loop("release reconciler", self._reconcile, pause, expected=AWAY)
+        self._prompt_recorded = False
         self._told: dict[UUID, str] = {}  # why a release still waits, as it was logged
 
     async def __aenter__(self) -> Self:
-        self._keeping = asyncio.create_task(self._keep(), name="keeper")
+        self._loop.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeping
+        await self._loop.stop()
 
     def wake(self) -> None:
         """A release may have passed the gate. Missing a call costs a minute at most."""
-        self._news.set()
+        self._loop.wake()
 
-    async def _keep(self) -> None:
-        greeted, waiting = False, True
-        while True:
-            self._news.clear()  # before looking: what comes meanwhile is news again
-            try:
-                if not greeted:
-                    await self._stamp_prompt()
-                    greeted = True
-                waiting = await self._look()
-            except AWAY as error:
-                log.warning("releases cannot be read", cause=str(error).partition("\n")[0])
-                waiting = True
-            except Exception:  # the last resort: else nothing that passed would ever serve
-                log.exception("releases cannot be looked after")
-                waiting = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause if waiting else self._idle):
-                    await self._news.wait()
+    async def _reconcile(self) -> float | None:
+        if not self._prompt_recorded:
+            await self._record_prompt()
+            self._prompt_recorded = True
+        return None if await self._look() else self._idle
 
-    async def _stamp_prompt(self) -> None:
+    async def _record_prompt(self) -> None:
         """What serves since an earlier version of this program, serves with this version's prompt from now on."""
         async with self._sessions() as session:
             owners = [project.id for project in await projects.list_all(session)]
