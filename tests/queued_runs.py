@@ -4,7 +4,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, runs
+from app.db import models, run_queue, runs
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
 
@@ -18,6 +18,6 @@ async def queued(session: AsyncSession, project_id: UUID | None = None) -> model
 
 async def held(session: AsyncSession, lease_seconds: float = LEASE) -> models.TrainingRun:
     run = await queued(session)
-    claimed = await runs.claim(session, "me", lease_seconds, run.id)
+    claimed = await run_queue.claim(session, "me", lease_seconds, run.id)
     assert claimed is not None
     return claimed

@@ -6,7 +6,7 @@ import sys
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from app.db import runs
+from app.db import run_queue
 from app.db.models import RunState
 from tests.edge import Edge
 
@@ -47,9 +47,9 @@ class Shell:
         """Carry the next run out."""
         run_id, sessions = await self.run_id(), self.edge.sessions
         async with sessions.begin() as session:
-            await runs.claim(session, "worker", 30, run_id)
+            await run_queue.claim(session, "worker", 30, run_id)
         for index, each in enumerate(metrics, start=1):
             async with sessions.begin() as session:
-                await runs.append_step(session, run_id, "worker", index, each, total=len(metrics))
+                await run_queue.append_step(session, run_id, "worker", index, each, total=len(metrics))
         async with sessions.begin() as session:
-            await runs.finish(session, run_id, "worker", state, **how)
+            await run_queue.finish(session, run_id, "worker", state, **how)

@@ -148,7 +148,7 @@ async def test_feedback_becomes_the_score_of_an_ended_task(edge: Edge) -> None:
     assert (await edge.client.post("/v1/feedback", json=body)).status_code == 409
     async with edge.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, task_id, "runner", task_queue.Outcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
 
     assert (await edge.client.post("/v1/feedback", json=body)).status_code == 201
     assert (await edge.client.get(f"/v1/tasks/{task_id}")).json()["score"] == 0.25

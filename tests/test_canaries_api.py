@@ -7,7 +7,7 @@ import pytest
 
 from app.db import apis, models, releases, shadows, trajectories
 from app.db.database import Sessions
-from app.db.shadows import Outcome
+from app.db.shadows import ShadowOutcome
 from app.errors import EngineError
 from app.records import Call, Stop
 from tests.canary_desk import Project
@@ -101,7 +101,7 @@ async def test_shadows_are_asked_for_and_compared_in_pairs(edge: Edge, project: 
     answer = await edge.client.post(path, json={"tasks": 50})
     assert (answer.status_code, answer.json()["tasks"], answer.json()["waiting"]) == (202, 3, 3)
     for failure in (None, None, "it wanted to write: ledger.add_entry"):
-        outcome = Outcome(stop=Stop.COMPLETED, score=1.0, turns=4, generated_tokens=50, failure=failure)
+        outcome = ShadowOutcome(stop=Stop.COMPLETED, score=1.0, turns=4, generated_tokens=50, failure=failure)
         async with edge.sessions.begin() as session:
             shadow = await shadows.claim(session, "me", 30)
             assert shadow is not None

@@ -113,7 +113,7 @@ async def test_the_journal_of_a_task_that_has_ended_is_gone_and_that_of_another_
     for task in (first, second):
         await turns.begin(session, task.id, "me", 0, turn_of())
         await calls.begin(session, task.id, "me", CALL, repeatable=False)
-    await task_queue.finish(session, first.id, "me", task_queue.Outcome(state=TaskState.DONE))
+    await task_queue.finish(session, first.id, "me", task_queue.TaskOutcome(state=TaskState.DONE))
     assert (await turns.of_task(session, first.id), await calls.of_task(session, first.id)) == ([], [])
     assert len(await turns.of_task(session, second.id)) == len(await calls.of_task(session, second.id)) == 1
 

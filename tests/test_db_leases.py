@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, task_queue, tasks
 from app.db.database import Sessions
 from app.db.models import ReleaseState, TaskState
-from app.db.task_queue import Outcome
+from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
 from app.records import Stop
 from tests.rows import LEASE, claimed_task, project_row, task_row
 
-DONE = Outcome(state=TaskState.DONE, stop=Stop.COMPLETED, answer=7, turns=2, generated_tokens=31, calls=4)
+DONE = TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED, answer=7, turns=2, generated_tokens=31, calls=4)
 EXPIRED = -1.0  # a lease that is over when it begins
 
 
@@ -122,7 +122,7 @@ async def test_a_held_task_cannot_be_taken_up_even_if_its_lease_ends(committed: 
 async def test_finishing_stores_the_outcome_once(session: AsyncSession) -> None:
     task = await claimed_task(session)
     assert await task_queue.finish(session, task.id, "me", DONE) is True
-    assert await task_queue.finish(session, task.id, "me", Outcome(state=TaskState.FAILED)) is False
+    assert await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.FAILED)) is False
     found = await tasks.get(session, task.id)
     assert (found.state, found.stop, found.answer) == (TaskState.DONE, Stop.COMPLETED, 7)
     assert (found.turns, found.generated_tokens, found.calls) == (2, 31, 4)
@@ -133,7 +133,7 @@ async def test_finishing_stores_the_outcome_once(session: AsyncSession) -> None:
 async def test_a_task_cannot_end_as_running(session: AsyncSession) -> None:
     task = await claimed_task(session)
     with pytest.raises(ValueError, match="cannot end as running"):
-        await task_queue.finish(session, task.id, "me", Outcome(state=TaskState.RUNNING))
+        await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.RUNNING))
 
 
 async def test_what_is_handed_back_is_taken_up_at_once_as_a_further_attempt(session: AsyncSession) -> None:

@@ -28,7 +28,7 @@ async def _using_task(
     await offers.record(session, task.id, [offer])
     use = Use(function=skill.name, inherited=True, calls=2, returned=returned)
     await offers.record_uses(session, trajectory_of(task, turn_of(uses=(use,)), offered=(offer,)))
-    await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, stop=stop))
+    await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=TaskState.DONE, stop=stop))
     return task
 
 

@@ -22,6 +22,7 @@ from app.db import (
 )
 from app.db.database import Sessions
 from app.db.models import ReleaseState, TaskState
+from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.records import Stop
 from tests.rows import claimed_task, new_skill, offer_of, project_row, task_row, trajectory_of
@@ -67,7 +68,7 @@ async def test_deleting_a_project_takes_everything_in_it_along(committed: Sessio
             assert await session.scalar(select(func.count()).select_from(table)) == 0, table.name
         with pytest.raises(NotFoundError):
             await projects.delete(session, task.project_id)
-        assert not await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE))
+        assert not await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
 
 
 async def test_only_the_hash_of_a_key_is_stored(session: AsyncSession) -> None:
@@ -136,7 +137,7 @@ async def test_apis_are_listed_by_name_and_can_be_deleted(session: AsyncSession)
 
 async def test_the_latest_feedback_is_the_score(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, stop=Stop.COMPLETED))
+    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
     await feedback.add(session, task.id, 1.0, "fine")
     await feedback.add(session, task.id, 0.25)
     await session.refresh(task)
@@ -149,7 +150,7 @@ async def test_the_latest_feedback_is_the_score(session: AsyncSession) -> None:
 
 async def test_feedback_does_not_change_the_score_of_a_check(session: AsyncSession) -> None:
     task = await claimed_task(session)
-    await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, score=0.5))
+    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, score=0.5))
     await feedback.add(session, task.id, 1.0)
     await session.refresh(task)
     assert (task.score, task.checked) == (0.5, True)

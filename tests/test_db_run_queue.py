@@ -16,7 +16,7 @@ async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSessio
     run = await held(session, EXPIRED)
     for attempt in range(2, run_queue.MAX_LOSSES + 1):
         assert await run_queue.requeue_expired(session) == [run.id]
-        again = await runs.claim(session, "me", EXPIRED)
+        again = await run_queue.claim(session, "me", EXPIRED)
         assert again is not None
         assert again.attempt == attempt
     assert await run_queue.requeue_expired(session) == []
@@ -28,9 +28,9 @@ async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSessio
 
 async def lost_at(session: AsyncSession, run_id: UUID, *steps: int) -> models.TrainingRun:
     """It did these steps, and then its process was gone."""
-    await runs.claim(session, "me", LEASE, run_id)
+    await run_queue.claim(session, "me", LEASE, run_id)
     for index in steps:
-        await runs.append_step(session, run_id, "me", index, {})
+        await run_queue.append_step(session, run_id, "me", index, {})
     await run_queue.expire(session, run_id, "me")
     await run_queue.requeue_expired(session)
     return await runs.get(session, run_id)
@@ -77,14 +77,14 @@ async def test_the_bell_rings_for_what_can_begin_and_more_and_more_seldom(sessio
     other = await queued(session)
     assert set(await run_queue.to_ring(session)) == {first.id, other.id}
     assert await run_queue.to_ring(session) == []
-    await runs.claim(session, "me", LEASE, other.id)
+    await run_queue.claim(session, "me", LEASE, other.id)
     paces = [(1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True)]
     after_a_week = [(2000, 299, False), (2000, 301, True)]
     for rings, seconds, due in (*paces, (30, 299, False), *after_a_week):
         await _as_if_rung(session, first, rings, seconds)
         assert (await run_queue.to_ring(session) == [first.id]) is due, (rings, seconds)
-    await runs.claim(session, "me", LEASE, first.id)
-    await runs.hand_back(session, first.id, "me")
+    await run_queue.claim(session, "me", LEASE, first.id)
+    await run_queue.hand_back(session, first.id, "me")
     assert first.id in await run_queue.to_ring(session), "one that waits anew is told of at once"
 
 
@@ -97,6 +97,6 @@ async def _as_if_rung(session: AsyncSession, run: models.TrainingRun, rings: int
 async def test_a_run_of_any_project_counts_as_running_until_it_ends(session: AsyncSession) -> None:
     run = await held(session)
     assert await run_queue.any_running(session)
-    await runs.finish(session, run.id, "me", RunState.DONE)
+    await run_queue.finish(session, run.id, "me", RunState.DONE)
     await queued(session)
     assert not await run_queue.any_running(session)

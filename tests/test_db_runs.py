@@ -29,11 +29,11 @@ async def test_the_oldest_run_is_claimed_first_and_one_per_project(session: Asyn
     first = await queued(session)
     second = await queued(session, first.project_id)
     third = await queued(session)
-    claimed = [await runs.claim(session, "me", LEASE) for _ in range(3)]
+    claimed = [await run_queue.claim(session, "me", LEASE) for _ in range(3)]
     assert [run.id if run else None for run in claimed] == [first.id, third.id, None]
-    assert await runs.claim(session, "me", LEASE, second.id) is None
-    await runs.finish(session, first.id, "me", RunState.DONE)
-    next_one = await runs.claim(session, "me", LEASE)
+    assert await run_queue.claim(session, "me", LEASE, second.id) is None
+    await run_queue.finish(session, first.id, "me", RunState.DONE)
+    next_one = await run_queue.claim(session, "me", LEASE)
     assert next_one is not None
     assert (next_one.id, next_one.state, next_one.attempt) == (second.id, RunState.RUNNING, 1)
 
@@ -46,7 +46,7 @@ async def test_of_many_processes_one_gets_a_run_and_one_trains_a_project(committ
 
     async def claim(number: int) -> UUID | None:
         async with committed.begin() as session:
-            run = await runs.claim(session, f"process {number}", LEASE)
+            run = await run_queue.claim(session, f"process {number}", LEASE)
             return run.project_id if run else None
 
     claimed = await asyncio.gather(*map(claim, range(12)))
@@ -61,8 +61,8 @@ async def test_two_runs_of_a_project_claimed_by_name_at_once_do_not_both_begin(c
         first = await queued(session)
         second = await queued(session, first.project_id)
     async with committed() as one, committed() as other:
-        assert await runs.claim(one, "one", LEASE, first.id) is not None
-        waiting = asyncio.create_task(runs.claim(other, "other", LEASE, second.id))
+        assert await run_queue.claim(one, "one", LEASE, first.id) is not None
+        waiting = asyncio.create_task(run_queue.claim(other, "other", LEASE, second.id))
         await asyncio.sleep(0.1)
         await one.commit()
         assert await waiting is None
@@ -74,7 +74,7 @@ async def test_two_runs_of_a_project_claimed_by_name_at_once_do_not_both_begin(c
 async def test_steps_are_kept_in_order_and_give_the_progress(session: AsyncSession) -> None:
     run = await held(session)
     for index in (1, 2, 3):
-        assert not await runs.append_step(session, run.id, "me", index, {"reward": index}, total=5)
+        assert not await run_queue.append_step(session, run.id, "me", index, {"reward": index}, total=5)
     assert [(step.index, step.metrics) for step in await runs.steps(session, run.id, after=1)] == [
         (2, {"reward": 2}),
         (3, {"reward": 3}),
@@ -86,15 +86,15 @@ async def test_steps_are_kept_in_order_and_give_the_progress(session: AsyncSessi
 async def test_a_further_attempt_takes_back_the_steps_after_its_checkpoint(session: AsyncSession) -> None:
     run = await held(session)
     for index in (1, 2, 3):
-        await runs.append_step(session, run.id, "me", index, {"attempt": 1})
-    await runs.append_step(session, run.id, "me", 2, {"attempt": 2})
+        await run_queue.append_step(session, run.id, "me", index, {"attempt": 1})
+    await run_queue.append_step(session, run.id, "me", 2, {"attempt": 2})
     kept = [(step.index, step.metrics["attempt"]) for step in await runs.steps(session, run.id)]
     assert kept == [(1, 1), (2, 2)]
 
 
 async def test_metrics_that_json_cannot_say_are_kept_as_nothing(session: AsyncSession) -> None:
     run = await held(session)
-    await runs.append_step(session, run.id, "me", 1, {"grad_norm": float("nan"), "reward": 0.5})
+    await run_queue.append_step(session, run.id, "me", 1, {"grad_norm": float("nan"), "reward": 0.5})
     [step] = await runs.steps(session, run.id)
     assert step.metrics == {"grad_norm": None, "reward": 0.5}
 
@@ -102,25 +102,25 @@ async def test_metrics_that_json_cannot_say_are_kept_as_nothing(session: AsyncSe
 async def test_a_process_that_lost_its_run_can_write_nothing(session: AsyncSession) -> None:
     run = await held(session, EXPIRED)
     assert await run_queue.requeue_expired(session) == [run.id]
-    await runs.claim(session, "another", LEASE)
+    await run_queue.claim(session, "another", LEASE)
     for attempt in (
-        runs.extend(session, run.id, "me", LEASE),
-        runs.hold(session, run.id, "me"),
-        runs.append_step(session, run.id, "me", 1, {}),
+        run_queue.extend(session, run.id, "me", LEASE),
+        run_queue.hold(session, run.id, "me"),
+        run_queue.append_step(session, run.id, "me", 1, {}),
     ):
         with pytest.raises(ConflictError, match="no longer held by me"):
             await attempt
-    assert not await runs.finish(session, run.id, "me", RunState.DONE)
-    assert not await runs.hand_back(session, run.id, "me")
+    assert not await run_queue.finish(session, run.id, "me", RunState.DONE)
+    assert not await run_queue.hand_back(session, run.id, "me")
     assert await runs.steps(session, run.id) == []
-    assert await runs.extend(session, run.id, "another", LEASE) is False
+    assert await run_queue.extend(session, run.id, "another", LEASE) is False
 
 
 async def test_a_held_run_cannot_be_taken_up_before_the_transaction_ends(committed: Sessions) -> None:
     async with committed.begin() as session:
         run = await held(session, EXPIRED)
     async with committed() as mine:
-        await runs.hold(mine, run.id, "me")
+        await run_queue.hold(mine, run.id, "me")
         async with committed.begin() as other:
             taken = asyncio.create_task(run_queue.requeue_expired(other))
             await asyncio.sleep(0.1)
@@ -131,8 +131,8 @@ async def test_a_held_run_cannot_be_taken_up_before_the_transaction_ends(committ
 
 async def test_a_run_ends_once_with_its_result(session: AsyncSession) -> None:
     run = await held(session)
-    assert await runs.finish(session, run.id, "me", RunState.DONE, result={"adapter": "f00d"})
-    assert not await runs.finish(session, run.id, "me", RunState.FAILED, failure="late")
+    assert await run_queue.finish(session, run.id, "me", RunState.DONE, result={"adapter": "f00d"})
+    assert not await run_queue.finish(session, run.id, "me", RunState.FAILED, failure="late")
     ended = await runs.get(session, run.id)
     assert (ended.state, ended.result, ended.failure) == (RunState.DONE, {"adapter": "f00d"}, None)
     assert (ended.owner, ended.lease_until) == (None, None)
@@ -143,7 +143,7 @@ async def test_a_run_ends_once_with_its_result(session: AsyncSession) -> None:
 async def test_a_run_cannot_end_in_a_state_that_is_no_end(session: AsyncSession, state: RunState) -> None:
     run = await held(session)
     with pytest.raises(ValueError, match="cannot end as"):
-        await runs.finish(session, run.id, "me", state)
+        await run_queue.finish(session, run.id, "me", state)
 
 
 async def test_a_waiting_run_is_cancelled_at_once_and_a_running_one_is_flagged(session: AsyncSession) -> None:
@@ -151,12 +151,12 @@ async def test_a_waiting_run_is_cancelled_at_once_and_a_running_one_is_flagged(s
     waiting = await queued(session, running.project_id)
     assert (await runs.request_cancel(session, waiting.id)).state is RunState.CANCELLED
     assert (await runs.request_cancel(session, running.id)).state is RunState.RUNNING
-    assert await runs.extend(session, running.id, "me", LEASE) is True
-    assert await runs.append_step(session, running.id, "me", 1, {}) is True
-    await runs.finish(session, running.id, "me", RunState.CANCELLED)
+    assert await run_queue.extend(session, running.id, "me", LEASE) is True
+    assert await run_queue.append_step(session, running.id, "me", 1, {}) is True
+    await run_queue.finish(session, running.id, "me", RunState.CANCELLED)
     assert (await runs.request_cancel(session, running.id)).state is RunState.CANCELLED
     done = await held(session)
-    await runs.finish(session, done.id, "me", RunState.DONE)
+    await run_queue.finish(session, done.id, "me", RunState.DONE)
     with pytest.raises(ConflictError, match="is done already"):
         await runs.request_cancel(session, done.id)
 
@@ -165,7 +165,7 @@ async def test_only_what_failed_or_was_cancelled_can_be_retried(session: AsyncSe
     run = await held(session)
     with pytest.raises(ConflictError, match="is running: only one that failed or was cancelled"):
         await runs.retry(session, run.id)
-    await runs.finish(session, run.id, "me", RunState.FAILED, failure="InvalidError: no data")
+    await run_queue.finish(session, run.id, "me", RunState.FAILED, failure="InvalidError: no data")
     again = await runs.retry(session, run.id)
     assert (again.state, again.attempt, again.failure, again.finished_at) == (RunState.QUEUED, 0, None, None)
     await runs.request_cancel(session, run.id)
@@ -175,12 +175,12 @@ async def test_only_what_failed_or_was_cancelled_can_be_retried(session: AsyncSe
 
 async def test_handing_back_does_not_count_as_an_attempt(session: AsyncSession) -> None:
     run = await held(session)
-    assert await runs.hand_back(session, run.id, "me")
+    assert await run_queue.hand_back(session, run.id, "me")
     waiting = await runs.get(session, run.id)
     assert (waiting.state, waiting.attempt, waiting.owner) == (RunState.QUEUED, 0, None)
-    await runs.claim(session, "me", LEASE)
+    await run_queue.claim(session, "me", LEASE)
     await runs.request_cancel(session, run.id)
-    assert await runs.hand_back(session, run.id, "me")
+    assert await run_queue.hand_back(session, run.id, "me")
     assert (await runs.get(session, run.id)).state is RunState.CANCELLED
 
 
@@ -192,7 +192,7 @@ async def test_listings_are_newest_first_by_pages_and_states(session: AsyncSessi
     rest = await runs.page(session, project_id, limit=2, cursor=page.cursor)
     assert [run.id for run in (*page.items, *rest.items)] == ids[::-1]
     assert rest.cursor is None
-    await runs.claim(session, "me", LEASE, ids[1])
+    await run_queue.claim(session, "me", LEASE, ids[1])
     assert [run.id for run in (await runs.page(session, project_id, state=RunState.RUNNING)).items] == [ids[1]]
 
 
@@ -203,9 +203,9 @@ async def test_who_follows_a_run_hears_of_each_change(committed: Sessions, datab
         async with committed.begin() as session:
             run = await queued(session)
         for change in (
-            lambda session: runs.claim(session, "me", LEASE),
-            lambda session: runs.append_step(session, run.id, "me", 1, {}),
-            lambda session: runs.finish(session, run.id, "me", RunState.DONE),
+            lambda session: run_queue.claim(session, "me", LEASE),
+            lambda session: run_queue.append_step(session, run.id, "me", 1, {}),
+            lambda session: run_queue.finish(session, run.id, "me", RunState.DONE),
         ):
             async with committed.begin() as session:
                 await change(session)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, runs, schedules, task_queue
+from app.db import models, run_queue, runs, schedules, task_queue
 from app.db.clock import from_now
 from app.db.database import Sessions
 from app.db.models import RunState, TaskState
@@ -26,7 +26,7 @@ async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> N
         await task_row(session, project_id)
         task = await task_queue.claim(session, "me", LEASE)
         assert task is not None
-        await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, score=1.0))
+        await task_queue.finish(session, task.id, "me", task_queue.TaskOutcome(state=TaskState.DONE, score=1.0))
 
 
 async def overdue(session: AsyncSession, schedule: models.Schedule, hours: float = 1) -> None:
@@ -100,8 +100,8 @@ async def test_a_schedule_waits_for_the_end_of_its_last_run(session: AsyncSessio
     for _ in range(2):
         await overdue(session, schedule)
         assert await schedules.tick(session) == []
-        await runs.claim(session, "me", LEASE, run_id)
-    await runs.finish(session, run_id, "me", RunState.FAILED, failure="InvalidError: no data")
+        await run_queue.claim(session, "me", LEASE, run_id)
+    await run_queue.finish(session, run_id, "me", RunState.FAILED, failure="InvalidError: no data")
     assert len(await schedules.tick(session)) == 1
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import task_queue, tasks
 from app.db.database import Sessions
 from app.db.models import TaskState
+from app.db.task_queue import TaskOutcome
 from app.db.tasks import NewTask, TaskFilter
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.records import Stop
@@ -154,7 +155,7 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
     assert (await tasks.request_cancel(session, task.id)).finished_at == first
     done = await task_row(session, project.id)
     await task_queue.claim(session, "me", LEASE)
-    await task_queue.finish(session, done.id, "me", task_queue.Outcome(state=TaskState.DONE, stop=Stop.COMPLETED))
+    await task_queue.finish(session, done.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
     with pytest.raises(ConflictError, match="is done already"):
         await tasks.request_cancel(session, done.id)
 
@@ -164,7 +165,7 @@ async def test_text_that_postgresql_cannot_hold_is_mended_not_refused(session: A
     task = await task_row(session, project.id, "nul \x00 and half a pair \ud800")
     await task_queue.claim(session, "me", LEASE)
     answer = {"a\x00": ["\udfff", float("nan"), 2**99]}
-    await task_queue.finish(session, task.id, "me", task_queue.Outcome(state=TaskState.DONE, answer=answer))
+    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, answer=answer))
     found = await tasks.get(session, task.id)
     assert found.instruction == "nul \ufffd and half a pair \ufffd"
     assert found.answer == {"a\ufffd": ["\ufffd", None, 2**99]}

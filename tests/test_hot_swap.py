@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.db import models, releases, runs, task_queue
+from app.db import models, releases, run_queue, runs, task_queue
 from app.db.database import Sessions
 from app.db.models import ReleaseState, RunState
 from app.engine.capability import TRIED
@@ -125,14 +125,14 @@ async def test_a_candidate_needs_room_while_its_run_examines_it_and_no_longer(sw
     candidate = await swapping.release("a", ReleaseState.CANDIDATE)
     async with swapping.sessions.begin() as session:
         run = await runs.create(session, candidate.project_id, RunSettings())
-        await runs.claim(session, "trainer", LEASE, run.id)
+        await run_queue.claim(session, "trainer", LEASE, run.id)
         (await releases.get(session, candidate.id)).training_run_id = run.id
     await swapping.release("b", ReleaseState.ACTIVE)
     for name in "abc":
         await swapping.load(name)
     assert await swapping.loaded() == ["a", "c"]
     async with swapping.sessions.begin() as session:
-        await runs.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
+        await run_queue.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
     await swapping.release("c", ReleaseState.ACTIVE)
     await swapping.load("b")
     assert await swapping.loaded() == ["c", "b"]
@@ -155,14 +155,14 @@ async def test_what_a_training_run_loaded_for_itself_stays_until_no_run_is_left(
     names, engine = swapping.shelf.names, swapping.engine
     async with swapping.sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings())
-        await runs.claim(session, "trainer", LEASE, run.id)
+        await run_queue.claim(session, "trainer", LEASE, run.id)
     await engine.load_adapter(names["a"], swapping.shelf.path / names["a"])  # no row tells of it
     for name in "bc":
         await swapping.release(name, ReleaseState.RETIRED)
         await swapping.load(name)
     assert await swapping.loaded() == ["a", "c"]
     async with swapping.sessions.begin() as session:
-        await runs.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
+        await run_queue.finish(session, run.id, "trainer", RunState.FAILED, failure="killed")
     await swapping.load("b")
     assert await swapping.loaded() == ["c", "b"]
 
@@ -170,7 +170,7 @@ async def test_what_a_training_run_loaded_for_itself_stays_until_no_run_is_left(
 async def test_what_an_examination_left_behind_goes_also_while_a_run_trains(swapping: Swapping) -> None:
     async with swapping.sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings())
-        await runs.claim(session, "trainer", LEASE, run.id)
+        await run_queue.claim(session, "trainer", LEASE, run.id)
     for name in (f"{TRIED}left", swapping.shelf.names["a"]):
         await swapping.engine.load_adapter(name, swapping.shelf.path / swapping.shelf.names["a"])
     await swapping.load("b")
@@ -188,7 +188,7 @@ async def test_the_adapters_of_unfinished_tasks_stay_and_a_further_one_waits(swa
         await swapping.load("c")
     assert await swapping.loaded() == ["a", "b"]
     async with swapping.sessions.begin() as session:
-        await task_queue.finish(session, task.id, "b", task_queue.Outcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task.id, "b", task_queue.TaskOutcome(state=models.TaskState.DONE))
     await swapping.load("c")
     assert await swapping.loaded() == ["a", "c"]
 

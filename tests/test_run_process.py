@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import models, releases, runs
+from app.db import models, releases, run_queue, runs
 from app.db.database import Sessions
 from app.db.models import RunState
 from app.records import Json
@@ -80,7 +80,7 @@ async def test_a_data_directory_that_cannot_be_written_is_named(
 async def test_a_run_that_another_holds_is_left_alone(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     async with committed.begin() as session:
-        await runs.claim(session, "another", LEASE, run.id)
+        await run_queue.claim(session, "another", LEASE, run.id)
     assert await process(PRETEND, run.id, env) == 0
     assert await process(PRETEND, uuid4(), env) == 0
     held = await now(committed, run)

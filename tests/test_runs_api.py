@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.db import runs
+from app.db import run_queue
 from app.db.database import Sessions
 from app.db.models import RunState
 from tests.edge import Edge, open_edge, problem
@@ -32,17 +32,17 @@ async def train(edge: Edge, **body: object) -> UUID:
 async def step(edge: Edge, run_id: UUID, *indices: int, owner: str = "worker") -> None:
     for index in indices:
         async with edge.sessions.begin() as session:
-            await runs.append_step(session, run_id, owner, index, {"reward": index / 10}, total=4)
+            await run_queue.append_step(session, run_id, owner, index, {"reward": index / 10}, total=4)
 
 
 async def claim(edge: Edge, owner: str = "worker") -> None:
     async with edge.sessions.begin() as session:
-        assert await runs.claim(session, owner, 30) is not None
+        assert await run_queue.claim(session, owner, 30) is not None
 
 
 async def finish(edge: Edge, run_id: UUID, state: RunState = RunState.DONE, **how: Any) -> None:
     async with edge.sessions.begin() as session:
-        assert await runs.finish(session, run_id, "worker", state, **how)
+        assert await run_queue.finish(session, run_id, "worker", state, **how)
 
 
 async def shown(edge: Edge, run_id: UUID) -> dict[str, Any]:
@@ -219,7 +219,7 @@ async def test_a_live_stream_tells_states_and_steps_as_they_come_also_those_take
         await step(edge, run_id, 1, 2, 3)
         await listener.until("1", "2", "3")
         async with edge.sessions.begin() as session:
-            await runs.hand_back(session, run_id, "worker")
+            await run_queue.hand_back(session, run_id, "worker")
         await listener.until("state queued")
         await claim(edge)
         await listener.until("state running")

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.db import models, offers, releases, shadows, trajectories
-from app.db.shadows import Outcome
+from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineRefusalError
 from app.records import Stop
 from app.runner.shadow import Shadows
@@ -42,12 +42,12 @@ async def ask(office: Office, release: models.Release, count: int = 50) -> int:
         return await ask_for(session, release, count)
 
 
-async def pairs(office: Office, release: models.Release) -> list[shadows.Pair]:
+async def pairs(office: Office, release: models.Release) -> list[shadows.ShadowedTask]:
     async with office.sessions() as session:
         return await shadows.of_release(session, release.id)
 
 
-async def shadowed(office: Office, release: models.Release, engine: ScriptedEngine) -> list[Outcome]:
+async def shadowed(office: Office, release: models.Release, engine: ScriptedEngine) -> list[ShadowOutcome]:
     async def all_are_done() -> bool:
         return all(pair.shadow for pair in await pairs(office, release))
 
@@ -157,7 +157,7 @@ async def test_a_killed_process_costs_nothing_and_cannot_write_any_more(office: 
     [outcome] = await shadowed(office, release, ScriptedEngine(office.tokenizer, block(DONE)))
     assert outcome.stop is Stop.COMPLETED
     async with office.sessions.begin() as session:
-        assert not await shadows.finish(session, lost, Outcome(failure="too late"))
+        assert not await shadows.finish(session, lost, ShadowOutcome(failure="too late"))
     [pair] = await pairs(office, release)
     assert pair.shadow == outcome
 
@@ -170,7 +170,7 @@ async def test_a_shadow_over_which_processes_die_is_given_up(office: Office) -> 
         for _ in range(3):
             assert await shadows.claim(session, "killed", -1) is not None
     [outcome] = await shadowed(office, release, ScriptedEngine(office.tokenizer, block(DONE)))
-    assert outcome == Outcome(failure="3 processes died over this shadow, so it is given up")
+    assert outcome == ShadowOutcome(failure="3 processes died over this shadow, so it is given up")
 
 
 async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(office: Office) -> None:

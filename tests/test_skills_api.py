@@ -62,7 +62,7 @@ async def use(edge: Edge, task_id: UUID, skill: models.Skill, *, calls: int, ret
         await task_queue.claim(session, "runner", 30)
         await offers.record(session, task_id, [offer])
         await offers.record_uses(session, record)
-        ended = task_queue.Outcome(state=models.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
+        ended = task_queue.TaskOutcome(state=models.TaskState.DONE, stop=Stop.COMPLETED, score=1.0)
         assert await task_queue.finish(session, task_id, "runner", ended)
 
 
@@ -71,7 +71,7 @@ async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_
     skill = await add(edge, "archive", task_id=maker)
     async with edge.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        await task_queue.finish(session, maker, "runner", task_queue.Outcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
     user = await edge.submit("archive my mails from omar")
     await use(edge, user, skill, calls=2, returned=1)
 

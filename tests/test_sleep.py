@@ -97,7 +97,7 @@ async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_unde
     server.sleeping = True
     async with sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings(kind=RunKind.SFT))
-        await runs.claim(session, "me", LEASE, run.id)
+        await run_queue.claim(session, "me", LEASE, run.id)
     await rouse(sessions, [server.url])
     assert server.sleeping, "it sleeps for the update of this run"
     async with sessions.begin() as session:

@@ -36,7 +36,7 @@ async def finish(edge: Edge, task_id: UUID) -> None:
     async with edge.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         await events.append(session, task_id, "done", {"state": "done"})
-        await task_queue.finish(session, task_id, "runner", task_queue.Outcome(state=models.TaskState.DONE))
+        await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
 
 
 async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(edge: Edge) -> None:

@@ -204,7 +204,7 @@ async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(ed
     other = await edge.submit()
     async with edge.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-        done = task_queue.Outcome(state=models.TaskState.DONE)
+        done = task_queue.TaskOutcome(state=models.TaskState.DONE)
         assert await task_queue.finish(session, other, "runner", done)
     assert (await edge.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
 

@@ -35,7 +35,7 @@ class ShadowsView(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Paired | None
 
     @classmethod
-    def of(cls, pairs: Sequence[shadows.Pair]) -> Self:
+    def of(cls, pairs: Sequence[shadows.ShadowedTask]) -> Self:
         ended = [(pair, pair.shadow) for pair in pairs if pair.shadow]
         done = [(pair, shadow) for pair, shadow in ended if shadow.stop]
         scores = [

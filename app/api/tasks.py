@@ -97,7 +97,7 @@ class TaskController(Controller):
         task = await tasks.request_cancel(session, task_id)
         if task.state is models.TaskState.CANCELLED and not await events.after(session, task_id, limit=1):
             # no runner ever had it, so none will tell of its end
-            ended = task_queue.Outcome(state=task.state, stop=task.stop)
+            ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()
         work.wake()

@@ -1,4 +1,4 @@
-"""What all tables share: names of constraints, types of columns, and the two columns of most rows."""
+"""Shared by all tables: constraint names, column types, and the columns that many rows have."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -35,9 +35,20 @@ class Base(DeclarativeBase):
 
 
 class Row(Base):
-    """What most tables share."""
+    """A row with an id and the time of its creation."""
 
     __abstract__ = True
 
     id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4, sort_order=-1)
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class Leased(Base):
+    """A row of a queue, which one process at a time works on; see `lease.LeaseQueue`."""
+
+    __abstract__ = True
+
+    owner: Mapped[str | None]  # the process that holds the lease
+    lease_until: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)
+    finished_at: Mapped[datetime | None]

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Row
+from app.db.base import Base, Leased, Row
 from app.db.release_rows import (
     RELEASE_MOVES,
     AuditAction,
@@ -119,7 +119,7 @@ TASK_MOVES = {
 }
 
 
-class Task(Row):
+class Task(Row, Leased):
     """Work someone asked for. The accepted rows are the queue."""
 
     __tablename__ = "tasks"
@@ -151,11 +151,7 @@ class Task(Row):
     generated_tokens: Mapped[int] = mapped_column(default=0)
     calls: Mapped[int] = mapped_column(default=0)
     cancel_requested: Mapped[bool] = mapped_column(default=False)
-    owner: Mapped[str | None]  # the runner that holds the lease
-    lease_until: Mapped[datetime | None]
-    attempt: Mapped[int] = mapped_column(default=0)
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
-    finished_at: Mapped[datetime | None]
 
 
 class Trajectory(Row):

@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, fun
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Row
+from app.db.base import Base, Leased, Row
 
 
 class ReleaseState(StrEnum):
@@ -111,7 +111,7 @@ class AuditEntry(Row):
     detail: Mapped[dict[str, Any]]
 
 
-class Shadow(Base):
+class Shadow(Leased):
     """A finished task done again by another release, without side effects. Waiting rows are a queue."""
 
     __tablename__ = "shadows"
@@ -119,13 +119,9 @@ class Shadow(Base):
 
     release_id: Mapped[UUID] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True)
-    owner: Mapped[str | None]  # the process that does it
-    lease_until: Mapped[datetime | None]
-    attempt: Mapped[int] = mapped_column(default=0)
     score: Mapped[float | None]  # the check's
     stop: Mapped[str | None]
     failure: Mapped[str | None]
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    finished_at: Mapped[datetime | None]

@@ -1,66 +1,137 @@
-"""What keeps the queue of training runs moving, whatever dies. Any number of processes may do this at once."""
+"""The queue of training runs. A process holds a run by a lease, and writes to it only while it is the owner.
 
+`requeue_expired` recovers what a dead process held; any number of processes may call it.
+"""
+
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import and_, case, exists, func, or_, select, tuple_, update
+from sqlalchemy import Update, and_, case, delete, exists, func, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db import models, runs
-from app.db.models import RunState
-from app.db.runs import WAITS
+from app.db import lease, models
+from app.db.models import RUN_MOVES, RunState
+from app.db.runs import notify, write
+from app.records import Json
 
-MAX_LOSSES = 3  # processes that a run may lose without getting further
+MAX_LOSSES = 3  # processes that a run may lose without progress
 _LONGEST_PAUSE = 300.0  # seconds between two rings for a run
 _LOST = (
     f"RunLostError: the process of this run was lost {MAX_LOSSES} times (killed, or the machine stopped) without "
-    "getting further in between: see the end of its log on the worker, give it less to do at once or more memory, "
+    "progress in between: read the end of its log on the worker, give it a smaller batch or more memory, "
     "then retry the run"
 )
 
 _run = models.TrainingRun
+_queue = lease.LeaseQueue(_run, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+_UNRUNG: dict[str, Any] = {"rings": 0, "rung_at": None}
+
+
+async def claim(
+    session: AsyncSession, owner: str, lease_seconds: float, run_id: UUID | None = None
+) -> models.TrainingRun | None:
+    """The oldest queued run, or the one given; None if it is not queued, or its project has a running one.
+
+    Two processes never get the same run, nor two of the same project.
+    """
+    other = aliased(_run)
+    training = exists().where(other.project_id == _run.project_id, other.state == RunState.RUNNING)
+    which = [_run.state == RunState.QUEUED, ~training]
+    if run_id is not None:
+        which.append(_run.id == run_id)
+    started_at = func.coalesce(_run.started_at, func.clock_timestamp())
+    claimed = _queue.claim(owner, lease_seconds, *which, state=RunState.RUNNING, started_at=started_at)
+    try:
+        async with session.begin_nested():
+            return await write(session, claimed)
+    except IntegrityError:  # another run of the project was claimed at the same moment
+        return None
+
+
+async def extend(session: AsyncSession, run_id: UUID, owner: str, lease_seconds: float) -> bool:
+    """Renew the lease. Returns whether cancellation was requested; ConflictError if the owner lost the run."""
+    return await _write_held(session, run_id, owner, _queue.extend(owner, lease_seconds, _run.id == run_id))
+
+
+async def hold(session: AsyncSession, run_id: UUID, owner: str) -> bool:
+    """Keep others from claiming the run until this transaction ends. Returns and raises as `extend`."""
+    held = select(_run.cancel_requested).where(_queue.held(owner, _run.id == run_id)).with_for_update(read=True)
+    return _surely_held(await session.scalar(held), run_id, owner)
+
+
+async def append_step(
+    session: AsyncSession, run_id: UUID, owner: str, index: int, metrics: dict[str, Json], *, total: int = 0
+) -> bool:
+    """Store a step's metrics and delete later steps, which a lost attempt left. Returns and raises as `extend`."""
+    progress = update(_run).where(_queue.held(owner, _run.id == run_id))
+    cancelled = await _write_held(session, run_id, owner, progress.values(step=index, steps=total or _run.steps))
+    step, row = models.RunStep, {"metrics": metrics, "created_at": func.clock_timestamp()}
+    await session.execute(delete(step).where(step.run_id == run_id, step.index > index))
+    await session.execute(
+        insert(step)
+        .values(run_id=run_id, index=index, **row)
+        .on_conflict_do_update(index_elements=["run_id", "index"], set_=row)
+    )
+    await notify(session, run_id)
+    return cancelled
+
+
+async def finish(
+    session: AsyncSession,
+    run_id: UUID,
+    owner: str,
+    state: RunState,
+    *,
+    failure: str | None = None,
+    result: dict[str, Json] | None = None,
+) -> bool:
+    """False, and nothing is written: the run is no longer the owner's."""
+    if state not in RUN_MOVES[RunState.RUNNING] - {RunState.QUEUED}:
+        raise ValueError(f"a run cannot end as {state}")
+    finished = _queue.finish(owner, _run.id == run_id, state=state, failure=failure, result=result)
+    return await write(session, finished) is not None
+
+
+async def hand_back(session: AsyncSession, run_id: UUID, owner: str) -> bool:
+    """Requeue a run whose process was asked to stop; the attempt does not count."""
+    state = case((_run.cancel_requested, RunState.CANCELLED), else_=RunState.QUEUED)
+    finished_at = case((_run.cancel_requested, func.clock_timestamp()), else_=None)
+    changes = {"state": state, "finished_at": finished_at, "attempt": _run.attempt - 1, **_UNRUNG}
+    return await write(session, _queue.hand_back(owner, _run.id == run_id, **changes)) is not None
 
 
 async def requeue_expired(session: AsyncSession) -> list[UUID]:
-    """Runs whose process went silent wait again: their ids. One that was lost too often fails instead.
+    """Requeue runs whose lease has expired; returns their ids. One that was lost too often fails instead.
 
-    Steps that are done again after a loss are no progress: a step that kills its process would never be given up.
+    Steps repeated after a loss are no progress: else a step that kills its process would be repeated indefinitely.
     """
     losses = case((_run.step > _run.lost_at, 1), else_=_run.losses + 1)
     too_often = and_(~_run.cancel_requested, losses >= MAX_LOSSES)
-    fate = case((_run.cancel_requested, RunState.CANCELLED), (too_often, RunState.FAILED), else_=RunState.QUEUED)
-    ended = case((_run.cancel_requested | too_often, func.clock_timestamp()), else_=None)
-    failure = case((too_often, _LOST), else_=None)
-    rows = await session.execute(
-        update(_run)
-        .where(_run.state == RunState.RUNNING, _run.lease_until < func.clock_timestamp())
-        .values(
-            state=fate,
-            losses=losses,
-            lost_at=func.greatest(_run.lost_at, _run.step),
-            failure=failure,
-            finished_at=ended,
-            **WAITS,
-        )
-        .returning(_run.id, _run.state)
+    state = case((_run.cancel_requested, RunState.CANCELLED), (too_often, RunState.FAILED), else_=RunState.QUEUED)
+    expired = _queue.requeue_expired(
+        state=state,
+        losses=losses,
+        lost_at=func.greatest(_run.lost_at, _run.step),
+        failure=case((too_often, _LOST), else_=None),
+        finished_at=case((_run.cancel_requested | too_often, func.clock_timestamp()), else_=None),
+        **_UNRUNG,
     )
-    changed = rows.all()
-    for row in changed:
-        await runs.tell(session, row.id)
-    return [row.id for row in changed if row.state == RunState.QUEUED]
+    rows = (await session.execute(expired.returning(_run.id, _run.state))).all()
+    for row in rows:
+        await notify(session, row.id)
+    return [row.id for row in rows if row.state == RunState.QUEUED]
 
 
 async def expire(session: AsyncSession, run_id: UUID, owner: str) -> None:
-    """The owner's process is known to be dead: nobody need wait until its lease runs out."""
-    await session.execute(
-        update(_run)
-        .where(_run.id == run_id, _run.owner == owner, _run.state == RunState.RUNNING)
-        .values(lease_until=func.clock_timestamp())
-    )
+    """End the lease of a process that is known to be dead."""
+    await session.execute(_queue.extend(owner, 0, _run.id == run_id))
 
 
 async def any_running(session: AsyncSession) -> bool:
-    """Of any project."""
+    """In any project."""
     return bool(await session.scalar(select(exists().where(_run.state == RunState.RUNNING))))
 
 
@@ -86,3 +157,13 @@ async def to_ring(session: AsyncSession) -> list[UUID]:
     chosen = select(_run.id).where(_run.state == RunState.QUEUED, ~first, due).with_for_update(skip_locked=True)
     rung = update(_run).where(_run.id.in_(chosen)).values(rings=_run.rings + 1, rung_at=func.clock_timestamp())
     return list(await session.scalars(rung.returning(_run.id)))
+
+
+async def _write_held(session: AsyncSession, run_id: UUID, owner: str, changes: Update) -> bool:
+    return _surely_held(await session.scalar(changes.returning(_run.cancel_requested)), run_id, owner)
+
+
+def _surely_held(cancelled: bool | None, run_id: UUID, owner: str) -> bool:
+    if cancelled is None:
+        raise lease.lost("run", run_id, owner)
+    return cancelled

@@ -4,12 +4,11 @@ from collections.abc import AsyncIterator, Collection
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.clock import from_now
+from app.db import lease, models
 from app.db.models import TaskState
 from app.db.releases import CHANNEL
 from app.records import Stop
@@ -17,9 +16,10 @@ from app.records import Stop
 _BATCH = 100  # trajectories read at once
 
 _shadow = models.Shadow
+_queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ShadowOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a shadow ended. Without a stop, it could not be carried out."""
 
     stop: Stop | None = None
@@ -29,13 +29,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     generated_tokens: int = 0
 
 
-class Pair(msgspec.Struct, frozen=True, kw_only=True):
+class ShadowedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task as it was done, and what its shadow came to; None while that waits."""
 
     score: float | None  # of the task's own check
     turns: int
     generated_tokens: int
-    shadow: Outcome | None
+    shadow: ShadowOutcome | None
 
 
 async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID]) -> None:
@@ -47,44 +47,22 @@ async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID
 
 
 async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Shadow | None:
-    """The oldest that waits or whose process went silent, or None. Two processes never get the same one."""
-    free = or_(_shadow.lease_until.is_(None), _shadow.lease_until < func.clock_timestamp())
-    oldest = (
-        select(_shadow.release_id, _shadow.task_id)
-        .where(_shadow.finished_at.is_(None), free)
-        .order_by(_shadow.created_at)
-        .with_for_update(skip_locked=True)
-        .limit(1)
-        .cte("oldest")
-    )
-    claimed: models.Shadow | None = await session.scalar(
-        update(_shadow)
-        .where(_shadow.release_id == oldest.c.release_id, _shadow.task_id == oldest.c.task_id)
-        .values(owner=owner, lease_until=from_now(lease_seconds), attempt=_shadow.attempt + 1)
-        .returning(_shadow)
-        .execution_options(populate_existing=True)
-    )
-    return claimed
+    """The oldest shadow that waits or whose lease has expired, or None. Two processes never get the same one."""
+    claimed = _queue.claim(owner, lease_seconds).returning(_shadow)
+    shadow: models.Shadow | None = await session.scalar(claimed.execution_options(populate_existing=True))
+    return shadow
 
 
-async def finish(session: AsyncSession, shadow: models.Shadow, outcome: Outcome) -> bool:
-    """False, and nothing is written: it is no longer the owner's."""
-    mine = (_shadow.release_id == shadow.release_id, _shadow.task_id == shadow.task_id)
-    done = await session.scalar(
-        update(_shadow)
-        .where(*mine, _shadow.owner == shadow.owner, _shadow.finished_at.is_(None))
-        .values(
-            finished_at=func.clock_timestamp(), owner=None, lease_until=None, **msgspec.structs.asdict(outcome)
-        )
-        .returning(_shadow.task_id)
-    )
-    return done is not None
+async def finish(session: AsyncSession, shadow: models.Shadow, outcome: ShadowOutcome) -> bool:
+    """False, and nothing is written: the shadow is no longer the owner's."""
+    which = (_shadow.release_id == shadow.release_id, _shadow.task_id == shadow.task_id)
+    finished = _queue.finish(shadow.owner or "", *which, **msgspec.structs.asdict(outcome))
+    return await session.scalar(finished.returning(_shadow.task_id)) is not None
 
 
 async def hand_back(session: AsyncSession, owner: str) -> None:
-    """What the owner holds may be taken up by another at once."""
-    free = {"owner": None, "lease_until": None, "attempt": _shadow.attempt - 1}
-    await session.execute(update(_shadow).where(_shadow.owner == owner).values(free))
+    """Let others claim the owner's shadows at once; the attempt does not count."""
+    await session.execute(_queue.hand_back(owner, attempt=_shadow.attempt - 1))
 
 
 async def records(
@@ -109,7 +87,7 @@ async def records(
             return
 
 
-async def of_release(session: AsyncSession, release_id: UUID) -> list[Pair]:
+async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTask]:
     """In the order they were asked for."""
     rows = await session.execute(
         select(models.Task, _shadow)
@@ -119,7 +97,7 @@ async def of_release(session: AsyncSession, release_id: UUID) -> list[Pair]:
         .execution_options(populate_existing=True)
     )
     return [
-        Pair(
+        ShadowedTask(
             score=task.score if task.checked else None,
             turns=task.turns,
             generated_tokens=task.generated_tokens,
@@ -129,10 +107,10 @@ async def of_release(session: AsyncSession, release_id: UUID) -> list[Pair]:
     ]
 
 
-def _outcome(shadow: models.Shadow) -> Outcome | None:
+def _outcome(shadow: models.Shadow) -> ShadowOutcome | None:
     if shadow.finished_at is None:
         return None
-    return Outcome(
+    return ShadowOutcome(
         stop=None if shadow.stop is None else Stop(shadow.stop),
         failure=shadow.failure,
         score=shadow.score,

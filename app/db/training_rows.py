@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func, tex
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Row
+from app.db.base import Base, Leased, Row
 from app.run_settings import RunKind
 
 
@@ -51,7 +51,7 @@ class Schedule(Row):
     fired_at: Mapped[datetime | None]
 
 
-class TrainingRun(Row):
+class TrainingRun(Row, Leased):
     """Training that someone, or a schedule, asked for. Queued rows are the queue; one per project runs."""
 
     __tablename__ = "training_runs"
@@ -73,11 +73,8 @@ class TrainingRun(Row):
     kind: Mapped[RunKind]
     settings: Mapped[dict[str, Any]]  # run_settings.RunSettings
     state: Mapped[RunState] = mapped_column(default=RunState.QUEUED)
-    attempt: Mapped[int] = mapped_column(default=0)
     losses: Mapped[int] = mapped_column(default=0)  # of its process, since it last got further
     lost_at: Mapped[int] = mapped_column(default=0)  # the furthest step at which its process was lost
-    owner: Mapped[str | None]  # the process that holds the lease
-    lease_until: Mapped[datetime | None]
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     step: Mapped[int] = mapped_column(default=0)  # done so far
     steps: Mapped[int] = mapped_column(default=0)  # in all; 0: not known yet
@@ -86,7 +83,6 @@ class TrainingRun(Row):
     rings: Mapped[int] = mapped_column(default=0)  # of the doorbell since it was queued
     rung_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]  # of the first attempt
-    finished_at: Mapped[datetime | None]
 
 
 class RunStep(Base):

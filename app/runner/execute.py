@@ -180,7 +180,7 @@ class Desk:
                 await events.append(session, row.id, "skill", told_of("written", offer))
 
     async def _finish(
-        self, row: models.Task, owner: str, trajectory: Trajectory, outcome: task_queue.Outcome
+        self, row: models.Task, owner: str, trajectory: Trajectory, outcome: task_queue.TaskOutcome
     ) -> None:
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
@@ -191,7 +191,7 @@ class Desk:
             await events.append(session, row.id, "done", _told(outcome))
 
     async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
-        outcome = task_queue.Outcome(state=TaskState.FAILED, failure=failure)
+        outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=failure)
         async with self.sessions.begin() as session:
             if await task_queue.finish(session, row.id, owner, outcome):
                 await events.append(session, row.id, "done", _told(outcome))
@@ -203,8 +203,8 @@ def _masked(trajectory: Trajectory) -> Trajectory:
     return msgspec.structs.replace(trajectory, turns=tuple(turns))
 
 
-def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.Outcome:
-    return task_queue.Outcome(
+def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
+    return task_queue.TaskOutcome(
         state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
         stop=trajectory.stop,
         answer=trajectory.answer,
@@ -216,6 +216,6 @@ def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) 
     )
 
 
-def _told(outcome: task_queue.Outcome) -> dict[str, object]:
+def _told(outcome: task_queue.TaskOutcome) -> dict[str, object]:
     told: dict[str, object] = msgspec.to_builtins(outcome)
     return told

@@ -17,7 +17,7 @@ import structlog
 from app.agent.loop import Origin, run_rollout
 from app.db import models, shadows, tasks
 from app.db.database import AWAY, UNAVAILABLE, Sessions
-from app.db.shadows import Outcome
+from app.db.shadows import ShadowOutcome
 from app.errors import AppError, InvalidError, SandboxError
 from app.records import Task
 from app.runner.execute import Desk
@@ -84,22 +84,22 @@ class Shadows:
                 log.warning("another process has the shadow, this one is dropped", task=str(shadow.task_id))
         return True
 
-    async def _outcome(self, shadow: models.Shadow) -> Outcome:
+    async def _outcome(self, shadow: models.Shadow) -> ShadowOutcome:
         try:
             if shadow.attempt > _ATTEMPTS:
                 raise InvalidError(f"{_ATTEMPTS} processes died over this shadow, so it is given up")
             return await rehearse(self._desk, shadow)
         except AppError as error:
             log.warning("a shadow failed", task=str(shadow.task_id), cause=str(error))
-            return Outcome(failure=str(error))
+            return ShadowOutcome(failure=str(error))
         except UNAVAILABLE:
             raise
         except Exception:  # the last resort: one bad shadow must not stop the others
             log.exception("a shadow broke", task=str(shadow.task_id))
-            return Outcome(failure="internal error: the server's log has the details")
+            return ShadowOutcome(failure="internal error: the server's log has the details")
 
 
-async def rehearse(desk: Desk, shadow: models.Shadow) -> Outcome:
+async def rehearse(desk: Desk, shadow: models.Shadow) -> ShadowOutcome:
     """The task once more, with the same seed, clock and skills, by the shadow's release, without side effects."""
     async with desk.sessions() as session:
         row = await tasks.get(session, shadow.task_id)
@@ -116,7 +116,7 @@ async def rehearse(desk: Desk, shadow: models.Shadow) -> Outcome:
             score = await desk.score(row, setting, trajectory)
         except (InvalidError, SandboxError) as error:
             failure = failure or str(error)
-    return Outcome(
+    return ShadowOutcome(
         stop=trajectory.stop,
         failure=failure,
         score=score,

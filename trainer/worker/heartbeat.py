@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from app.db import runs
+from app.db import run_queue
 from app.db.database import AWAY, Sessions, open_database
 from app.db.models import RunState
 from app.errors import ConflictError
@@ -92,9 +92,9 @@ class Heartbeat:
         try:
             async with sessions.begin() as session:
                 if stopping:
-                    await runs.hand_back(session, held.run_id, held.owner)
+                    await run_queue.hand_back(session, held.run_id, held.owner)
                 else:
-                    cancelled = await runs.extend(session, held.run_id, held.owner, held.lease_seconds)
+                    cancelled = await run_queue.extend(session, held.run_id, held.owner, held.lease_seconds)
         except ConflictError as lost:
             self._exit(LOST, str(lost))
         if stopping:
@@ -109,7 +109,7 @@ class Heartbeat:
             self._cancel()
         elif time.monotonic() - self._cancelled_at > self._held.grace_seconds:
             async with sessions.begin() as session:
-                await runs.finish(session, self._held.run_id, self._held.owner, RunState.CANCELLED)
+                await run_queue.finish(session, self._held.run_id, self._held.owner, RunState.CANCELLED)
             self._exit(0, "cancelled")
 
     def _exit(self, code: int, reason: str) -> None:

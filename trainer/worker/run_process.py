@@ -21,7 +21,7 @@ import structlog
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, runs
+from app.db import models, projects, run_queue
 from app.db.database import AWAY, Sessions, open_database
 from app.db.models import RunState
 from app.errors import StorageError
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str], carry_out: CarryOut) -> int:
 async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:
     async with open_database(settings.database_url, connections=5) as database:
         async with database.sessions.begin() as session:
-            run = await runs.claim(session, held.owner, held.lease_seconds, held.run_id)
+            run = await run_queue.claim(session, held.owner, held.lease_seconds, held.run_id)
         if run is None:
             log.info("this run does not wait, or its project trains already", run=str(held.run_id))
             return 0
@@ -134,7 +134,7 @@ async def _write(sessions: Sessions, held: Held, end: dict[str, Any]) -> None:
         while True:
             try:
                 async with sessions.begin() as session:
-                    await runs.finish(session, held.run_id, held.owner, **end)
+                    await run_queue.finish(session, held.run_id, held.owner, **end)
                 return
             except AWAY as error:
                 log.warning("the end of the run cannot be written yet", cause=str(error).partition("\n")[0])
@@ -151,11 +151,11 @@ class _RowProgress:
     async def step(self, index: int, total: int, metrics: dict[str, Any]) -> None:
         run_id, owner = self._held.run_id, self._held.owner
         async with self._sessions.begin() as session:
-            cancelled = await runs.append_step(session, run_id, owner, index, metrics, total=total)
+            cancelled = await run_queue.append_step(session, run_id, owner, index, metrics, total=total)
         _stop_if(cancelled)
 
     async def hold(self, session: AsyncSession) -> None:
-        _stop_if(await runs.hold(session, self._held.run_id, self._held.owner))
+        _stop_if(await run_queue.hold(session, self._held.run_id, self._held.owner))
 
 
 def _stop_if(cancelled: bool) -> None:
