@@ -21,7 +21,7 @@ from tests.exam_hall import ExpertPolicy
 from tests.rows import project_row
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.decision import Rules
 from trainer.evaluation.paired import Examiner
 from trainer.gate import Candidate, Held, hold

@@ -11,9 +11,9 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
-from trainer.environments.office.demonstrations import Stage, demonstrate
-from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
+from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import sample_of
 from trainer.sft_data.answer_tokens import UnsayableError
 from trainer.sft_data.chat_endpoint import ChatEndpoint

@@ -14,9 +14,9 @@ from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.scripted import byte_tokenizer
-from trainer.environments.office.demonstrations import Stage, demonstrate
-from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import Faults
+from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
 from trainer.sft_data.chat_records import ChatRecord, from_line, record_of, to_line

@@ -7,7 +7,7 @@ from app.gateway.gateway import Gateway
 from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
-from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld
+from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.site import AppSite
 
 _READ = """

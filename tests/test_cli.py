@@ -16,7 +16,7 @@ from app.db.database import open_database
 from app.db.migrate import migrate
 from tests.processes import free_ports
 from tests.scripted import byte_tokenizer
-from trainer.environments.office.admin_token import make_token
+from trainer.demo.admin_token import make_token
 
 
 async def sage(*arguments: str, **env: str) -> tuple[int, str, str]:

@@ -14,7 +14,7 @@ from app.skills.memory import MemoryLibrary
 from tests.exam_hall import ExpertPolicy
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import examine
 from trainer.evaluation.metrics import measure
 from trainer.rollouts.episode import EpisodeRunner

@@ -14,7 +14,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.chat_samples import taught
 

@@ -19,7 +19,7 @@ from app.db import models
 from app.db.database import Sessions
 from tests.exam_hall import SCENARIOS, SITES, TOKEN, Hall, open_hall, serving
 from trainer.cli.evaluate import evaluate
-from trainer.environments.office.admin_token import make_token, read_token
+from trainer.demo.admin_token import make_token, read_token
 from trainer.evaluation.metrics import TaskResult, measure
 from trainer.evaluation.over_rest import ExamError, sit
 
@@ -110,7 +110,7 @@ async def test_projects_are_removed_when_the_exam_is_broken_off(hall: Hall) -> N
 
 
 async def test_projects_are_removed_when_the_demo_apis_refuse(hall: Hall) -> None:
-    with pytest.raises(ExamError, match=r"GET http://.*/admin/scenarios answers 401: the admin token is"):
+    with pytest.raises(ExamError, match=r"GET http://.*/admin/apps answers 401: the admin token is"):
         await sit(msgspec.structs.replace(hall.exam, admin_token="wrong"), ignore)
     assert await projects(hall) == []
 

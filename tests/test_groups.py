@@ -14,8 +14,8 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.memory import MemoryLibrary
 from trainer.engines.local_engine import local_engine
-from trainer.environments.office.demonstrations import LIMITS
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.sage.advantages import compute_advantages

@@ -17,9 +17,9 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.scripted import block
 from trainer.environment import Scenario, Verdict
-from trainer.environments.office.demonstrations import Stage
-from trainer.environments.office.environment import OfficeEnvironment
 from trainer.environments.office.expert import FLAWLESS
+from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environments.office.scripted_rollouts import Stage
 from trainer.rollouts.episode import Episode
 from trainer.sft_data.answer_tokens import UnsayableError
 from trainer.sft_data.chat_records import read_records

@@ -13,7 +13,7 @@ from tests.tiny_adapter import make_adapter
 from trainer.evaluation.metrics import measure
 from trainer.evaluation.session import HomeExam, take_seat
 
-EXAM = HomeExam(scenarios=2, split="train")
+EXAM = HomeExam(environment="office", scenarios=2, split="train")
 
 
 def settings(directory: Path) -> Settings:

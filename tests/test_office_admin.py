@@ -12,10 +12,10 @@ import pytest
 import uvicorn
 from litestar.testing import AsyncTestClient
 
+from trainer.environments.office.places import place_of
 from trainer.environments.office.scenarios import draw, place_at
 from trainer.environments.office.services import create_services
 from trainer.environments.office.site import Site
-from trainer.environments.office.tasks import place_of
 
 ADMIN = {"Authorization": "Bearer secret"}
 COUNT = "t12-s1-d0-0"  # how many mails from somebody
@@ -28,12 +28,19 @@ async def client() -> AsyncIterator[AsyncTestClient[Any]]:
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer guess"}, {"Authorization": "secret"}])
-@pytest.mark.parametrize("path", ["/admin/scenarios?split=test", "/admin/worlds/demo"])
+@pytest.mark.parametrize("path", ["/admin/apps", "/admin/scenarios?split=test", "/admin/worlds/demo"])
 async def test_the_admin_routes_need_the_token(
     client: AsyncTestClient[Any], path: str, headers: dict[str, str]
 ) -> None:
     answer = await client.get(path, headers=headers)
     assert (answer.status_code, answer.json()) == (401, {"message": "the admin token is missing or wrong"})
+
+
+async def test_every_app_that_is_listed_has_a_document_at_every_site(client: AsyncTestClient[Any]) -> None:
+    apps = (await client.get("/admin/apps", headers=ADMIN)).json()
+    assert {"mail", "contacts", "supervisor"} < set(apps)
+    for site, app in ((0, apps[0]), (7_000_000, apps[-1])):
+        assert (await client.get(f"/sites/{site}/{app}/openapi.json")).json()["info"]["title"] == app
 
 
 async def test_scenarios_are_the_same_tasks_in_fresh_worlds_at_every_call(client: AsyncTestClient[Any]) -> None:

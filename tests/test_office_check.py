@@ -14,8 +14,8 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 from trainer.environments.office.apps import PEOPLE
 from trainer.environments.office.check import can_check, check_of
-from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.expert import Expert
+from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import place_at, scenario
 from trainer.environments.office.split import templates_of
 from trainer.environments.office.templates import TEMPLATES, Template

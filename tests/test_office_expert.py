@@ -11,8 +11,8 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office import Office, Played, ended
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution
-from trainer.environments.office.environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.expert import FLAWLESS, Expert, Faults
+from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import scenario, site_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.templates import Template, parse

@@ -5,7 +5,7 @@ import pytest
 from app.errors import NotFoundError
 from app.records import Json
 from trainer.environments.office.items import Item
-from trainer.environments.office.tasks import Place
+from trainer.environments.office.places import Place
 from trainer.environments.office.templates import TEMPLATES, Template
 from trainer.environments.office.verifier import verdict
 from trainer.environments.office.worlds import WorldState

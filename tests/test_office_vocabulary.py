@@ -7,8 +7,8 @@ from app.apis.api_docs import show_signatures
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office import Office
 from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.environment import OfficeWorld, catalog_of
 from trainer.environments.office.expert import Expert, Faults
+from trainer.environments.office.office_environment import OfficeWorld, catalog_of
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 

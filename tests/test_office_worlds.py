@@ -6,8 +6,8 @@ from app.errors import InvalidError, NotFoundError
 from trainer.environment import Split
 from trainer.environments.office.apps import APPS, GROUPS, PEOPLE
 from trainer.environments.office.items import PAGE_SIZE, groups_of, items_of, matches
+from trainer.environments.office.places import Place, place_of
 from trainer.environments.office.scenarios import draw, place_at, scenario, site_of, task_at
-from trainer.environments.office.tasks import Place, place_of
 from trainer.environments.office.templates import TEMPLATES, Template, parse
 from trainer.environments.office.worlds import Worlds
 

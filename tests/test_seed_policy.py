@@ -8,9 +8,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from app.engine.tokenizer import ChatTokenizer
 from trainer.demo.seed_policy.llama import as_llama
+from trainer.demo.seed_policy.pretrain import new_model
 from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
-from trainer.demo.seed_policy.tokenizer import build_tokenizer
-from trainer.demo.seed_policy.train import new_model
+from trainer.demo.seed_policy.word_tokenizer import build_tokenizer
 from trainer.environments.office.vocabulary import vocabulary
 
 SHIPPED = Path(__file__).parents[1] / "app" / "seed_policy"

@@ -11,10 +11,10 @@ from app.apis.api_docs import show_signatures
 from app.engine.tokenizer import ChatTokenizer, Message
 from trainer.demo.seed_policy.bootstrap import prepare
 from trainer.demo.seed_policy.recipe import Recipe
-from trainer.demo.seed_policy.tokenizer import SPECIAL
+from trainer.demo.seed_policy.word_tokenizer import SPECIAL
 from trainer.environments.office import solution
 from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.environment import catalog_of
+from trainer.environments.office.office_environment import catalog_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary

@@ -1,4 +1,9 @@
-"""A world to practise in: it can set up a task from nothing, and it knows when the task is done."""
+"""Environments: where a policy practises and is evaluated. Each can set up a task from nothing and verify it.
+
+An environment is a plug-in: a function `load_environment(*, option: type = default, ...) -> Environment`,
+registered in the entry-point group `sage.environments` or named "module:attribute". Its keyword parameters are its
+options.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -8,18 +13,22 @@ from typing import Literal, Protocol
 import httpx
 import msgspec
 
+from app import plugins
 from app.apis.catalog import Catalog
+from app.plugin_options import PluginSpec, load_options
 from app.records import Task, Trajectory
+
+GROUP = "sage.environments"
 
 Split = Literal["train", "validation", "test"]
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How well a task was done, judged by the final state of the world and the answer alone."""
+    """How well a task was done, judged by the final state of the world and by the answer alone."""
 
     passed: int
     total: int
-    failures: tuple[str, ...] = ()  # what each failed check saw, for people
+    failures: tuple[str, ...] = ()  # of each failed check: expected and found, for people
 
     @property
     def fraction(self) -> float:
@@ -31,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class World(Protocol):
-    """One task, set up afresh and thrown away afterwards. Never shared between two rollouts."""
+    """One task, set up for a single rollout and discarded after it."""
 
     @property
     def task(self) -> Task: ...
@@ -41,7 +50,7 @@ class World(Protocol):
 
     @property
     def client(self) -> httpx.AsyncClient:
-        """Reaches this world's services: over ASGI in training, over a socket elsewhere."""
+        """Sends requests to this world's services, over ASGI or a socket."""
         ...
 
     @property
@@ -51,7 +60,7 @@ class World(Protocol):
 
 
 class Scenario(msgspec.Struct, frozen=True):
-    """A family of tasks: one template in one seeded setting. Its tasks differ in their details only."""
+    """A family of tasks: one template under one seed. Its tasks differ in details only."""
 
     id: str
     template: str
@@ -60,8 +69,21 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class Environment(Protocol):
+    """A source of scenarios, and of a fresh world for each rollout of their tasks."""
+
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
-        """Scenarios of one split, the same for the same seed; templates of different splits never mix."""
+        """Scenarios of one split, the same for the same seed. No template belongs to two splits."""
         ...
 
     def open(self, scenario: Scenario, task: Task) -> AbstractAsyncContextManager[World]: ...
+
+
+def open_environment(text: str) -> Environment:
+    """The environment that a setting names, such as "office?site=0".
+
+    Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
+    """
+    spec = PluginSpec.parse(text)
+    load = plugins.load(GROUP, spec.name)
+    environment: Environment = load(**load_options(load, spec))
+    return environment

@@ -34,8 +34,8 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from trainer.engines.local_engine import local_engine
-from trainer.environments.office.demonstrations import LIMITS
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.learning.batch import sample_of
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model

@@ -38,7 +38,7 @@ from trainer.cli.follow import follow
 from trainer.cli.options import server_options
 from trainer.client import Server
 from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.tasks import Place
+from trainer.environments.office.places import Place
 from trainer.evaluation.metrics import TaskResult, measure
 from trainer.evaluation.report import plain, table
 

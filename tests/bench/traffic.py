@@ -7,8 +7,8 @@ from typing import Any
 
 from trainer.environment import Split
 from trainer.environments.office.check import can_check, check_of
+from trainer.environments.office.places import TASKS, Place
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.tasks import TASKS, Place
 from trainer.environments.office.templates import TEMPLATES, Template
 
 

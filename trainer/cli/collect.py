@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from app.errors import SettingError
 from app.settings import Settings
+from trainer.demo.defaults import ENVIRONMENT
 
 _TIMEOUTS = 3  # for so many times its time-out an endpoint that does not answer is asked again
 
@@ -25,7 +26,7 @@ _TIMEOUTS = 3  # for so many times its time-out an endpoint that does not answer
 @click.option("--unprepared", type=click.FloatRange(0, 1), default=0.0, help="forgets a preparing call")
 @click.option("--page", type=click.FloatRange(0, 1), default=0.0, help="starts at a wrong page")
 @click.option("--synonym", type=click.FloatRange(0, 1), default=0.0, help="calls an operation by a wrong name")
-@click.option("--environment", default="office", show_default=True)
+@click.option("--environment", default=ENVIRONMENT, show_default=True)
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="train", show_default=True)
 @click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--seed", default=0, show_default=True)

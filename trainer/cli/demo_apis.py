@@ -4,7 +4,7 @@ import click
 
 from app.ports import free_port
 from app.settings import Settings
-from trainer.environments.office.admin_token import make_token
+from trainer.demo.admin_token import make_token
 
 
 @click.command()
@@ -15,7 +15,7 @@ from trainer.environments.office.admin_token import make_token
 )
 def demo_apis(host: str, port: int, busy: float) -> None:
     """Serve the practice world's office suite over HTTP."""
-    from trainer.environments.office.server import serve  # noqa: PLC0415  all of Litestar: `--help` need not wait
+    from trainer.demo.serve_apis import serve  # noqa: PLC0415  all of Litestar: `--help` need not wait
 
     free_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")
     serve(host, port, make_token(Settings.from_env().data_dir), busy=busy)

@@ -16,8 +16,9 @@ from app.ports import base_url
 from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.cli.options import url_option
+from trainer.demo.admin_token import read_token
+from trainer.demo.defaults import ENVIRONMENT
 from trainer.environment import Split
-from trainer.environments.office.admin_token import read_token
 from trainer.evaluation.metrics import Metrics, TaskResult, measure
 from trainer.evaluation.over_rest import Exam, sit
 from trainer.evaluation.report import plain, table
@@ -92,7 +93,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     "--in-process", is_flag=True, help="without a server: SAGE_MODEL and an own sandbox, in this process"
 )
 @click.option("--adapter", default="", help="a directory or a hash, in this process")
-@click.option("--environment", default="office", show_default=True, help="in this process")
+@click.option("--environment", default=ENVIRONMENT, show_default=True, help="in this process")
 @click.option(
     "--retrieval",
     type=click.Choice(["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]),

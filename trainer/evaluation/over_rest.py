@@ -15,7 +15,6 @@ import msgspec
 
 from app.errors import AppError
 from trainer.environment import Split
-from trainer.environments.office.documents import APP_NAMES
 from trainer.evaluation.metrics import TaskResult
 
 _SITES = 7_000_000  # beyond any that scenarios draw for training
@@ -112,7 +111,8 @@ class _Proctor:
             for number, name in enumerate(names):
                 await self._ask(self._server, "POST", "/v1/projects", {"name": name})
                 made.append(name)
-                await _all(self._add_api(name, app, _SITES + number) for app in APP_NAMES)
+                apps = await self._ask(self._services, "GET", "/admin/apps")
+                await _all(self._add_api(name, app, _SITES + number) for app in apps)
             yield names
         except BaseException:
             await self._remove(made)  # what went wrong first is what there is to say

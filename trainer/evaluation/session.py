@@ -21,8 +21,8 @@ from trainer.rollouts.stack import open_stack
 class HomeExam(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked, and of whom."""
 
+    environment: str
     adapter: str = ""  # its directory or its hash; "" for the base model
-    environment: str = "office"
     split: Split = "test"
     scenarios: int = 200
     retrieval: Retrieval = "scenario"

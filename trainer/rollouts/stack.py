@@ -17,8 +17,7 @@ from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import wants_vectors
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.local_engine import local_engine
-from trainer.environment import Environment
-from trainer.environments.named import open_environment
+from trainer.environment import Environment, open_environment
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
 

@@ -24,7 +24,7 @@ from app.run_settings import RunKind, practice_environment
 from trainer import gate
 from trainer.atomic_write import write_atomically
 from trainer.engines.sleep import asleep_for, sleepers, wake
-from trainer.environments.named import open_environment
+from trainer.environment import open_environment
 from trainer.evaluation.paired import Examiner
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, Progress, Result

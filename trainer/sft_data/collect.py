@@ -12,11 +12,10 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
-from trainer.environment import Scenario, Split
-from trainer.environments.named import open_environment
-from trainer.environments.office.demonstrations import Stage
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environment import Scenario, Split, open_environment
 from trainer.environments.office.expert import FLAWLESS, Faults
+from trainer.environments.office.office_environment import OfficeEnvironment
+from trainer.environments.office.scripted_rollouts import Stage
 from trainer.rollouts.episode import Episode
 from trainer.sft_data.chat_endpoint import ChatEndpoint
 from trainer.sft_data.chat_expert import ChatExpert
@@ -32,7 +31,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""  # its name there
     max_tokens: int = 0  # per turn; 0: as many as the endpoint gives
     faults: Faults = FLAWLESS  # of the scripted expert
-    environment: str = "office"
+    environment: str
     split: Split = "train"
     scenarios: int = 100
     seed: int = 0

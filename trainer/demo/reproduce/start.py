@@ -11,8 +11,8 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from trainer.demo.reproduce.plan import Plan
 from trainer.demo.seed_policy.samples import load_samples, save_samples
-from trainer.environments.named import open_environment
-from trainer.environments.office.demonstrations import Stage, demonstrate
+from trainer.environment import open_environment
+from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.supervised import SftStep
 from trainer.runs.sft import Lesson, learn

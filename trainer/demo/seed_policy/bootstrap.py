@@ -22,13 +22,13 @@ from trainer.demo.seed_policy.card import Making, card
 from trainer.demo.seed_policy.chunks import CHUNK, chunk_files, make_chunks
 from trainer.demo.seed_policy.demonstrations import LIMITS
 from trainer.demo.seed_policy.llama import as_llama
+from trainer.demo.seed_policy.pretrain import is_trained, new_model, read_record, train, write_drill_words
 from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.demo.seed_policy.samples import load_samples
 from trainer.demo.seed_policy.syntax import PIECES
-from trainer.demo.seed_policy.tokenizer import build_tokenizer, save_tokenizer
-from trainer.demo.seed_policy.train import is_trained, new_model, read_record, train, write_drill_words
+from trainer.demo.seed_policy.word_tokenizer import build_tokenizer, save_tokenizer
 from trainer.engines.engine_process import engine_process
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
 from trainer.evaluation.local import examine

@@ -4,8 +4,8 @@ import json
 
 import msgspec
 
+from trainer.demo.seed_policy.pretrain import Record
 from trainer.demo.seed_policy.recipe import Recipe
-from trainer.demo.seed_policy.train import Record
 from trainer.evaluation.metrics import Metrics
 from trainer.evaluation.report import table
 

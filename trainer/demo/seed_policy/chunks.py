@@ -12,7 +12,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.demo.seed_policy.demonstrations import Classroom
 from trainer.demo.seed_policy.samples import save_samples
-from trainer.environments.office.environment import OfficeEnvironment
+from trainer.environments.office.office_environment import OfficeEnvironment
 
 CHUNK = 100  # scenarios
 

@@ -8,7 +8,7 @@ from random import Random
 
 from tokenizers import Tokenizer
 
-from trainer.demo.seed_policy.tokenizer import ASSISTANT, END, USER
+from trainer.demo.seed_policy.word_tokenizer import ASSISTANT, END, USER
 from trainer.learning.batch import Sample
 
 

@@ -13,6 +13,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 from app.errors import UnauthorizedError
 from app.records import Json
 from trainer.environment import Scenario, Split
+from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.items import Item
 from trainer.environments.office.scenarios import draw, place_at
 from trainer.environments.office.verifier import verdict
@@ -64,6 +65,11 @@ def admin(worlds: Worlds, token: str) -> Router:
         found = verdict(worlds.get(world), data.answer, completed=data.completed)
         return Judgement(found.passed, found.total, found.fraction, found.success, found.failures)
 
+    @get("/apps")
+    async def apps() -> list[str]:
+        """The apps of every site, each with a document at /sites/SITE/APP/openapi.json."""
+        return list(APP_NAMES)
+
     @get("/scenarios")
     async def scenarios(
         split: FromQuery[Split],
@@ -90,7 +96,7 @@ def admin(worlds: Worlds, token: str) -> Router:
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             raise UnauthorizedError("the admin token is missing or wrong")
 
-    return Router("/admin", route_handlers=[judge, scenarios, show, forget], guards=[guard])
+    return Router("/admin", route_handlers=[judge, apps, scenarios, show, forget], guards=[guard])
 
 
 def _view(scenario: Scenario) -> ScenarioView:

@@ -6,8 +6,8 @@ be checked so; the verifier, which sees the world itself, judges all.
 
 from trainer.environments.office.apps import ACTS
 from trainer.environments.office.items import Item, groups_of, items_of, matches
+from trainer.environments.office.places import Place
 from trainer.environments.office.site import Site
-from trainer.environments.office.tasks import Place
 from trainer.environments.office.templates import Template
 
 _LISTED = """\

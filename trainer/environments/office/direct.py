@@ -9,7 +9,7 @@ from litestar import Litestar
 
 from app.errors import AppError
 from app.records import Json
-from trainer.environments.office.operations import RefusedError
+from trainer.environments.office.perform import RefusedError
 from trainer.environments.office.services import Asked, operate_on, status_of
 from trainer.environments.office.worlds import Worlds
 

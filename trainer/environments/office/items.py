@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from trainer.environments.office.apps import APPS, GROUPS, PEOPLE, AppSpec, Role
-from trainer.environments.office.tasks import Place
+from trainer.environments.office.places import Place
 
 PAGE_SIZE = 4
 _DEMO_ITEMS = 42

@@ -5,9 +5,9 @@ from random import Random
 from app.errors import InvalidError
 from app.records import Task
 from trainer.environment import Scenario, Split
+from trainer.environments.office.places import TASKS, Place, place_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.tasks import TASKS, Place, place_of
 from trainer.environments.office.templates import TEMPLATES, Template
 
 _DRAWN = 1_000_000  # sites that scenarios are drawn at; those from here on come up only where they are named

@@ -12,7 +12,7 @@ from app.errors import AppError
 from app.records import Json
 from trainer.environments.office.admin import admin
 from trainer.environments.office.documents import document
-from trainer.environments.office.operations import RefusedError, method_of, perform
+from trainer.environments.office.perform import RefusedError, method_of, perform
 from trainer.environments.office.site import Site
 from trainer.environments.office.worlds import Worlds
 

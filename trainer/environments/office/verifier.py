@@ -4,7 +4,7 @@ from app.errors import NotFoundError
 from app.records import Json
 from trainer.environment import Verdict
 from trainer.environments.office.items import Item, matches
-from trainer.environments.office.tasks import Place
+from trainer.environments.office.places import Place
 from trainer.environments.office.worlds import WorldState
 
 

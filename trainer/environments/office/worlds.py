@@ -7,7 +7,7 @@ from random import Random
 from app.errors import NotFoundError
 from trainer.environments.office.apps import APPS
 from trainer.environments.office.items import Item, groups_of, items_of
-from trainer.environments.office.tasks import DEMO, Place, place_of
+from trainer.environments.office.places import DEMO, Place, place_of
 
 
 class WorldState:

@@ -1,12 +1,14 @@
-"""The office suite as an environment: services in this process, spoken to over ASGI, a world for every rollout."""
+"""The office suite as an environment: services in this process, and a world of its own for every rollout."""
 
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Annotated
 
 import httpx
+import msgspec
 
 from app.apis.catalog import Catalog
 from app.apis.openapi import parse_document
@@ -24,8 +26,15 @@ _BASE = "http://office"
 _NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
+def load_environment(
+    *, site: int | None = None, busy: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.0
+) -> "OfficeEnvironment":
+    """The plug-in `office`. Options as in `OfficeEnvironment`."""
+    return OfficeEnvironment(site, busy=busy)
+
+
 class OfficeWorld:
-    """One task in a world of its own. Fulfils `World`."""
+    """One task in a world of its own. Implements `World`."""
 
     def __init__(self, task: Task, worlds: Worlds, client: httpx.AsyncClient) -> None:
         self.task = task
@@ -44,9 +53,9 @@ class OfficeWorld:
 
 
 class OfficeEnvironment:
-    """Fulfils `Environment`. With `site`, all scenarios are set at that one site, as in a real deployment.
+    """Implements `Environment`. With `site`, all scenarios take place at that one site, as in a real deployment.
 
-    `busy` is the share of log-ins that services turn away; the address book's are never turned away.
+    `busy` is the share of log-ins that the services refuse with 503; the address book refuses none.
     """
 
     def __init__(self, site: int | None = None, *, busy: float = 0.0) -> None:
@@ -60,7 +69,7 @@ class OfficeEnvironment:
 
     @asynccontextmanager
     async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[OfficeWorld]:
-        del scenario  # the task's world says all
+        del scenario  # the task's world determines everything
         fresh = task_at(place_at(task), nonce=secrets.token_hex(4))
         world = fresh.variables["world"]
         try:
@@ -71,6 +80,6 @@ class OfficeEnvironment:
 
 @lru_cache(maxsize=512)
 def catalog_of(site: int) -> Catalog:
-    """The apps of a site, read from the documents that its services publish."""
+    """The apps of a site, parsed from the OpenAPI documents that its services publish."""
     documents = {app: document(Site.of(site), app, _BASE) for app in APP_NAMES}
     return Catalog({app: parse_document(app, each) for app, each in documents.items()})

@@ -1,7 +1,7 @@
 """Teaches the seed policy: copying drills, then supervised steps on demonstrations.
 
 It needs torch, transformers and the work directory that the demonstrations were written to, nothing of the rest:
-run it where a GPU is, `python -m trainer.demo.seed_policy.train WORK --device cuda`, and go on with the result
+run it where a GPU is, `python -m trainer.demo.seed_policy.pretrain WORK --device cuda`, and go on with the result
 here.
 """
 
@@ -22,7 +22,7 @@ from trainer.demo.seed_policy.drill import drills
 from trainer.demo.seed_policy.llama import as_llama
 from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.demo.seed_policy.samples import load_samples
-from trainer.demo.seed_policy.tokenizer import END, PAD
+from trainer.demo.seed_policy.word_tokenizer import END, PAD
 from trainer.learning.batch import Sample
 from trainer.learning.model import pick_device
 from trainer.learning.supervised import SftSettings, SftStep, train_sft

@@ -1,0 +1,99 @@
+"""Plug-ins with options, as settings name them: "office", "office?site=0&busy=0.4", "module:attribute?option=x".
+
+The options of a plug-in are the keyword parameters of the function that loads it: their annotations and defaults
+are its schema. Everything here is pure.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl
+
+import jsonschema
+import msgspec
+
+from app.errors import InvalidError
+from app.records import Json
+
+
+class PluginSpec(msgspec.Struct, frozen=True):
+    """A plug-in's name, and its options as text."""
+
+    name: str
+    options: dict[str, str] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> "PluginSpec":
+        """Raises InvalidError for options that are not written `option=value&option=value`.
+
+        >>> PluginSpec.parse("office?site=0&busy=0.4")
+        PluginSpec(name='office', options={'site': '0', 'busy': '0.4'})
+        """
+        name, _, query = text.partition("?")
+        try:
+            return cls(name, dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))))
+        except ValueError as error:
+            raise InvalidError(f"{text!r}: write options as {name}?option=value&option=value") from error
+
+
+@cache
+def options_type(load: Callable[..., Any]) -> type[msgspec.Struct]:
+    """The keyword-only parameters of a loader. Raises TypeError for one without an annotation."""
+    parameters = inspect.signature(load, eval_str=True).parameters.values()
+    fields: list[Any] = []
+    for each in parameters:
+        if each.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        if each.annotation is inspect.Parameter.empty:
+            raise TypeError(f"{load.__module__}.{load.__qualname__}: the option {each.name} needs a type")
+        optional = each.default is not inspect.Parameter.empty
+        fields.append((each.name, each.annotation, each.default) if optional else (each.name, each.annotation))
+    return msgspec.defstruct("Options", fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
+
+
+def options_schema(load: Callable[..., Any]) -> dict[str, Json]:
+    """The JSON schema of a loader's options: an object whose properties are the options."""
+    schema = msgspec.json.schema(options_type(load))
+    shared = schema["$defs"]
+    own: dict[str, Json] = shared.pop("Options")
+    del own["title"]
+    return own | ({"$defs": shared} if shared else {})
+
+
+def load_options(load: Callable[..., Any], spec: PluginSpec) -> dict[str, Any]:
+    """The keyword arguments for a loader, defaults included. Raises InvalidError as `read_options`."""
+    given = read_options(spec, options_schema(load))
+    return msgspec.structs.asdict(msgspec.convert(given, options_type(load)))
+
+
+def read_options(spec: PluginSpec, schema: Mapping[str, Json]) -> dict[str, Json]:
+    """The values that the text of the options stands for: JSON where that fits the schema, otherwise text.
+
+    Raises InvalidError that names an option that is unknown, missing or does not fit.
+    """
+    known = schema.get("properties", {})
+    unknown = sorted(spec.options.keys() - known.keys())
+    if unknown:
+        there = f"it has {', '.join(known)}" if known else "it has none"
+        raise InvalidError(f"{spec.name} has no option {', '.join(unknown)}; {there}")
+    missing = [name for name in schema.get("required", ()) if name not in spec.options]
+    if missing:
+        raise InvalidError(f"{spec.name} needs the option {', '.join(missing)}: {spec.name}?{missing[0]}=...")
+    shared = schema.get("$defs", {})
+    return {
+        name: _read(f"{spec.name}: {name}={text}", text, known[name] | {"$defs": shared})
+        for name, text in spec.options.items()
+    }
+
+
+def _read(place: str, text: str, schema: dict[str, Json]) -> Json:
+    validator = jsonschema.Draft202012Validator(schema)
+    candidates: list[Json] = [text]
+    with suppress(msgspec.DecodeError, RecursionError):
+        candidates.insert(0, msgspec.json.decode(text))
+    for value in candidates:
+        if validator.is_valid(value):
+            return value
+    raise InvalidError(f"{place}: {next(validator.iter_errors(candidates[0])).message}")
