@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from app.run_settings import RunSettings
-from tests.rewarded import advantaged, rollout
+from tests.trajectory_samples import advantaged, rollout
 from trainer.learning.lora import publish, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.update import Learner

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rewarded import rollout
+from tests.trajectory_samples import rollout
 from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 SOME = rollout(1)

@@ -9,34 +9,34 @@ from app.db import models, training_data
 from app.db.models import SkillState, TaskState
 from tests.rows import project_row, task_row
 from tests.scripted import byte_tokenizer
-from tests.served_rows import Served, minute
+from tests.served_project import ServedProject, minute
 
 
 @pytest.fixture
-async def shop(session: AsyncSession, tmp_path: Path) -> Served:
-    return Served(session, await project_row(session), byte_tokenizer(tmp_path))
+async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
+    return ServedProject(session, await project_row(session), byte_tokenizer(tmp_path))
 
 
-async def test_a_window_begins_at_since_and_ends_before_until_oldest_first(shop: Served) -> None:
+async def test_a_window_begins_at_since_and_ends_before_until_oldest_first(shop: ServedProject) -> None:
     tasks = [await shop.task() for _ in range(4)]  # the first ends in minute 1
     found = await training_data.window(shop.session, shop.project.id, since=minute(2), until=minute(4), limit=9)
     assert [row.id for row in found] == [tasks[1].id, tasks[2].id]
 
 
-async def test_of_too_many_tasks_the_newest_are_read(shop: Served) -> None:
+async def test_of_too_many_tasks_the_newest_are_read(shop: ServedProject) -> None:
     tasks = [await shop.task() for _ in range(3)]
     found = await training_data.window(shop.session, shop.project.id, limit=2)
     assert [row.id for row in found] == [tasks[1].id, tasks[2].id]
 
 
-async def test_tasks_that_have_not_ended_or_are_of_another_project_are_not_read(shop: Served) -> None:
+async def test_tasks_that_have_not_ended_or_are_of_another_project_are_not_read(shop: ServedProject) -> None:
     await task_row(shop.session, shop.project.id)
-    other = Served(shop.session, await project_row(shop.session), shop.tokenizer)
+    other = ServedProject(shop.session, await project_row(shop.session), shop.tokenizer)
     await other.task()
     assert await training_data.window(shop.session, shop.project.id, limit=9) == []
 
 
-async def test_a_task_comes_with_its_end_and_the_base_of_its_adapter(shop: Served) -> None:
+async def test_a_task_comes_with_its_end_and_the_base_of_its_adapter(shop: ServedProject) -> None:
     plain = await shop.task(0.5, state=TaskState.CANCELLED)
     shop.session.add(models.Adapter(hash="abc", base="seed", rank=4))
     release = await shop.release("abc")
@@ -46,20 +46,20 @@ async def test_a_task_comes_with_its_end_and_the_base_of_its_adapter(shop: Serve
     assert (first.base, second.base, second.release_id) == (None, "seed", release.id)
 
 
-async def test_trajectories_come_in_the_order_asked_for_and_only_where_there_are_some(shop: Served) -> None:
+async def test_trajectories_come_in_the_order_asked_for_and_only_where_there_are_some(shop: ServedProject) -> None:
     first, second, without = await shop.task(), await shop.task(), await task_row(shop.session, shop.project.id)
     ids = [second.id, without.id, first.id]
     found = [trajectory.task.id async for trajectory in training_data.trajectories(shop.session, ids)]
     assert found == [second.id, first.id]
 
 
-async def test_more_trajectories_than_one_query_takes_are_all_read(shop: Served) -> None:
+async def test_more_trajectories_than_one_query_takes_are_all_read(shop: ServedProject) -> None:
     task = await shop.task()
     ids = [task.id, *[shop.project.id] * 199, task.id]
     assert len([each async for each in training_data.trajectories(shop.session, ids)]) == 2
 
 
-async def test_skills_are_found_by_their_maker_and_by_their_id(shop: Served) -> None:
+async def test_skills_are_found_by_their_maker_and_by_their_id(shop: ServedProject) -> None:
     maker, other = await shop.task(), await shop.task()
     made = await shop.skill(maker, "greet", slots=["iris"])
     named, _ = await shop.skill(other, "wave"), await shop.skill(other, "nod")
@@ -75,11 +75,11 @@ async def test_skills_are_found_by_their_maker_and_by_their_id(shop: Served) -> 
     assert await training_data.skills(shop.session, shop.project.id, made_by=[], ids=[]) == []
 
 
-async def test_a_superseded_version_is_found_and_another_projects_skill_is_not(shop: Served) -> None:
+async def test_a_superseded_version_is_found_and_another_projects_skill_is_not(shop: ServedProject) -> None:
     maker = await shop.task()
     former = await shop.skill(maker)
     await shop.skill(maker, source="def greet(): ...")
-    other = Served(shop.session, await project_row(shop.session), shop.tokenizer)
+    other = ServedProject(shop.session, await project_row(shop.session), shop.tokenizer)
     foreign = await other.skill(await other.task())
     found = await training_data.skills(shop.session, shop.project.id, made_by=[], ids=[former.id, foreign.id])
     assert [(skill.id, skill.state) for skill in found] == [(former.id, SkillState.SUPERSEDED)]

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from app.records import Stop, Use
-from tests.rewarded import coded, offer, trajectory
+from tests.trajectory_samples import coded, offer, trajectory
 from trainer.rollouts.chain_step import chain_step
 from trainer.sage.chains import ChainStep
 from trainer.sage.reward import (

@@ -41,7 +41,7 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
     result = await carry_out(job, hearer)
     assert (sorted(hearer.metrics), hearer.total) == ([1, 2, 3], 3)
     assert {"outcome", "kept", "staleness", "grad_norm", "ratio_mean", "kl_to_start"} <= hearer.metrics[3].keys()
-    assert (result.kept["trajectories"], result.kept["dropped"]) == (10, {"unscored": 1})
+    assert (result.data["trajectories"], result.data["dropped"]) == (10, {"unscored": 1})
     [row] = await shop.adapters()
     assert (row.hash, row.base, row.rank, row.run_id) == (result.adapter, shop.settings.model, 4, job.id)
     assert check_adapter(shop.settings.data_dir / "adapters" / row.hash)
@@ -56,16 +56,16 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
 async def test_groups_for_which_there_is_no_step_do_not_count_as_learned_from(shop: Shop) -> None:
     await shop.serve(1.0, 0.0, scenarios=5)
     hearer = Hearer()
-    kept = (await carry_out(await shop.job(**(LOGGED | {"steps": 2})), hearer)).kept
-    assert (kept["groups"], kept["trajectories"], kept["dropped"]) == (2, 4, {"beyond": 6})
-    assert (hearer.total, hearer.metrics[1]["kept_fraction"], kept["fraction"]) == (2, 0.4, 0.4)
-    assert kept["tokens"] == sum(hearer.metrics[index]["tokens"] for index in (1, 2))
+    data = (await carry_out(await shop.job(**(LOGGED | {"steps": 2})), hearer)).data
+    assert (data["groups"], data["trajectories"], data["dropped"]) == (2, 4, {"beyond_steps": 6})
+    assert (hearer.total, hearer.metrics[1]["kept_fraction"], data["fraction"]) == (2, 0.4, 0.4)
+    assert data["tokens"] == sum(hearer.metrics[index]["tokens"] for index in (1, 2))
 
 
 async def test_a_supervised_run_learns_from_a_file(shop: Shop, tmp_path: Path) -> None:
     job, hearer = await shop.job(**SFT, data=chats(tmp_path / "chats.jsonl")), Hearer()
     result = await carry_out(job, hearer)
-    assert (sorted(hearer.metrics), result.kept["conversations"]) == ([1, 2, 3], 6)
+    assert (sorted(hearer.metrics), result.data["conversations"]) == ([1, 2, 3], 6)
     [row] = await shop.adapters()
     assert row.hash == result.adapter
     assert msgspec.convert(row.probe, Probe).points

@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import InvalidError
 from app.records import Trajectory
-from tests.rewarded import advantaged, rollout, trajectory
+from tests.trajectory_samples import advantaged, rollout, trajectory
 from trainer.learning.batch import Sample
 from trainer.learning.training_samples import TrainingSample, divide, training_samples
 from trainer.runs.step_metrics import experience_metrics, warnings_of

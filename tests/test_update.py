@@ -10,9 +10,9 @@ from torch import Tensor
 from app.errors import InvalidError, StorageError
 from app.run_settings import RunSettings
 from tests.distributed_process import SETTINGS, new_learner, round_of
-from tests.rewarded import advantaged, rollout, trajectory
 from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
+from tests.trajectory_samples import advantaged, rollout, trajectory
 from trainer.learning.batch import pad, sample_of
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model

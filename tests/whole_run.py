@@ -19,7 +19,7 @@ from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
 from tests.rows import project_row
-from tests.served_rows import Served
+from tests.served_project import ServedProject
 from trainer.job import Job, RunCancelledError, run_directory
 from trainer.runs.train import carry_out
 from trainer.worker.failure import failure_of
@@ -62,7 +62,7 @@ class Shop:
         """Tasks of each scenario that went as `scores` say; no two answers are alike."""
         tokenizer = ChatTokenizer.load(self.settings.model_dir)
         async with self.sessions.begin() as session:
-            served = Served(session, await projects.by_id(session, self.project_id), tokenizer)
+            served = ServedProject(session, await projects.by_id(session, self.project_id), tokenizer)
             for number in range(scenarios):
                 for score in scores:
                     row = await served.task(score, scenario=f"kind {number}", **columns)

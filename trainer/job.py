@@ -39,7 +39,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     release_id: UUID | None = None
     decision: str = ""  # of the gate: passed, rejected or waiting
     reason: str = ""
-    kept: dict[str, Json] = {}  # trajectories, groups and tokens it learned from, and why it dropped the rest
+    data: dict[str, Json] = {}  # trajectories, groups and tokens it learned from, and why others were dropped
     figures: dict[str, Json] = {}
 
 

@@ -1,45 +1,46 @@
-"""What served tasks earned, with the skills they left each other. Pure.
+"""Rewards of served tasks, with the bonus for skills that pass between them.
 
-Served tasks form chains by themselves: a task makes a skill, and the library puts it before later tasks that have
-the same scenario or a near instruction. Each offer is a chain of two, rewarded as one of practice is; a task that
-stands in many chains earns the best it earned in any of them, so never more than one bonus.
+Served tasks form chains by themselves: a task makes a skill, and the library offers it to later tasks that have
+the same scenario or a near instruction. Each offer is a chain of two, rewarded as in training; a task that is part
+of many chains gets the best reward of any of them, so never more than one bonus.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 from uuid import UUID
 
-from trainer.experience.records import Served
+from trainer.experience.scored_task import ScoredTask
 from trainer.rollouts.chain_step import chain_step
 from trainer.sage.chains import ChainStep
 from trainer.sage.reward import Reward, RewardRule
 
-Makers = Mapping[UUID, UUID | None]
-"""The task that made each skill that may earn. None: it was deleted."""
+SkillMakers: TypeAlias = Mapping[UUID, UUID | None]
+"""The task that made each skill that may earn a bonus; None for a task that was deleted."""
 
 
-def earned(tasks: Sequence[Served], makers: Makers, rule: RewardRule) -> list[Reward]:
+def compute_rewards(tasks: Sequence[ScoredTask], makers: SkillMakers, rule: RewardRule) -> list[Reward]:
     """One reward per task, in their order.
 
-    A maker that is not among `tasks` earns nothing, but a success that used its skill does. A skill that `makers`
-    does not name earns nobody anything.
+    A maker that is not among `tasks` gets no reward, but a success that used its skill does. A skill that is not
+    in `makers` earns nobody a bonus.
     """
-    links = _links(tasks, makers)
+    steps = _chain_steps(tasks, makers)
     began = {task.id: task.began for task in tasks}
-    best = {task.id: rule([links[task.id]])[0] for task in tasks}
+    best = {task.id: rule([steps[task.id]])[0] for task in tasks}
     for user in tasks:
-        for maker, inherited in _offered(user, makers).items():
+        for maker, skills in _offered_by_maker(user, makers).items():
             if maker is not None and maker in began and began[maker] >= user.began:
-                continue  # the library held it before this task made it: not a chain
-            first = links.get(maker) or ChainStep(score=0.0, success=False, made=inherited)
-            pair = rule([first, links[user.id]])
+                continue  # the library held the skill before this task made it: not a chain
+            first = steps.get(maker) or ChainStep(score=0.0, success=False, made=skills)
+            pair = rule([first, steps[user.id]])
             for task_id, reward in zip((maker, user.id), pair, strict=True):
                 if task_id in best:
                     best[task_id] = max(best[task_id], reward, key=lambda each: each.total)
     return [best[task.id] for task in tasks]
 
 
-def _links(tasks: Sequence[Served], makers: Makers) -> dict[UUID | None, ChainStep]:
+def _chain_steps(tasks: Sequence[ScoredTask], makers: SkillMakers) -> dict[UUID | None, ChainStep]:
     made: dict[UUID | None, set[UUID]] = defaultdict(set)
     for skill, maker in makers.items():
         made[maker].add(skill)
@@ -51,8 +52,8 @@ def _links(tasks: Sequence[Served], makers: Makers) -> dict[UUID | None, ChainSt
     }
 
 
-def _offered(user: Served, makers: Makers) -> dict[UUID | None, frozenset[UUID]]:
-    """The skills that were put before a task, by the task that made them."""
+def _offered_by_maker(user: ScoredTask, makers: SkillMakers) -> dict[UUID | None, frozenset[UUID]]:
+    """The skills that a task was offered, by the task that made them."""
     offered: dict[UUID | None, set[UUID]] = defaultdict(set)
     for offer in user.trajectory.offered:
         if offer.skill_id in makers:

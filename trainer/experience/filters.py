@@ -1,4 +1,4 @@
-"""Why can a trajectory not be learned from, whatever it did? Pure."""
+"""Which trajectories can be learned from: by their tokens and logprobs, and by the age of their release."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,30 +9,14 @@ import msgspec
 
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Trajectory, Turn
-from trainer.experience.records import Drop
+from trainer.experience.drop_reasons import DropReason
 
 
 class BaseModel(msgspec.Struct, frozen=True):
     """The model that a run trains."""
 
-    name: str  # as the rows of adapters call it
+    name: str  # as in the adapters' rows
     tokenizer: ChatTokenizer
-
-
-def fault_of(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -> Drop | None:
-    """None: it can. `sampled_by` is the base that is written down for its release, if any is.
-
-    Where none is, the tokens tell: under another model's vocabulary they do not read as the text that was stored.
-    """
-    if sampled_by not in (None, base.name):
-        return Drop.OTHER_BASE
-    if not all(_reads(turn, base.tokenizer) for turn in trajectory.turns):
-        return Drop.OTHER_BASE
-    if trajectory.flaw is not None:
-        return Drop(trajectory.flaw)
-    if not all(isfinite(logprob) for turn in trajectory.turns for logprob in turn.logprobs):
-        return Drop.BAD_LOGPROBS
-    return None
 
 
 class ReleaseWeights(msgspec.Struct, frozen=True):
@@ -42,6 +26,22 @@ class ReleaseWeights(msgspec.Struct, frozen=True):
     number: int
     model: str  # the adapter's hash, or the base model
     served: bool  # active now or earlier
+
+
+def find_flaw(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -> DropReason | None:
+    """Why a trajectory cannot be learned from, None if it can. `sampled_by` is its release's base model, if known.
+
+    Where it is not, the tokens show it: decoded with another model's vocabulary they differ from the stored text.
+    """
+    if sampled_by not in (None, base.name):
+        return DropReason.OTHER_BASE
+    if not all(_decodes_to_text(turn, base.tokenizer) for turn in trajectory.turns):
+        return DropReason.OTHER_BASE
+    if trajectory.flaw is not None:
+        return DropReason(trajectory.flaw)
+    if not all(isfinite(logprob) for turn in trajectory.turns for logprob in turn.logprobs):
+        return DropReason.BAD_LOGPROBS
+    return None
 
 
 def staleness_by_release(releases: Sequence[ReleaseWeights], active: int, learner: str) -> dict[UUID, int]:
@@ -60,6 +60,6 @@ def staleness_by_release(releases: Sequence[ReleaseWeights], active: int, learne
     return {release.id: staleness(release) for release in releases}
 
 
-def _reads(turn: Turn, tokenizer: ChatTokenizer) -> bool:
+def _decodes_to_text(turn: Turn, tokenizer: ChatTokenizer) -> bool:
     ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in tokenizer.stop_ids
     return tokenizer.decode(turn.sampled_ids[:-1] if ended else turn.sampled_ids) == turn.text

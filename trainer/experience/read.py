@@ -1,7 +1,4 @@
-"""Experience from what was served: the way from the tables to rewarded, or imitable, trajectories.
-
-Chains come from `chains`, comparisons from `groups`, the choice for supervised steps from `best`.
-"""
+"""Logged experience, from the tables to rollouts with rewards or to trajectories to imitate."""
 
 from uuid import UUID
 
@@ -11,69 +8,71 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app import plugins
 from app.records import Trajectory
 from app.run_settings import RunSettings
-from trainer.experience.best import choose
-from trainer.experience.chain_rewards import earned
-from trainer.experience.comparison import compare
+from trainer.experience.best_tasks import select_best
+from trainer.experience.chain_rewards import compute_rewards
+from trainer.experience.data_summary import DataSummary, summarise
+from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel
-from trainer.experience.records import Drop, Kept, Served, tally
-from trainer.experience.steps import in_steps
+from trainer.experience.grouping import group_tasks
+from trainer.experience.scored_task import ScoredTask
+from trainer.experience.steps import split_into_steps
 from trainer.experience.window import read_window
 from trainer.sage.advantages import ScoredRollout
 
-_SAMPLED = 1.0  # engines report logprobs as they are at this temperature, whatever they sample at
+_TRAINED_TEMPERATURE = 1.0  # engines report logprobs for this temperature, whatever they sample at
 
 
-class Logged(msgspec.Struct, frozen=True):
-    """What a run of kind `logged` learns from."""
+class LoggedExperience(msgspec.Struct, frozen=True):
+    """The data of a run of kind `logged`."""
 
     steps: list[list[ScoredRollout]]
-    kept: Kept
+    data: DataSummary
 
 
-class Best(msgspec.Struct, frozen=True):
-    """What a run of kind `sft` imitates."""
+class BestExperience(msgspec.Struct, frozen=True):
+    """The data of a run of kind `sft`."""
 
     trajectories: list[Trajectory]
-    kept: Kept
+    data: DataSummary
 
 
-async def read_logged(session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel) -> Logged:
-    """Rewarded trajectories of the window that the settings name, dealt out to as many steps as they name.
+async def read_logged(
+    session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel
+) -> LoggedExperience:
+    """The scored rollouts of the window that the settings name, split into at most as many steps as they name.
 
-    Raises InvalidError that says what is missing where nothing is left to learn from.
+    Raises InvalidError with advice where nothing is left to learn from.
     """
     window = await read_window(session, project_id, settings, base)
-    tasks = [_judged(task, settings.max_staleness) for task in window.served]
-    totals = earned(tasks, window.makers, plugins.load("sage.rewards", settings.reward))
-    compared = compare(tasks, totals, window.families)
-    rewarded = [each for _, each in compared.kept]
-    steps = in_steps(rewarded, settings.pairs, settings.steps, settings.seed)
-    groups = {each.group for step in steps for each in step}
-    taken = [(served, each) for served, each in compared.kept if each.group in groups]
-    beyond = [Drop.BEYOND] * (len(rewarded) - len(taken))
-    grouped = [(served, each.group) for served, each in taken]
-    kept = tally(window.tasks, grouped, [*window.dropped, *compared.dropped, *beyond])
-    return Logged(steps, kept)
+    tasks = [_check_on_policy(task, settings.max_staleness) for task in window.tasks]
+    rewards = compute_rewards(tasks, window.makers, plugins.load("sage.rewards", settings.reward))
+    grouped = group_tasks(tasks, rewards, window.scenarios)
+    rollouts = [rollout for _, rollout in grouped.kept]
+    steps = split_into_steps(rollouts, settings.pairs, settings.steps, settings.seed)
+    in_steps = {rollout.group for step in steps for rollout in step}
+    kept = [(task, rollout.group) for task, rollout in grouped.kept if rollout.group in in_steps]
+    beyond = [DropReason.BEYOND_STEPS] * (len(rollouts) - len(kept))
+    return LoggedExperience(steps, summarise(window.ended, kept, [*window.dropped, *grouped.dropped, *beyond]))
 
 
 async def read_best(
     session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel, *, count: int = 4
-) -> Best:
-    """The `count` best successes of each family, with skills and without. In an example neither staleness nor
-    sampling at another temperature is a fault.
+) -> BestExperience:
+    """The `count` best successes of each scenario, with skills offered and without.
 
-    Raises InvalidError that says what is missing where nothing succeeded.
+    An example may be stale, and sampled at any temperature. Raises InvalidError with advice where nothing
+    succeeded.
     """
     window = await read_window(session, project_id, settings, base)
-    chosen = choose(window.served, window.families, frozenset(window.makers.values()), count)
-    kept = tally(window.tasks, chosen.kept, [*window.dropped, *chosen.dropped])
-    return Best([served.trajectory for served, _ in chosen.kept], kept)
+    best = select_best(window.tasks, window.scenarios, frozenset(window.makers.values()), count)
+    data = summarise(window.ended, best.kept, [*window.dropped, *best.dropped])
+    return BestExperience([task.trajectory for task, _ in best.kept], data)
 
 
-def _judged(task: Served, limit: int) -> Served:
-    """What is no fault in an example. What the task did still counts for those whose skills it used."""
-    if task.staleness > limit:
-        return msgspec.structs.replace(task, fault=Drop.STALE)
-    if task.fault is None and task.trajectory.temperature != _SAMPLED:
-        return msgspec.structs.replace(task, fault=Drop.NOT_SAMPLED)
+def _check_on_policy(task: ScoredTask, max_staleness: int) -> ScoredTask:
+    """The task, marked unusable if its samples are too stale or of another temperature."""
+    if task.staleness > max_staleness:
+        return msgspec.structs.replace(task, unusable=DropReason.STALE)
+    if task.unusable is None and task.trajectory.temperature != _TRAINED_TEMPERATURE:
+        return msgspec.structs.replace(task, unusable=DropReason.WRONG_TEMPERATURE)
     return task

@@ -1,4 +1,4 @@
-"""What a run read, kept in its directory: a second attempt learns from the same, whatever was served meanwhile."""
+"""A run's logged experience, kept in its directory so that a retry learns from the same data."""
 
 from pathlib import Path
 from uuid import UUID
@@ -10,30 +10,30 @@ from app.errors import InvalidError
 from app.run_settings import RunSettings
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
-from trainer.experience.read import Logged, read_logged
+from trainer.experience.read import LoggedExperience, read_logged
 
 _NAME = "logged.msgpack"
 
 
 async def read_once(
     sessions: Sessions, project_id: UUID, settings: RunSettings, base: BaseModel, directory: Path
-) -> Logged:
-    """As `read_logged` at the first call for a directory; later the same again.
+) -> LoggedExperience:
+    """`read_logged` on the first call for a directory, the same result on later ones.
 
-    Raises also InvalidError for a file that is none of ours, and StorageError if the disk does not take it.
+    Raises also InvalidError for a snapshot that cannot be read, and StorageError if it cannot be written.
     """
     path = directory / _NAME
     if path.exists():
-        return _recall(path)
+        return _load(path)
     async with sessions() as session:
-        logged = await read_logged(session, project_id, settings, base)
-    write_atomically(msgspec.msgpack.encode(logged), path)
-    return logged
+        experience = await read_logged(session, project_id, settings, base)
+    write_atomically(msgspec.msgpack.encode(experience), path)
+    return experience
 
 
-def _recall(path: Path) -> Logged:
+def _load(path: Path) -> LoggedExperience:
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Logged)
+        return msgspec.msgpack.decode(path.read_bytes(), type=LoggedExperience)
     except msgspec.DecodeError as error:
         raise InvalidError(
             f"{path} cannot be read ({error}): delete it, and the run reads its data anew"

@@ -1,7 +1,6 @@
-"""One window of a project's tasks, with all that is known of each: read once, judged elsewhere."""
+"""The tasks of a project that ended in a window of time, with everything that rewards and filters need."""
 
 from collections import defaultdict
-from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -13,20 +12,21 @@ from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
 from app.run_settings import RunSettings
 from app.skills.checks import is_wrapper
-from trainer.experience.chain_rewards import Makers
-from trainer.experience.filters import BaseModel, ReleaseWeights, fault_of, staleness_by_release
-from trainer.experience.records import Drop, Served
-from trainer.experience.task_groups import families
+from trainer.experience.chain_rewards import SkillMakers
+from trainer.experience.drop_reasons import DropReason
+from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, staleness_by_release
+from trainer.experience.scenario_inference import infer_scenarios
+from trainer.experience.scored_task import ScoredTask
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What ended in it."""
+    """The tasks that ended in it."""
 
-    tasks: int  # in all
-    served: list[Served]  # those that are scored, oldest first
-    families: list[str]  # of each
-    makers: Makers
-    dropped: list[Drop]  # why the others are not among them
+    ended: int  # in all
+    tasks: list[ScoredTask]  # oldest first
+    scenarios: list[str]  # of each
+    makers: SkillMakers
+    dropped: list[DropReason]  # why the others are not among `tasks`
 
 
 async def read_window(session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel) -> Window:
@@ -34,49 +34,49 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     rows = await training_data.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
-    reasons = {row.id: _why_not(row) for row in rows}
+    reasons = {row.id: _why_dropped(row) for row in rows}
     scored = {row.id: row for row in rows if reasons[row.id] is None}
-    served = await _served(session, project_id, scored, settings, base)
+    tasks = await _scored_tasks(session, project_id, scored, settings, base)
     skills = await training_data.skills(
         session,
         project_id,
-        made_by=[task.id for task in served],
-        ids={offer.skill_id for task in served for offer in task.trajectory.offered},
+        made_by=[task.id for task in tasks],
+        ids={offer.skill_id for task in tasks for offer in task.trajectory.offered},
     )
-    lost = [Drop.FAILED] * (len(scored) - len(served))  # without a trajectory
+    without_trajectory = [DropReason.FAILED] * (len(scored) - len(tasks))
     return Window(
-        tasks=len(rows),
-        served=served,
-        families=families([task.trajectory.task for task in served], _slots(skills)),
-        makers={skill.id: skill.task_id for skill in skills if _earns(skill)},
-        dropped=[reason for reason in reasons.values() if reason is not None] + lost,
+        ended=len(rows),
+        tasks=tasks,
+        scenarios=infer_scenarios([task.trajectory.task for task in tasks], _slots(skills)),
+        makers={skill.id: skill.task_id for skill in skills if _may_earn(skill)},
+        dropped=[reason for reason in reasons.values() if reason is not None] + without_trajectory,
     )
 
 
-def _why_not(row: LoggedTask) -> Drop | None:
+def _why_dropped(row: LoggedTask) -> DropReason | None:
     if row.state is TaskState.CANCELLED:
-        return Drop.CANCELLED
+        return DropReason.CANCELLED
     if row.state is TaskState.FAILED:
-        return Drop.FAILED
-    return Drop.UNSCORED if row.score is None else None
+        return DropReason.FAILED
+    return DropReason.UNSCORED if row.score is None else None
 
 
-async def _served(
+async def _scored_tasks(
     session: AsyncSession, project_id: UUID, rows: dict[UUID, LoggedTask], settings: RunSettings, base: BaseModel
-) -> list[Served]:
+) -> list[ScoredTask]:
     """In the order in which the tasks began."""
     active = await releases.active(session, project_id)
     every = await releases.of_project(session, project_id)
     numbers = {release.id: release.number for release in every}
     learner = active.model if settings.start == "active" else BASE
     staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
-    served = []
+    tasks = []
     async for trajectory in training_data.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]
-        assert row.release_id is not None  # a task that was carried out has both
-        fault = fault_of(trajectory, row.base, base)
-        served.append(_one(row, trajectory, numbers[row.release_id], staleness[row.release_id], fault))
-    return sorted(served, key=_beginning)
+        assert row.release_id is not None  # a finished task has a release
+        flaw = find_flaw(trajectory, row.base, base)
+        tasks.append(_scored_task(row, trajectory, numbers[row.release_id], staleness[row.release_id], flaw))
+    return sorted(tasks, key=lambda task: (task.began, task.id))
 
 
 def _weights(release: Release) -> ReleaseWeights:
@@ -84,25 +84,23 @@ def _weights(release: Release) -> ReleaseWeights:
     return ReleaseWeights(release.id, release.number, release.model, served)
 
 
-def _one(row: LoggedTask, trajectory: Trajectory, release: int, staleness: int, fault: Drop | None) -> Served:
-    assert row.started_at is not None  # a task that was carried out has both
+def _scored_task(
+    row: LoggedTask, trajectory: Trajectory, release: int, staleness: int, flaw: DropReason | None
+) -> ScoredTask:
+    assert row.started_at is not None  # a finished task has a start
     assert row.score is not None
-    return Served(
+    return ScoredTask(
         trajectory=trajectory,
         score=row.score,
         began=row.started_at,
         release=release,
         staleness=staleness,
-        fault=fault,
+        unusable=flaw,
     )
 
 
-def _beginning(task: Served) -> tuple[datetime, UUID]:
-    return task.began, task.id
-
-
-def _earns(skill: LoggedSkill) -> bool:
-    """A wrapper of one API call earns nothing, nor does what somebody took away for good."""
+def _may_earn(skill: LoggedSkill) -> bool:
+    """A wrapper of one API call earns no bonus, nor does a deleted skill."""
     return skill.state is not SkillState.DELETED and not is_wrapper(skill.source)
 
 

@@ -54,7 +54,7 @@ class TrainingOutput(msgspec.Struct, frozen=True):
     """What a run leaves before the gate."""
 
     adapter: PublishedAdapter
-    kept: dict[str, Json] = {}  # what it learned from, and why not from the rest
+    data: dict[str, Json] = {}  # what it learned from, and why not from the rest
 
 
 def with_lora(

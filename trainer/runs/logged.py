@@ -28,11 +28,11 @@ async def run_logged(
     logged = await read_once(sessions, job.project_id, job.settings, base, job.directory)
     checkpoints = Checkpoints(job.directory)
     for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
-        metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.kept.fraction}
+        metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
         checkpoints.save(learner, index)
         await report_step(progress, index, len(logged.steps), metrics)
     published = learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
-    return TrainingOutput(published, msgspec.to_builtins(logged.kept))
+    return TrainingOutput(published, msgspec.to_builtins(logged.data))
 
 
 def _step(learner: Learner, rollouts: list[ScoredRollout]) -> dict[str, Json]:

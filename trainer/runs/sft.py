@@ -47,7 +47,7 @@ class Material(msgspec.Struct, frozen=True):
     """What there is to learn from, and what of it was kept, for the run's result."""
 
     samples: list[Sample]
-    kept: dict[str, Json]
+    data: dict[str, Json]
 
 
 async def run_sft(
@@ -74,7 +74,7 @@ async def run_sft(
         seconds, before = time.perf_counter() - before, time.perf_counter()
         await progress.step(step.index, job.settings.steps, metrics_of(step, seconds))
 
-    return TrainingOutput(await learn(lesson, device, report), material.kept)
+    return TrainingOutput(await learn(lesson, device, report), material.data)
 
 
 async def gather(job: Job, sessions: Sessions, base: BaseModel) -> Material:
@@ -90,7 +90,7 @@ async def gather(job: Job, sessions: Sessions, base: BaseModel) -> Material:
     else:
         async with sessions() as session:
             best = await read_best(session, job.project_id, job.settings, base)
-        material = Material([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.kept))
+        material = Material([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.data))
     write_atomically(msgspec.msgpack.encode(material), job.directory / _MATERIAL)
     return material
 

@@ -60,7 +60,7 @@ async def carry_out(job: Job, progress: Progress) -> Result:
         release_id=held.release_id,
         decision=held.decision,
         reason=held.reason,
-        kept=learned.kept,
+        data=learned.data,
         figures=held.evidence,
     )
 

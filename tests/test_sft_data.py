@@ -19,7 +19,7 @@ from app.records import Json
 from app.run_settings import RunKind, RunSettings
 from app.settings import Settings
 from tests.rows import project_row
-from tests.served_rows import Served
+from tests.served_project import ServedProject
 from tests.tiny_model import make_model_dir
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, RunCancelledError
@@ -84,7 +84,7 @@ async def test_a_file_is_learned_from_line_by_line(
 ) -> None:
     long = {"messages": [FILE["messages"][0], {"role": "assistant", "content": "x" * 600}]}
     found = await gather(job(data=write(tmp_path / "chats.jsonl", FILE, long)), sessions, base)
-    assert found.kept == {"conversations": 2, "trajectories": 1, "tokens": 5, "dropped": {TOO_LONG: 1}}
+    assert found.data == {"conversations": 2, "trajectories": 1, "tokens": 5, "dropped": {TOO_LONG: 1}}
     (sample,) = found.samples
     learned = [token for token, own in zip(sample.ids, sample.sampled, strict=True) if own]
     assert base.tokenizer.decode(learned) == "done<|im_end|>"
@@ -109,13 +109,13 @@ async def test_a_file_that_does_not_fit_is_named_with_its_place(
 async def test_without_a_file_the_best_of_what_was_served_is_learned_from(
     sessions: Sessions, session: AsyncSession, base: BaseModel, job: Callable[..., Job]
 ) -> None:
-    shop = Served(session, await project_row(session), base.tokenizer)
+    shop = ServedProject(session, await project_row(session), base.tokenizer)
     good = await shop.task(1.0)
     await shop.task(0.0)
     await session.commit()
     found = await gather(job(shop.project.id), sessions, base)
     assert found.samples == [sample_of(await trajectories.of_task(session, good.id))]
-    assert found.kept["dropped"] == {"weak": 1}
+    assert found.data["dropped"] == {"unsuccessful": 1}
 
 
 async def test_a_run_on_nothing_says_what_is_missing(
@@ -148,7 +148,7 @@ async def test_a_run_tells_its_steps_and_leaves_an_adapter(
     assert metrics["grad_norm"] > 0
     assert metrics["update_tokens_per_second"] == pytest.approx(5 / metrics["update_seconds"])
     assert learned.adapter.path == tmp_path / "adapters" / learned.adapter.hash
-    assert learned.kept["trajectories"] == 1
+    assert learned.data["trajectories"] == 1
 
 
 async def test_a_cancelled_run_leaves_no_adapter(

@@ -1,4 +1,4 @@
-"""Served tasks as rows: what the runner would have left in the tables, in one call."""
+"""A project with served tasks, as the rows that the runner would have written."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,8 +24,8 @@ def minute(number: int) -> datetime:
 
 
 @dataclass
-class Served:
-    """A project and the work that it was given."""
+class ServedProject:
+    """A project and its tasks."""
 
     session: AsyncSession
     project: models.Project
@@ -35,7 +35,9 @@ class Served:
     async def task(
         self, score: float | None = 1.0, *, used: tuple[models.Skill, ...] = (), **columns: Any
     ) -> models.Task:
-        """It took the next minute, was offered skills and used them. `columns` are those of its row."""
+        """Add a task of the next minute that was offered the skills `used` and used them. `columns` are its
+        row's.
+        """
         values = {
             "state": TaskState.DONE,
             "score": score,
@@ -57,7 +59,7 @@ class Served:
     async def rollout(
         self, row: models.Task, turn: Turn, offered: tuple[models.Skill, ...] = (), temperature: float = 1.0
     ) -> Trajectory:
-        """Store it as the task's, in place of a former one."""
+        """Store a task's trajectory, replacing an earlier one."""
         plain = trajectory_of(row, turn, offered=tuple(map(offer_of, offered)))
         trajectory = msgspec.structs.replace(
             plain,
@@ -70,7 +72,7 @@ class Served:
         return trajectory
 
     def turn(self, code: str = "print(1)", **more: Any) -> Turn:
-        """A turn whose tokens are those of its text."""
+        """A turn whose tokens decode to its text."""
         text = block(code)
         ids = tuple(self.tokenizer.encode(text))
         return Turn(
@@ -78,11 +80,11 @@ class Served:
         )
 
     async def skill(self, maker: models.Task, name: str = "greet", **more: Any) -> models.Skill:
-        """What a task left. It calls two APIs, unless `source` says otherwise."""
+        """Add a skill that a task made. It calls two APIs unless `source` is given."""
         new = new_skill(name, TWO_CALLS.format(name), maker.id)
         return await skills.add(self.session, maker.project_id, msgspec.structs.replace(new, **more))
 
     async def release(self, model: str) -> models.Release:
-        """The next one, active from now on."""
+        """Add the next release and activate it."""
         candidate = await releases.propose(self.session, self.project.id, model)
         return await releases.activate(self.session, candidate.id)

@@ -1,4 +1,4 @@
-"""A second attempt of a run learns from what the first one read."""
+"""A retried run learns from the data of its first attempt."""
 
 from pathlib import Path
 
@@ -10,16 +10,16 @@ from app.errors import InvalidError
 from app.run_settings import RunSettings
 from tests.rows import project_row
 from tests.scripted import byte_tokenizer
-from tests.served_rows import Served
+from tests.served_project import ServedProject
 from trainer.experience.filters import BaseModel
-from trainer.experience.read import Logged
+from trainer.experience.read import LoggedExperience
 from trainer.experience.snapshot import read_once
 
 
 async def test_a_second_attempt_reads_what_the_first_one_read(
     session: AsyncSession, sessions: Sessions, tmp_path: Path
 ) -> None:
-    shop = Served(session, await project_row(session), byte_tokenizer(tmp_path))
+    shop = ServedProject(session, await project_row(session), byte_tokenizer(tmp_path))
     directory = tmp_path / "run"
 
     async def serve() -> None:
@@ -27,7 +27,7 @@ async def test_a_second_attempt_reads_what_the_first_one_read(
             await shop.task(score)
         await session.commit()
 
-    async def once() -> Logged:
+    async def once() -> LoggedExperience:
         base = BaseModel("seed", shop.tokenizer)
         return await read_once(sessions, shop.project.id, RunSettings(), base, directory)
 

@@ -1,4 +1,4 @@
-"""Trajectories to learn from: random tokens, as an engine might have reported them."""
+"""Trajectories of random tokens, as an engine might have reported them, alone and with an advantage."""
 
 from collections.abc import Sequence
 from random import Random
@@ -30,7 +30,7 @@ def offer(name: str) -> Offer:
 
 
 def rollout(seed: int, *, turns: int = 2, size: int = 6, logprob: float = -2.0) -> Trajectory:
-    """`turns` turns of about `size` tokens each that were read, and as many that were sampled."""
+    """`turns` turns, each with about `size` context tokens and as many sampled ones."""
     rng = Random(seed)
 
     def tokens() -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def rollout(seed: int, *, turns: int = 2, size: int = 6, logprob: float = -2.0) 
 def advantaged(
     of: Trajectory, advantage: float, *, group: str = "a", size: int = 2, position: int = 0, staleness: int = 0
 ) -> AdvantagedRollout:
-    rewarded = ScoredRollout(
+    scored = ScoredRollout(
         trajectory=of,
         reward=advantage,
         score=advantage,
@@ -56,4 +56,4 @@ def advantaged(
         position=position,
         staleness=staleness,
     )
-    return AdvantagedRollout(rewarded, advantage, size)
+    return AdvantagedRollout(scored, advantage, size)

@@ -1,4 +1,4 @@
-"""Served tasks for tests of logged experience, made by hand: who was offered what, used it, and how it went."""
+"""Scored tasks made by hand: which skills each was offered, which it used, and its score."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from tests.scripted import block
-from trainer.experience.records import Served
+from trainer.experience.scored_task import ScoredTask
 
 _DAWN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ def task_id(number: int) -> UUID:
     return UUID(int=number)
 
 
-def served(
+def scored(
     number: int,
     score: float = 1.0,
     *,
@@ -31,10 +31,10 @@ def served(
     tokens: int = 1,
     stop: Stop = Stop.COMPLETED,
     **more: Any,
-) -> Served:
+) -> ScoredTask:
     """Task `number` began in minute `number`. Of the offered skills, `used` are those that ran and returned.
 
-    `more` goes into Served: release, staleness, fault.
+    `more` are fields of ScoredTask: release, staleness, unusable.
     """
     uses = tuple(Use(_name(each), inherited=True, calls=1, returned=1) for each in used)
     turn = Turn(
@@ -52,7 +52,7 @@ def served(
         stop=stop,
         offered=tuple(map(_offer, offered)),
     )
-    return Served(
+    return ScoredTask(
         trajectory=trajectory,
         score=score,
         began=_DAWN + timedelta(minutes=number),
@@ -60,8 +60,8 @@ def served(
     )
 
 
-def at(task: Served, minute: int) -> Served:
-    """The same task, begun at another time."""
+def at(task: ScoredTask, minute: int) -> ScoredTask:
+    """The task, begun in another minute."""
     return msgspec.structs.replace(task, began=_DAWN + timedelta(minutes=minute))
 
 

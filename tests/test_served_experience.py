@@ -1,4 +1,4 @@
-"""What a runner leaves is what runs of kind `logged` and `sft` read: real sandbox, API, library and tables."""
+"""Runs of kind `logged` and `sft` read what a runner wrote: real sandbox, API, library and tables."""
 
 from app.run_settings import RunSettings
 from tests.desk import Office
@@ -14,14 +14,14 @@ print(write_entry("{word}"))"""
 
 
 def writing(prompt: str, turn: int) -> Answer:
-    """Writes a skill, or uses the one that is offered."""
+    """Write a skill, or use the offered one."""
     if turn > 0:
         return block("apis.supervisor.complete_task()")
     word = prompt.partition("write ")[2].split()[0]
     return block(f"print(write_entry('{word}'))" if "skills:" in prompt else SKILL.format(word=word))
 
 
-async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_work_that_was_really_served(
+async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_tasks_that_were_really_served(
     office: Office,
 ) -> None:
     async with office.runner(ScriptedEngine(office.tokenizer, script=writing)):
@@ -33,12 +33,12 @@ async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_work_that_was_
         best = await read_best(session, office.project.id, RunSettings(), base)
     found = {each.trajectory.task.id: (each.reward, each.position) for each in logged.steps[0]}
     assert found == {alone[0]: (2.0, 0), alone[1]: (0.0, 0), helped[0]: (2.0, 1), helped[1]: (0.0, 1)}
-    assert logged.kept.dropped == {}
+    assert logged.data.dropped == {}
     assert [each.task.id for each in best.trajectories] == [alone[0], helped[0]]
 
 
 async def work(office: Office, score: int, *, use_skills: bool = True) -> object:
-    """One task to its end, with a check that has made up its mind."""
+    """Run one task to its end, with a check that always gives this score."""
     task_id = await office.submit(
         "write hello into the ledger", check_code=f"score = {score}", use_skills=use_skills
     )

@@ -1,0 +1,131 @@
+"""Which served tasks are compared with each other, why others are dropped, and the summary of both."""
+
+import pytest
+
+from app.errors import InvalidError
+from app.records import Task
+from tests.scored_tasks import scored, task_id
+from trainer.experience.data_summary import summarise
+from trainer.experience.drop_reasons import DropReason
+from trainer.experience.grouping import GroupedTasks, group_tasks
+from trainer.experience.scenario_inference import infer_scenarios
+from trainer.experience.scored_task import ScoredTask
+from trainer.sage.advantages import compute_advantages
+from trainer.sage.reward import Reward
+
+
+def grouped(*tasks: ScoredTask, scenario: str = "mails") -> GroupedTasks:
+    return group_tasks(tasks, [Reward(task.score) for task in tasks], [scenario] * len(tasks))
+
+
+def test_advantages_are_taken_within_a_position_of_a_scenario_and_release() -> None:
+    tasks = [
+        scored(1, 1.0),
+        scored(2, 0.5),
+        scored(3, 1.0, offered=(1,)),
+        scored(4, 0.0, offered=(1,)),
+    ]
+    kept = [rollout for _, rollout in grouped(*tasks).kept]
+    assert {each.group for each in kept} == {"mails, release 1"}
+    assert [each.position for each in kept] == [0, 0, 1, 1]
+    assert [each.advantage for each in compute_advantages(kept)] == [0.25, -0.25, 0.5, -0.5]
+
+
+def test_releases_are_not_compared_with_each_other() -> None:
+    assert grouped(scored(1, 1.0, release=1), scored(2, 0.0, release=2)).dropped == [
+        DropReason.NO_PEERS,
+        DropReason.NO_PEERS,
+    ]
+
+
+def test_scenarios_are_not_compared_with_each_other() -> None:
+    found = group_tasks([scored(1, 1.0), scored(2, 0.0)], [Reward(1.0), Reward(0.0)], ["mails", "notes"])
+    assert found.dropped == [DropReason.NO_PEERS, DropReason.NO_PEERS]
+
+
+def test_tasks_with_and_without_skills_before_them_are_not_compared_with_each_other() -> None:
+    assert grouped(scored(1, 1.0), scored(2, 0.0, offered=(1,))).dropped == [
+        DropReason.NO_PEERS,
+        DropReason.NO_PEERS,
+    ]
+
+
+def test_a_group_that_earned_the_same_teaches_nothing() -> None:
+    found = grouped(scored(1, 1.0), scored(2, 1.0), scored(3, 0.995))
+    assert (found.kept, found.dropped) == ([], [DropReason.EQUAL_REWARDS] * 3)
+
+
+def test_an_unusable_task_leaves_its_group() -> None:
+    found = grouped(scored(1, 1.0), scored(2, 0.0, unusable=DropReason.STALE))
+    assert (found.kept, found.dropped) == ([], [DropReason.STALE, DropReason.NO_PEERS])
+
+
+def test_a_grouped_rollout_keeps_score_bonus_and_staleness() -> None:
+    tasks = [scored(1, 1.0, staleness=2, release=3), scored(2, 0.5, release=3)]
+    [first, _] = group_tasks(tasks, [Reward(1.0, 1.0), Reward(0.5)], ["a", "a"]).kept
+    rollout = first[1]
+    assert (rollout.reward, rollout.score, rollout.bonus, rollout.staleness) == (2.0, 1.0, 1.0, 2)
+    assert (rollout.trajectory, rollout.group) == (tasks[0].trajectory, "a, release 3")
+
+
+def test_the_summary_counts_kept_and_dropped_tasks() -> None:
+    pairs = [(scored(1, tokens=3), "a"), (scored(2, tokens=4, staleness=1), "a"), (scored(3), "b")]
+    data = summarise(
+        8,
+        pairs,
+        [DropReason.STALE, DropReason.UNSCORED, DropReason.STALE, DropReason.NO_PEERS, DropReason.EQUAL_REWARDS],
+    )
+    assert (data.tasks, data.trajectories, data.groups, data.tokens, data.fraction) == (8, 3, 2, 8, 0.375)
+    assert data.dropped == {"unscored": 1, "stale": 2, "no_peers": 1, "equal_rewards": 1}
+    assert data.staleness == {"0": 2, "1": 1}
+
+
+@pytest.mark.parametrize(
+    ("dropped", "advice"),
+    [
+        ([], "no task ended in the window"),
+        ([DropReason.UNSCORED], "no scored tasks in the window, of 1 that ended: submit tasks with a `check`"),
+        ([DropReason.UNSCORED], "POST /v1/feedback with their `task_id`"),
+        (
+            [DropReason.STALE, DropReason.STALE, DropReason.UNSCORED],
+            r"3 tasks \(2 stale, 1 unscored\): raise `max_staleness`",
+        ),
+        ([DropReason.NO_PEERS], "give them the same `scenario`"),
+    ],
+)
+def test_without_usable_tasks_the_error_says_what_to_do(dropped: list[DropReason], advice: str) -> None:
+    with pytest.raises(InvalidError, match=advice):
+        summarise(len(dropped), [], dropped)
+
+
+@pytest.mark.parametrize("reason", set(DropReason) - {DropReason.SURPLUS})  # a surplus implies kept ones
+def test_every_reason_to_drop_a_task_comes_with_advice(reason: DropReason) -> None:
+    with pytest.raises(InvalidError, match=r": [a-z]{4}"):
+        summarise(1, [], [reason])
+
+
+def test_tasks_with_one_label_share_a_scenario_whatever_their_words() -> None:
+    tasks = [Task(task_id(1), "greet iris", scenario="a"), Task(task_id(2), "pay rent", scenario="a")]
+    assert infer_scenarios(tasks) == ["scenario a", "scenario a"]
+
+
+def test_a_labelled_and_an_inferred_scenario_are_never_the_same() -> None:
+    labelled, plain = Task(task_id(1), "pay the rent", scenario="a"), Task(task_id(2), "pay the rent")
+    assert infer_scenarios([labelled, plain]) == ["scenario a", f"like {task_id(2)}"]
+
+
+def test_an_instruction_joins_the_scenario_of_the_nearest_one() -> None:
+    texts = [
+        "count mails from iris",
+        "count notes tagged work",
+        "count notes tagged home",
+        "count mails from omar",
+    ]
+    found = infer_scenarios([Task(task_id(number), text) for number, text in enumerate(texts)])
+    assert found == [f"like {task_id(number)}" for number in (0, 1, 1, 0)]
+
+
+def test_words_that_were_arguments_may_differ() -> None:
+    tasks = [Task(task_id(1), "text Bo Lee Smith"), Task(task_id(2), "text Al Van Ray")]
+    assert len(set(infer_scenarios(tasks))) == 2
+    assert len(set(infer_scenarios(tasks, {task_id(1): {"bo", "lee", "smith"}}))) == 1
