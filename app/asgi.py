@@ -41,6 +41,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits, Sandbox
 from app.settings import Settings, urls_in
 from app.skills.library import Library
+from app.skills.retrieval import Retrieval, load_retrieval
 
 __all__ = ["app", "create_app"]
 
@@ -62,12 +63,15 @@ def app() -> Litestar:
             raise SettingError(f"{name.upper()} is not set: name one, or run `sage up`, which brings its own")
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
+    retrieval = load_retrieval(settings.retrieval)
     tokenizer = _within(tokenizer, _examine(settings, tokenizer))
-    return create_app(lambda: _open_parts(settings, tokenizer, profile))
+    return create_app(lambda: _open_parts(settings, tokenizer, profile, retrieval))
 
 
 @asynccontextmanager
-async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Profile) -> AsyncIterator[Parts]:
+async def _open_parts(
+    settings: Settings, tokenizer: ChatTokenizer, profile: Profile, retrieval: Retrieval
+) -> AsyncIterator[Parts]:
     """Closed in the reverse order: the runner first, which hands back what it has not finished."""
     urls = urls_in(settings.engine_urls)
     async with AsyncExitStack() as stack:
@@ -84,7 +88,7 @@ async def _open_parts(settings: Settings, tokenizer: ChatTokenizer, profile: Pro
         embedder = HttpEmbedder(settings.embeddings_url or urls[0])
         stack.push_async_callback(embedder.close)
         library = Library(
-            database.sessions, opening=embedder.named, mode=settings.retrieval, limit=settings.skills_offered
+            database.sessions, opening=embedder.named, retrieval=retrieval, limit=settings.skills_offered
         )
         agent = Agent(
             PatientEngine(swap),

@@ -8,10 +8,12 @@ way:
     brevity = "my_package.rewards:brevity"
 
 Groups: `sage.commands`, `sage.environments`, `sage.rewards`, `sage.retrieval`, `sage.skill_checks`,
-`sage.api_protocols`, `sage.experts` and `sage.judges`. Listing names imports none of the parts.
+`sage.api_protocols`, `sage.experts` and `sage.judges`. Listing and finding names imports none of the parts.
 """
 
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any
 
 from app.errors import InvalidError
@@ -22,21 +24,36 @@ def names(group: str) -> list[str]:
     return sorted(entry_points(group=group).names)
 
 
+def find(group: str, name: str) -> EntryPoint:
+    """The registration of a name, or a reference to the object that `module:attribute` names. Nothing is imported.
+
+    Raises InvalidError for an unknown name, listing the known ones.
+    """
+    registered = next(iter(entry_points(group=group, name=name)), None)
+    if registered is not None:
+        return registered
+    if ":" in name:
+        return EntryPoint(name, name, group)
+    raise InvalidError(
+        f"no {group.removeprefix('sage.')} part is named {name!r}: there are {', '.join(names(group))}; "
+        'a part of your own is named "module:attribute", or registered as an entry point of the group '
+        f"{group!r}"
+    )
+
+
 def load(group: str, name: str) -> Any:
     """The part registered under a name, or the object that `module:attribute` names.
 
     Raises InvalidError for an unknown name, listing the known ones, and for a part that cannot be imported.
     """
-    found = next(iter(entry_points(group=group, name=name)), None)
-    if found is None and ":" in name:
-        found = EntryPoint(name, name, group)
-    if found is None:
-        raise InvalidError(
-            f"no {group.removeprefix('sage.')} part is named {name!r}: there are {', '.join(names(group))}; "
-            'a part of your own is named "module:attribute", or registered as an entry point of the group '
-            f"{group!r}"
-        )
+    found = find(group, name)
     try:
         return found.load()
     except (ImportError, AttributeError) as error:
         raise InvalidError(f"the part {name!r} of {group} cannot be imported: {error}") from error
+
+
+@cache
+def load_all(group: str) -> MappingProxyType[str, Any]:
+    """Every part registered in a group, in the order of the names. Read once per process. Raises InvalidError."""
+    return MappingProxyType({name: load(group, name) for name in names(group)})

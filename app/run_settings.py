@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from app import plugins
 from app.errors import InvalidError
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Above = Annotated[float, msgspec.Meta(gt=0)]
 Whole = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
-Retrieval = Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]
 
 ENVIRONMENTS = ("office",)  # that the trainer has
 LEAST_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
@@ -52,8 +52,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """What makes a chain: the scenario's label, or similar instructions."""
     skills: bool = True
     """Offer skills. False: every task alone, without a library."""
-    retrieval: Retrieval = "scenario"
-    """How skills are found for a task."""
+    retrieval: str = "scenario"
+    """How skills are found for a task: a name of the entry-point group `sage.retrieval`, or `module:attribute`."""
     since: Moment | None = None
     """`logged` and `sft`: use tasks that ended at this time or later."""
     until: Moment | None = None
@@ -128,6 +128,8 @@ def refuse_hopeless(settings: RunSettings) -> None:
     name, there = settings.environment.partition("?")[0], ", ".join(ENVIRONMENTS)
     if name and name not in ENVIRONMENTS:
         raise InvalidError(f"no environment is called {name!r}: there is {there}")
+    plugins.find("sage.retrieval", settings.retrieval)
+    plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         practice_environment(settings)
     if 0 < settings.gate_scenarios < LEAST_SCENARIOS:

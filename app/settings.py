@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from app.errors import SettingError
+from app import plugins
+from app.errors import InvalidError, SettingError
 
 _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names other tools set, too
 _HTTP = {"engine_urls", "rollout_engine_urls", "embeddings_url"}
+_PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -88,8 +90,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of one task."""
 
     # Skills
-    retrieval: Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"] = "fused"
-    """How skills are found for a task; `fused` combines the others."""
+    retrieval: str = "fused"
+    """How skills are found for a task: a name of the entry-point group `sage.retrieval`, or `module:attribute`;
+    `fused` combines the others."""
     skills_offered: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
     """Skills offered to a task, at most."""
 
@@ -138,9 +141,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=_from_text)
                 except msgspec.ValidationError as error:
                     raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
-                if name in _HTTP and env[variable] and not _are_http(env[variable]):
-                    raise SettingError(f"{variable}={env[variable]!r}: write http://host:port, or https://")
+                _check(name, variable, env[variable])
         return cls(**values)
+
+
+def _check(name: str, variable: str, value: str) -> None:
+    if name in _HTTP and value and not _are_http(value):
+        raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
+    if name in _PARTS:
+        try:
+            plugins.find(_PARTS[name], value)
+        except InvalidError as error:
+            raise SettingError(f"{variable}={value!r}: {error}") from error
 
 
 def urls_in(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.protocol import Sandbox
 from app.settings import Settings
 from app.skills.library import Library
+from app.skills.retrieval import query_ngram
 from tests.ledger import Ledger
 
 PACE = Pace(at_once=4, lease_seconds=3, poll_seconds=0.1, grace_seconds=1)
@@ -40,7 +41,7 @@ class Office:
     def desk(self, engine: Engine, limits: RolloutLimits | None = None) -> Desk:
         limits = limits or RolloutLimits()
         agent = Agent(engine, self.tokenizer, Compact(), self.sandbox, limits, temperature=1.0)
-        library = Library(self.sessions, mode="query_ngram")
+        library = Library(self.sessions, retrieval=query_ngram)
         return Desk(self.sessions, agent, library, self.client, Settings())
 
     def runner(self, engine: Engine, pace: Pace = PACE, limits: RolloutLimits | None = None) -> Runner:

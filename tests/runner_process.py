@@ -15,6 +15,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
+from app.skills.retrieval import query_ngram
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
 AT_ONCE = 6
@@ -50,7 +51,7 @@ async def run(database_url: str, directory: Path) -> None:
         httpx.AsyncClient(trust_env=False) as client,
     ):
         agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
-        library = Library(database.sessions, mode="query_ngram")
+        library = Library(database.sessions, retrieval=query_ngram)
         desk = Desk(database.sessions, agent, library, client, Settings())
         async with Runner(database.sessions, desk.carry_out, PACE):
             await asyncio.Event().wait()

@@ -13,6 +13,7 @@ from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.memory import MemoryLibrary
+from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
@@ -56,7 +57,7 @@ async def test_a_group_is_compared_position_by_position_and_its_libraries_are_ap
         libraries: list[MemoryLibrary] = []
 
         def new_library() -> MemoryLibrary:
-            libraries.append(MemoryLibrary(mode="scenario"))
+            libraries.append(MemoryLibrary(retrieval=by_scenario))
             return libraries[-1]
 
         collector = GroupCollector(episode_runner, SETTINGS, new_library)

@@ -23,6 +23,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
+from app.skills.retrieval import query_ngram
 from tests.edge import BUSY, asgi_client, running
 from tests.ledger import Ledger
 from tests.loading import Loads
@@ -52,7 +53,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Parts]:
         engine = ScriptedEngine(tokenizer, script=writing)
-        library = Library(committed, mode="query_ngram")
+        library = Library(committed, retrieval=query_ngram)
         async with (
             ForkedSandbox(bwrap=False) as sandbox,
             Ledger().client() as live,

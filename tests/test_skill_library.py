@@ -14,6 +14,7 @@ from app.db.database import Sessions
 from app.errors import ConflictError, EngineError, NotFoundError
 from app.skills.extract import Draft, extract
 from app.skills.library import Library
+from app.skills.retrieval import query_embedding, skill_embedding
 from tests.embedders import WordEmbedder
 from tests.written import ARCHIVE, archived
 
@@ -160,7 +161,7 @@ async def _write(sessions: Sessions, library: Library, here: UUID, part: int) ->
 async def test_vectors_are_stored_with_their_embedder_and_found_by_another_process(committed: Sessions) -> None:
     here = await project(committed)
     await Library(committed, WordEmbedder()).save(here, [draft()])
-    library = Library(committed, WordEmbedder(), mode="query_embedding")
+    library = Library(committed, WordEmbedder(), retrieval=query_embedding)
     [found] = await library.find(here, "mails to be archived")
     assert found.ranks == {"query_embedding": 1}
     async with committed() as session:
@@ -182,7 +183,7 @@ async def test_while_the_embedder_is_down_skills_are_stored_and_found_and_later_
     async with committed() as session:
         assert len(await skills.without_vectors(session, here, "words")) == 2
 
-    fresh = Library(committed, WordEmbedder(), mode="skill_embedding")
+    fresh = Library(committed, WordEmbedder(), retrieval=skill_embedding)
     assert await fresh.fill_vectors(here) == 2
     assert await fresh.fill_vectors(here) == 0
     await fresh.refresh(here)
@@ -198,7 +199,7 @@ async def test_an_embedder_that_comes_late_is_used_without_a_restart(committed: 
         return embedder
 
     now = 0.0
-    library = Library(committed, mode="query_embedding", clock=lambda: now, opening=opening)
+    library = Library(committed, retrieval=query_embedding, clock=lambda: now, opening=opening)
     await library.save(here, [draft()])
     assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_ngram": 1}]
     there = True
@@ -207,14 +208,14 @@ async def test_an_embedder_that_comes_late_is_used_without_a_restart(committed: 
     assert await library.fill_vectors(here) == 1
     await library.refresh(here)
     assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_embedding": 1}]
-    another = Library(committed, mode="query_embedding", opening=opening)  # one that only ever searches
+    another = Library(committed, retrieval=query_embedding, opening=opening)  # one that only ever searches
     assert [found.ranks for found in await another.find(here, QUERY)] == [{"query_embedding": 1}]
 
 
 async def test_vectors_of_a_former_embedder_are_made_anew(committed: Sessions) -> None:
     here = await project(committed)
     await Library(committed, WordEmbedder("old")).save(here, [draft()])
-    library = Library(committed, WordEmbedder("new"), mode="query_embedding")
+    library = Library(committed, WordEmbedder("new"), retrieval=query_embedding)
     [found] = await library.find(here, QUERY)
     assert found.ranks == {"query_ngram": 1}  # the old vector is not compared
     assert await library.fill_vectors(here) == 1

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 from app.skills.embedding import Embedding
 from app.skills.extract import extract
 from app.skills.memory import MemoryLibrary
+from app.skills.retrieval import query_embedding, query_ngram
 from tests.embedders import WordEmbedder
 from tests.written import ARCHIVE, archived
 
@@ -45,7 +46,7 @@ async def test_the_limit_holds() -> None:
 
 
 async def test_an_embedding_mode_finds_by_meaning() -> None:
-    library = MemoryLibrary(WordEmbedder(), mode="query_embedding")
+    library = MemoryLibrary(WordEmbedder(), retrieval=query_embedding)
     await library.save(extract(archived("iris")))
     [found] = await library.find("mails, archived")
     assert found.ranks == {"query_embedding": 1}
@@ -54,7 +55,7 @@ async def test_an_embedding_mode_finds_by_meaning() -> None:
 
 async def test_modes_without_vectors_ask_for_none_to_search() -> None:
     embedder = WordEmbedder()
-    library = MemoryLibrary(embedder, mode="query_ngram")
+    library = MemoryLibrary(embedder, retrieval=query_ngram)
     await library.save(extract(archived("iris")))
     embedder.asked.clear()
     await library.find("archive my mails")
@@ -62,7 +63,7 @@ async def test_modes_without_vectors_ask_for_none_to_search() -> None:
 
 
 async def test_a_search_among_a_handful_takes_far_less_than_a_millisecond() -> None:
-    library = MemoryLibrary(mode="query_ngram")
+    library = MemoryLibrary(retrieval=query_ngram)
     for name in ("one", "two", "three", "four"):
         await library.save(extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name)))
     took = []

@@ -6,9 +6,23 @@ import msgspec
 import numpy as np
 import pytest
 
+from app.engine.protocol import Vector
+from app.records import Offer
+from app.skills.fusion import FusionWeights, fuse
 from app.skills.ngrams import NgramIndex, ngrams
-from app.skills.retrieval import ALONE, FUSED, fuse, lists_of
-from app.skills.skill_index import Shelf, Shelved
+from app.skills.retrieval import (
+    FUSED,
+    Query,
+    Retrieval,
+    fused,
+    needs_embeddings,
+    query_embedding,
+    query_ngram,
+    scenario,
+    search,
+    skill_embedding,
+)
+from app.skills.skill_index import IndexedSkill, SkillIndex
 from tests.written import offer
 
 VERBS = ["archive", "delete", "star"]
@@ -20,11 +34,28 @@ PHRASINGS = [
 ]
 PEOPLE = ["iris", "omar", "lena"]
 LABELS = ["travel", "bills", "news"]
+EQUAL = FusionWeights(
+    weights={"query_ngram": 1.0, "query_embedding": 1.0}, thresholds={"query_ngram": 0.7, "query_embedding": 0.5}
+)
 
 
-def shelved(number: int, instruction: str, *slots: str, scenario: str | None = None, version: int = 1) -> Shelved:
+def indexed(
+    number: int, instruction: str, *slots: str, scenario: str | None = None, version: int = 1
+) -> IndexedSkill:
     made = msgspec.structs.replace(offer(f"skill_{number}", "", number), instruction=instruction, version=version)
-    return Shelved(offer=made, slots=slots, scenario=scenario)
+    return IndexedSkill(offer=made, slots=slots, scenario=scenario)
+
+
+def found(
+    index: SkillIndex,
+    retrieval: Retrieval,
+    instruction: str,
+    label: str | None = None,
+    vector: Vector | None = None,
+    limit: int = 3,
+) -> list[Offer]:
+    query = Query(instruction=instruction, scenario=label, vector=vector, limit=limit)
+    return search(index, query, retrieval)
 
 
 def test_jaccard_is_shared_ngrams_over_all_ngrams() -> None:
@@ -93,18 +124,18 @@ def test_of_equals_the_one_added_last_comes_first() -> None:
 
 
 def test_the_skill_of_a_template_is_found_by_every_phrasing_and_no_other_skill_is() -> None:
-    shelf = Shelf()
+    index = SkillIndex()
     templates = [(verb, things, where) for verb in VERBS for things in THINGS for where in ("from", "in")]
     for number, (verb, things, where) in enumerate(templates):
         value = "iris" if where == "from" else "travel"
         text = PHRASINGS[number % 3].format(verb=verb, things=things, where=f"{where} {value}")
-        shelf.put([shelved(number, text, value)])
+        index.put([indexed(number, text, value)])
     for number, (verb, things, where) in enumerate(templates):
         for value in PEOPLE if where == "from" else LABELS:
             for phrasing in PHRASINGS:
                 text = phrasing.format(verb=verb, things=things, where=f"{where} {value}")
-                found = shelf.search(text, None, None, "query_ngram", 3)
-                assert [each.name for each in found] == [f"skill_{number}"], text
+                offers = found(index, query_ngram, text)
+                assert [each.name for each in offers] == [f"skill_{number}"], text
 
 
 @pytest.mark.parametrize(
@@ -119,39 +150,39 @@ def test_the_skill_of_a_template_is_found_by_every_phrasing_and_no_other_skill_i
     ],
 )
 def test_nothing_is_offered_where_nothing_fits(text: str) -> None:
-    shelf = Shelf()
-    shelf.put([shelved(1, "archive every one of my mails from iris", "iris")])
-    assert shelf.search(text, None, None, "fused", 3) == []
+    index = SkillIndex()
+    index.put([indexed(1, "archive every one of my mails from iris", "iris")])
+    assert found(index, fused, text) == []
 
 
 def test_a_skill_of_the_scenario_is_offered_whatever_the_words() -> None:
-    shelf = Shelf()
-    shelf.put([shelved(1, "archive mails", scenario="s"), shelved(2, "delete notes", scenario="t")])
-    [found] = shelf.search("something else", "s", None, "fused", 3)
-    assert (found.name, found.ranks) == ("skill_1", {"scenario": 1})
-    assert shelf.search("something else", "unknown", None, "scenario", 3) == []
+    index = SkillIndex()
+    index.put([indexed(1, "archive mails", scenario="s"), indexed(2, "delete notes", scenario="t")])
+    [only] = found(index, fused, "something else", "s")
+    assert (only.name, only.ranks) == ("skill_1", {"scenario": 1})
+    assert found(index, scenario, "something else", "unknown") == []
 
 
 def test_within_a_scenario_the_most_alike_comes_first() -> None:
-    shelf = Shelf()
-    shelf.put(
-        [shelved(number, text, scenario="s") for number, text in enumerate(["count notes", "archive mails", "x"])]
+    index = SkillIndex()
+    index.put(
+        [indexed(number, text, scenario="s") for number, text in enumerate(["count notes", "archive mails", "x"])]
     )
-    found = shelf.search("archive my mails", "s", None, "scenario", 3)
-    assert [each.name for each in found] == ["skill_1", "skill_0", "skill_2"]
+    offers = found(index, scenario, "archive my mails", "s")
+    assert [each.name for each in offers] == ["skill_1", "skill_0", "skill_2"]
 
 
 def test_a_removed_skill_is_in_no_list() -> None:
-    shelf = Shelf()
-    shelf.put([shelved(1, "archive mails", scenario="s")])
-    shelf.remove([UUID(int=1), UUID(int=2)])
-    assert shelf.search("archive mails", "s", None, "fused", 3) == []
-    assert len(shelf) == 0
+    index = SkillIndex()
+    index.put([indexed(1, "archive mails", scenario="s")])
+    index.remove([UUID(int=1), UUID(int=2)])
+    assert found(index, fused, "archive mails", "s") == []
+    assert len(index) == 0
 
 
 def test_fusion_adds_weights_over_sixty_plus_place() -> None:
     lists = {"query_ngram": [("a", 0.9), ("b", 0.8)], "query_embedding": [("b", 0.9), ("a", 0.8), ("c", 0.7)]}
-    ranked = fuse(lists, ALONE, 5, lambda key: (1, key))  # type: ignore[arg-type]
+    ranked = fuse(lists, EQUAL, 5, lambda key: (1, key))
     # a: 1/61 + 1/62, b: 1/62 + 1/61, c: 1/63: a and b are equal, the name decides
     assert ranked == [
         ("a", {"query_ngram": 1, "query_embedding": 2}),
@@ -163,12 +194,12 @@ def test_fusion_adds_weights_over_sixty_plus_place() -> None:
 def test_in_fusion_ngrams_outweigh_the_embedding() -> None:
     lists = {"query_ngram": [("a", 0.9), ("b", 0.8)], "query_embedding": [("b", 0.9), ("a", 0.8)]}
     # a: 1/61 + .5/62 = .024458, b: 1/62 + .5/61 = .024326
-    assert [key for key, _ in fuse(lists, FUSED, 5, lambda key: (1, key))] == ["a", "b"]  # type: ignore[arg-type]
+    assert [key for key, _ in fuse(lists, FUSED, 5, lambda key: (1, key))] == ["a", "b"]
 
 
 def test_of_equals_the_newest_version_comes_first() -> None:
     versions = {"a": 1, "b": 3, "c": 3}
-    ranked = fuse({"query_ngram": [(key, 0.9) for key in "abc"]}, ALONE, 2, lambda key: (versions[key], key))
+    ranked = fuse({"query_ngram": [(key, 0.9) for key in "abc"]}, EQUAL, 2, lambda key: (versions[key], key))
     assert ranked == [("b", {"query_ngram": 1}), ("c", {"query_ngram": 2})]
 
 
@@ -178,28 +209,53 @@ def test_one_list_that_is_sure_is_enough_and_the_source_alone_never_is() -> None
         "query_embedding": [("b", 0.81), ("a", 0.79)],
         "skill_embedding": [("c", 1.0)],
     }
-    assert [key for key, _ in fuse(lists, FUSED, 5, lambda key: (1, key))] == ["b"]  # type: ignore[arg-type]
+    assert [key for key, _ in fuse(lists, FUSED, 5, lambda key: (1, key))] == ["b"]
 
 
-def test_a_mode_looks_at_its_own_list_only() -> None:
-    assert lists_of("skill_embedding") == ("skill_embedding",)
-    assert lists_of("fused") == ("query_ngram", "query_embedding", "skill_embedding", "scenario")
+def vectors(number: int, query: int, source: int) -> IndexedSkill:
+    axes = np.eye(4, dtype=np.float32)
+    skill = indexed(number, f"word{number}", scenario=f"s{number}")
+    return msgspec.structs.replace(skill, embedder="mini", query_vector=axes[query], source_vector=axes[source])
+
+
+def test_a_retrieval_ranks_by_its_own_list_only_and_the_fused_one_by_all() -> None:
+    index = SkillIndex("mini")
+    index.put([vectors(number, query, source) for number, query, source in ((0, 1, 2), (1, 0, 3), (2, 3, 0))])
+    axis = np.eye(4, dtype=np.float32)[0]
+    ranked = {
+        retrieval: [each.name for each in found(index, retrieval, "word0", "s2", axis)]
+        for retrieval in (query_ngram, query_embedding, skill_embedding, scenario, fused)
+    }
+    assert ranked == {
+        query_ngram: ["skill_0"],
+        query_embedding: ["skill_1"],
+        skill_embedding: ["skill_2"],
+        scenario: ["skill_2"],
+        fused: ["skill_2", "skill_0", "skill_1"],  # 4/61 + .25/61 + ..., 1/61 + ..., .5/61 + ...
+    }
+
+
+def test_only_a_retrieval_that_compares_vectors_needs_embeddings() -> None:
+    marked = [
+        each for each in (fused, query_ngram, query_embedding, skill_embedding, scenario) if needs_embeddings(each)
+    ]
+    assert marked == [fused, query_embedding, skill_embedding]
 
 
 def test_vectors_of_another_embedder_or_length_are_never_compared() -> None:
     axis = np.eye(2, dtype=np.float32)
-    shelf = Shelf("mini")
+    index = SkillIndex("mini")
     for number, (model, vector) in enumerate(
         [("mini", axis[0]), ("other", axis[0]), ("mini", np.ones(3, np.float32))]
     ):
-        plain = shelved(number, f"word{number}")
-        shelf.put([msgspec.structs.replace(plain, embedder=model, query_vector=vector, source_vector=vector)])
-    found = shelf.search("nothing", None, axis[0], "query_embedding", 5)
-    assert [each.name for each in found] == ["skill_0"]
+        plain = indexed(number, f"word{number}")
+        index.put([msgspec.structs.replace(plain, embedder=model, query_vector=vector, source_vector=vector)])
+    offers = found(index, query_embedding, "nothing", vector=axis[0])
+    assert [each.name for each in offers] == ["skill_0"]
 
 
-def test_without_a_vector_an_embedding_mode_falls_back_to_ngrams() -> None:
-    shelf = Shelf("mini")
-    shelf.put([shelved(1, "archive mails")])
-    [found] = shelf.search("archive mails", None, None, "query_embedding", 5)
-    assert found.ranks == {"query_ngram": 1}
+def test_without_a_vector_a_retrieval_by_embedding_falls_back_to_ngrams() -> None:
+    index = SkillIndex("mini")
+    index.put([indexed(1, "archive mails")])
+    [only] = found(index, query_embedding, "archive mails")
+    assert only.ranks == {"query_ngram": 1}

@@ -14,8 +14,8 @@ from app.engine.protocol import Embedder, Vector
 from app.records import Offer
 from app.skills.embedding import Embedding, Opening
 from app.skills.extract import Draft
-from app.skills.retrieval import Mode, wants_vectors
-from app.skills.skill_index import Shelf, Shelved
+from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
+from app.skills.skill_index import IndexedSkill, SkillIndex
 
 _FRESH_SECONDS = 0.1  # a search looks for changes no more often than this
 _LARGE = 20_000  # skills: from here on a search takes milliseconds, and is made beside the event loop
@@ -28,11 +28,11 @@ class _Copy:
     """What one project's table held at `rev`."""
 
     def __init__(self, embedder: str | None) -> None:
-        self.embedder = embedder  # the model whose vectors the shelf compares
-        self.shelf = Shelf(embedder)
+        self.embedder = embedder  # the model whose vectors the index compares
+        self.index = SkillIndex(embedder)
         self.rev = 0
         self.checked = float("-inf")  # when the table was last looked at
-        self.lock = asyncio.Lock()  # held while the shelf is read or changed
+        self.lock = asyncio.Lock()  # held while the index is read or changed
 
 
 class Library:
@@ -46,7 +46,7 @@ class Library:
         sessions: Sessions,
         embedder: Embedder | None = None,
         *,
-        mode: Mode = "fused",
+        retrieval: Retrieval = fused,
         limit: int = 3,
         clock: Callable[[], float] = time.monotonic,
         opening: Opening | None = None,
@@ -54,7 +54,7 @@ class Library:
         self._sessions = sessions
         self._clock = clock
         self._embedding = Embedding(embedder, clock, opening=opening)
-        self._mode = mode
+        self._retrieval = retrieval
         self._limit = limit
         self._copies: dict[UUID, _Copy] = {}
 
@@ -62,20 +62,24 @@ class Library:
         self, project_id: UUID, instruction: str, scenario: str | None = None, limit: int | None = None
     ) -> list[Offer]:
         """The skills most likely to help, best first; none if none fits. At most 0.1 s out of date."""
-        if wants_vectors(self._mode):
+        needs_vector = needs_embeddings(self._retrieval)
+        if needs_vector:
             await self._embedding.open()
         copy = self._copy(project_id)
         if self._clock() - copy.checked > _FRESH_SECONDS:
             await self._follow(project_id, copy)
         vectors = None
-        if copy.shelf.has_vectors and wants_vectors(self._mode):
+        if copy.index.has_vectors and needs_vector:
             vectors = await self._embedding.embed([instruction])
-        vector = vectors[0] if vectors else None
-        count = self._limit if limit is None else limit
+        query = Query(
+            instruction=instruction,
+            scenario=scenario,
+            vector=vectors[0] if vectors else None,
+            limit=self._limit if limit is None else limit,
+        )
         async with copy.lock:
             return await _compute(
-                lambda: copy.shelf.search(instruction, scenario, vector, self._mode, count),
-                aside=len(copy.shelf) > _LARGE,
+                lambda: search(copy.index, query, self._retrieval), in_thread=len(copy.index) > _LARGE
             )
 
     async def save(
@@ -135,7 +139,7 @@ class Library:
             async with self._sessions() as session:
                 rows = await skills.changed_since(session, project_id, copy.rev)
             if rows:
-                await _compute(lambda: _apply(copy.shelf, rows), aside=len(rows) > _MANY)
+                await _compute(lambda: _apply(copy.index, rows), in_thread=len(rows) > _MANY)
                 copy.rev = rows[-1].rev
             copy.checked = checked
 
@@ -157,9 +161,9 @@ class Library:
         return filled
 
 
-async def _compute(work: Callable[[], Result], *, aside: bool) -> Result:
+async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:
     """Beside the event loop where it takes long. Even if cancelled it waits: the caller's lock guards the work."""
-    if not aside:
+    if not in_thread:
         return work()
     running = asyncio.create_task(asyncio.to_thread(work))
     try:
@@ -168,14 +172,14 @@ async def _compute(work: Callable[[], Result], *, aside: bool) -> Result:
         await asyncio.wait([running])
 
 
-def _apply(shelf: Shelf, rows: Sequence[models.Skill]) -> None:
+def _apply(index: SkillIndex, rows: Sequence[models.Skill]) -> None:
     active = [row for row in rows if row.state is models.SkillState.ACTIVE]
-    shelf.remove([row.id for row in rows if row.state is not models.SkillState.ACTIVE])
-    shelf.put([_shelved(row) for row in active])
+    index.remove([row.id for row in rows if row.state is not models.SkillState.ACTIVE])
+    index.put([_indexed(row) for row in active])
 
 
-def _shelved(row: models.Skill) -> Shelved:
-    return Shelved(
+def _indexed(row: models.Skill) -> IndexedSkill:
+    return IndexedSkill(
         offer=_offer(row),
         slots=tuple(row.slots),
         scenario=row.scenario,

@@ -7,18 +7,18 @@ from app.engine.protocol import Embedder
 from app.records import Offer
 from app.skills.embedding import Embedding
 from app.skills.extract import Draft
-from app.skills.retrieval import Mode, wants_vectors
-from app.skills.skill_index import Shelf, Shelved
+from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
+from app.skills.skill_index import IndexedSkill, SkillIndex
 
 
 class MemoryLibrary:
     """Finds as the real library does. One per chain: chains never share skills."""
 
-    def __init__(self, embedder: Embedder | None = None, *, mode: Mode = "fused", limit: int = 3) -> None:
+    def __init__(self, embedder: Embedder | None = None, *, retrieval: Retrieval = fused, limit: int = 3) -> None:
         self._embedding = Embedding(embedder)
-        self._mode = mode
+        self._retrieval = retrieval
         self._limit = limit
-        self._shelf = Shelf(self._embedding.model)
+        self._index = SkillIndex(self._embedding.model)
         self._active: dict[str, Offer] = {}  # by name
 
     def __len__(self) -> int:
@@ -27,11 +27,15 @@ class MemoryLibrary:
     async def find(self, instruction: str, scenario: str | None = None, limit: int | None = None) -> list[Offer]:
         """The skills most likely to help, best first; none if none fits."""
         vectors = None
-        if self._shelf.has_vectors and wants_vectors(self._mode):
+        if self._index.has_vectors and needs_embeddings(self._retrieval):
             vectors = await self._embedding.embed([instruction])
-        vector = vectors[0] if vectors else None
-        count = self._limit if limit is None else limit
-        return self._shelf.search(instruction, scenario, vector, self._mode, count)
+        query = Query(
+            instruction=instruction,
+            scenario=scenario,
+            vector=vectors[0] if vectors else None,
+            limit=self._limit if limit is None else limit,
+        )
+        return search(self._index, query, self._retrieval)
 
     async def save(self, drafts: Sequence[Draft], scenario: str | None = None) -> list[Offer]:
         """Keep checked drafts. A known name is overwritten by its next version."""
@@ -49,11 +53,11 @@ class MemoryLibrary:
         )
         vectors = await self._embedding.embed([draft.instruction, draft.source]) or (None, None)
         gone: list[UUID] = [former.skill_id] if former else []
-        self._shelf.remove(gone)
+        self._index.remove(gone)
         self._active[draft.name] = offer
-        self._shelf.put(
+        self._index.put(
             [
-                Shelved(
+                IndexedSkill(
                     offer=offer,
                     slots=draft.slots,
                     scenario=scenario,

@@ -1,75 +1,109 @@
-"""Several ranked lists become one, or nothing at all: an unfitting skill costs tokens. Pure."""
+"""How skills are retrieved for an instruction: the built-in parts of the entry-point group `sage.retrieval`. Pure.
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypeVar, get_args
+A part is a function `(SkillIndex, Query) -> ranked`. One that compares vectors is marked by `with_embeddings`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from uuid import UUID
 
 import msgspec
 
-List: TypeAlias = Literal["query_ngram", "query_embedding", "skill_embedding", "scenario"]
-Mode: TypeAlias = Literal["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]
-Key = TypeVar("Key", bound=Hashable)
-Scored: TypeAlias = Sequence[tuple[Key, float]]  # best first
-Ranked: TypeAlias = list[tuple[Key, dict[str, int]]]  # best first, with the place from 1 in each list that held it
+from app import plugins
+from app.engine.protocol import Vector
+from app.records import Offer
+from app.skills.fusion import FusionWeights, Ranked, Scored, fuse
+from app.skills.skill_index import SkillIndex
 
-DEPTH = 50  # places of a list that count
 _NEVER = 2.0  # no cosine is as large
 
-
-class Rules(msgspec.Struct, frozen=True):
-    """How much each list counts, and the similarity in any one of them that lets a skill be offered."""
-
-    weights: Mapping[List, float]
-    at_least: Mapping[List, float]
-
-
-# Measured with one skill for each of the practice world's 161 templates, asked in all phrasings with other
+# Measured with one skill for each of the practice world's 161 templates, queried in all phrasings with other
 # details, vectors of all-MiniLM-L6-v2. N-grams of .75 or a cosine of .80: the right skill is offered to 77 % of
 # tasks, with 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and
 # 19 %. A cosine of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app,
-# whatever the verb) tells too little to admit anything; a list that stands alone makes do with what it can tell.
-FUSED = Rules(
+# whatever the verb) discriminates too little to admit anything; a list used alone has lower thresholds.
+FUSED = FusionWeights(
     weights={"query_ngram": 1.0, "query_embedding": 0.5, "skill_embedding": 0.25, "scenario": 4.0},
-    at_least={"query_ngram": 0.75, "query_embedding": 0.8, "skill_embedding": _NEVER, "scenario": 0.0},
-)
-ALONE = Rules(
-    weights={"query_ngram": 1.0, "query_embedding": 1.0, "skill_embedding": 1.0, "scenario": 1.0},
-    at_least={"query_ngram": 0.75, "query_embedding": 0.5, "skill_embedding": 0.4, "scenario": 0.0},
+    thresholds={"query_ngram": 0.75, "query_embedding": 0.8, "skill_embedding": _NEVER, "scenario": 0.0},
 )
 
 
-def lists_of(mode: Mode) -> tuple[List, ...]:
-    """What a mode looks at."""
-    return get_args(List) if mode == "fused" else (mode,)
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """The task that skills are retrieved for."""
+
+    instruction: str
+    scenario: str | None = None
+    vector: Vector | None = None  # (D,) of the instruction; None: not needed, or no embedder works
+    limit: int = 3
 
 
-def wants_vectors(mode: Mode) -> bool:
-    return mode not in ("query_ngram", "scenario")
+Retrieval: TypeAlias = Callable[[SkillIndex, Query], Ranked[UUID]]
 
 
-def rules_of(mode: Mode) -> Rules:
-    return FUSED if mode == "fused" else ALONE
+def with_embeddings(retrieval: Retrieval) -> Retrieval:
+    """Mark a retrieval that compares vectors: its queries carry the instruction's vector where one can be had."""
+    marked: Any = retrieval
+    marked.needs_embeddings = True
+    return retrieval
 
 
-def fuse(
-    lists: Mapping[List, Scored[Key]], rules: Rules, limit: int, newest: Callable[[Key], tuple[int, str]]
-) -> Ranked[Key]:
-    """Reciprocal rank fusion (Cormack, Clarke and Buettcher 2009): a place is worth weight / (60 + place).
+def needs_embeddings(retrieval: Retrieval) -> bool:
+    return getattr(retrieval, "needs_embeddings", False)
 
-    `newest` gives a key's version and name: of equals the higher version comes first, then the name decides.
-    """
 
-    def order(entry: tuple[Key, float]) -> tuple[float, int, str]:
-        version, name = newest(entry[0])
-        return -entry[1], -version, name
+def load_retrieval(name: str) -> Retrieval:
+    """The retrieval registered under a name, or named as "module:attribute". Raises InvalidError."""
+    retrieval: Retrieval = plugins.load("sage.retrieval", name)
+    return retrieval
 
-    ranks: dict[Key, dict[str, int]] = {}
-    worth: dict[Key, float] = {}
-    fitting: set[Key] = set()
-    for label, entries in lists.items():
-        for place, (key, similarity) in enumerate(sorted(entries, key=order)[:DEPTH], start=1):
-            ranks.setdefault(key, {})[label] = place
-            worth[key] = worth.get(key, 0.0) + rules.weights[label] / (60 + place)
-            if similarity >= rules.at_least[label]:
-                fitting.add(key)
-    best = sorted(((key, worth[key]) for key in fitting), key=order)
-    return [(key, ranks[key]) for key, _ in best[:limit]]
+
+def search(index: SkillIndex, query: Query, retrieval: Retrieval) -> list[Offer]:
+    """The skills most likely to help, best first, at most `query.limit`; none if none fits."""
+    ranked = retrieval(index, query)[: query.limit]
+    return [msgspec.structs.replace(index.offer(key), ranks=ranks) for key, ranks in ranked]
+
+
+@with_embeddings
+def fused(index: SkillIndex, query: Query) -> Ranked[UUID]:
+    """All lists by reciprocal rank fusion; without vectors, n-grams and scenario."""
+    similar = index.by_ngrams(query.instruction)
+    vectors = {
+        "query_embedding": index.by_query_vector(query.vector),
+        "skill_embedding": index.by_source_vector(query.vector),
+    }
+    lists = {
+        "query_ngram": similar,
+        **{label: scored for label, scored in vectors.items() if scored is not None},
+        "scenario": index.in_scenario(query.scenario, similar),
+    }
+    return fuse(lists, FUSED, query.limit, index.newest)
+
+
+def query_ngram(index: SkillIndex, query: Query) -> Ranked[UUID]:
+    """By the n-grams that the instruction shares with the skill's."""
+    return _alone(index, query, "query_ngram", index.by_ngrams(query.instruction), 0.75)
+
+
+@with_embeddings
+def query_embedding(index: SkillIndex, query: Query) -> Ranked[UUID]:
+    """By the cosine of the two instructions; without vectors, by n-grams."""
+    scored = index.by_query_vector(query.vector)
+    return query_ngram(index, query) if scored is None else _alone(index, query, "query_embedding", scored, 0.5)
+
+
+@with_embeddings
+def skill_embedding(index: SkillIndex, query: Query) -> Ranked[UUID]:
+    """By the cosine of the instruction and the skill's source; without vectors, by n-grams."""
+    scored = index.by_source_vector(query.vector)
+    return query_ngram(index, query) if scored is None else _alone(index, query, "skill_embedding", scored, 0.4)
+
+
+def scenario(index: SkillIndex, query: Query) -> Ranked[UUID]:
+    """All skills of the task's scenario, the most similar first."""
+    similar = index.by_ngrams(query.instruction)
+    return _alone(index, query, "scenario", index.in_scenario(query.scenario, similar), 0.0)
+
+
+def _alone(index: SkillIndex, query: Query, label: str, scored: Scored[UUID], threshold: float) -> Ranked[UUID]:
+    settings = FusionWeights(weights={label: 1.0}, thresholds={label: threshold})
+    return fuse({label: scored}, settings, query.limit, index.newest)

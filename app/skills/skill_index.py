@@ -1,21 +1,20 @@
-"""The skills of one project, or of one chain, in memory and ready to be searched."""
+"""The skills of one project, or of one chain, in memory, searchable by n-grams, vectors and scenario."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
 
 from app.engine.protocol import Vector
 from app.records import Offer
+from app.skills.fusion import DEPTH, Scored
 from app.skills.ngrams import NgramIndex
-from app.skills.retrieval import DEPTH, List, Mode, Scored, fuse, lists_of, rules_of
 from app.skills.vector_index import VectorIndex
 
 
-class Shelved(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill as a search sees it."""
+class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
+    """A skill with the keys it is found by."""
 
     offer: Offer
     slots: tuple[str, ...] = ()  # words of its instruction that were arguments
@@ -25,15 +24,12 @@ class Shelved(msgspec.Struct, frozen=True, kw_only=True):
     source_vector: Vector | None = None  # (D,)
 
 
-Places: TypeAlias = dict[List, Scored[UUID]]
-
-
-class Shelf:
-    """Holds any number of skills; vectors only of the embedder it was made for."""
+class SkillIndex:
+    """Any number of skills, with vectors of one embedder only."""
 
     def __init__(self, embedder: str | None = None) -> None:
         self._embedder = embedder
-        self._skills: dict[UUID, Shelved] = {}
+        self._skills: dict[UUID, IndexedSkill] = {}
         self._scenarios: defaultdict[str, dict[UUID, None]] = defaultdict(dict)
         self._ngrams: NgramIndex[UUID] = NgramIndex()
         self._queries: VectorIndex[UUID] | None = None
@@ -46,11 +42,7 @@ class Shelf:
     def has_vectors(self) -> bool:
         return bool(self._queries)
 
-    def get(self, skill_id: UUID) -> Offer | None:
-        found = self._skills.get(skill_id)
-        return found.offer if found else None
-
-    def put(self, skills: Sequence[Shelved]) -> None:
+    def put(self, skills: Sequence[IndexedSkill]) -> None:
         """A skill with a known id is replaced."""
         self.remove([each.offer.skill_id for each in skills])
         for each in skills:
@@ -73,38 +65,36 @@ class Shelf:
             if index is not None:
                 index.remove(gone)
 
-    def search(
-        self, instruction: str, scenario: str | None, vector: Vector | None, mode: Mode, limit: int
-    ) -> list[Offer]:
-        """The skills most likely to help, best first; none if none fits.
+    def offer(self, skill_id: UUID) -> Offer:
+        """Raises KeyError for an unknown id."""
+        return self._skills[skill_id].offer
 
-        `vector` is the instruction's. Where there is none, or no skill has any, the modes that need one fall back
-        to n-grams: a library whose embedder is down still works.
-        """
-        alike = self._ngrams.search(instruction, DEPTH)
-        places: Places = {"query_ngram": alike, "scenario": self._of_scenario(scenario, alike)}
-        if vector is not None and self._queries is not None and self._sources is not None:
-            places["query_embedding"] = self._queries.search(vector, DEPTH)
-            places["skill_embedding"] = self._sources.search(vector, DEPTH)
-        else:
-            mode = "query_ngram" if mode.endswith("embedding") else mode
-        wanted = {label: places[label] for label in lists_of(mode) if label in places}
-        best = fuse(wanted, rules_of(mode), limit, self._newest)
-        return [msgspec.structs.replace(self._skills[key].offer, ranks=ranks) for key, ranks in best]
-
-    def _newest(self, key: UUID) -> tuple[int, str]:
-        offer = self._skills[key].offer
+    def newest(self, skill_id: UUID) -> tuple[int, str]:
+        """Version and name, by which skills of equal similarity are ordered."""
+        offer = self._skills[skill_id].offer
         return offer.version, offer.name
 
-    def _of_scenario(self, scenario: str | None, alike: Scored[UUID]) -> Scored[UUID]:
-        """All of one scenario, the most alike first."""
+    def by_ngrams(self, instruction: str) -> Scored[UUID]:
+        """The skills whose instructions share the most n-grams with this one."""
+        return self._ngrams.search(instruction, DEPTH)
+
+    def by_query_vector(self, vector: Vector | None) -> Scored[UUID] | None:
+        """The skills whose instructions have the nearest vectors; None where there is nothing to compare."""
+        return None if vector is None or self._queries is None else self._queries.search(vector, DEPTH)
+
+    def by_source_vector(self, vector: Vector | None) -> Scored[UUID] | None:
+        """The skills whose sources have the nearest vectors; None where there is nothing to compare."""
+        return None if vector is None or self._sources is None else self._sources.search(vector, DEPTH)
+
+    def in_scenario(self, scenario: str | None, similar: Scored[UUID]) -> Scored[UUID]:
+        """All skills of a scenario, with their similarity in `similar`, or 0."""
         if scenario is None or scenario not in self._scenarios:
             return []
-        similarity = dict(alike)
+        similarity = dict(similar)
         return [(key, similarity.get(key, 0.0)) for key in self._scenarios[scenario]]
 
-    def _put_vectors(self, skills: Sequence[Shelved]) -> None:
-        """What does not have the length of the first is left out: found by n-grams, and no harm to the others."""
+    def _put_vectors(self, skills: Sequence[IndexedSkill]) -> None:
+        """Vectors of another length than the first are left out: their skills are found by n-grams."""
         queries = [(each.offer.skill_id, each.query_vector) for each in skills if each.query_vector is not None]
         sources = [(each.offer.skill_id, each.source_vector) for each in skills if each.source_vector is not None]
         if self._embedder is None or not queries or not sources:

@@ -21,6 +21,7 @@ from app.records import Policy
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
+from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import result_of
@@ -36,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def library() -> MemoryLibrary:
-    return MemoryLibrary(mode="scenario")
+    return MemoryLibrary(retrieval=by_scenario)
 
 
 async def run(options: argparse.Namespace, adapters: Path) -> None:

@@ -33,6 +33,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
+from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
@@ -53,7 +54,7 @@ async def roll_out(model: Path, pairs: int) -> list[AdvantagedRollout]:
     async with local_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
         collector = GroupCollector(
-            EpisodeRunner(agent, environment), settings, lambda: MemoryLibrary(mode="scenario")
+            EpisodeRunner(agent, environment), settings, lambda: MemoryLibrary(retrieval=by_scenario)
         )
         rollouts = await collector.collect(draw_chains(environment, "train", settings, 1), seed=1)
     return [

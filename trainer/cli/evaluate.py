@@ -12,8 +12,8 @@ import click
 import msgspec
 from tqdm import tqdm
 
+from app import plugins
 from app.ports import base_url
-from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.cli.options import url_option
 from trainer.demo.admin_token import read_token
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     in_process: bool
     adapter: str
     environment: str
-    retrieval: Retrieval
+    retrieval: str
     chain: int | None
     out: Path | None
 
@@ -96,10 +96,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--environment", default=ENVIRONMENT, show_default=True, help="in this process")
 @click.option(
     "--retrieval",
-    type=click.Choice(["fused", "query_ngram", "query_embedding", "skill_embedding", "scenario"]),
     default="scenario",
     show_default=True,
-    help="in this process",
+    help="how skills are found, in this process: a registered name or module:attribute",
 )
 @click.option("--chain", type=click.IntRange(1), help="tasks of each scenario, in this process  [default: all]")
 @click.option(
@@ -116,6 +115,7 @@ def evaluate(**options: Any) -> None:
         raise click.UsageError("give --key, an admin key of the server (or --in-process, which needs no server)")
     if not asked.at_home and asked.scenarios % asked.sites:
         raise click.BadParameter(f"{asked.scenarios} scenarios cannot be spread evenly over {asked.sites} sites")
+    plugins.find("sage.retrieval", asked.retrieval)
     if asked.out is not None:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
     sittings = asyncio.run(_sit_all(asked))

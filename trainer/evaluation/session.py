@@ -9,7 +9,6 @@ import msgspec
 
 from app.errors import InvalidError
 from app.records import BASE
-from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.environment import Split
 from trainer.evaluation.metrics import TaskResult
@@ -25,7 +24,7 @@ class HomeExam(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""  # its directory or its hash; "" for the base model
     split: Split = "test"
     scenarios: int = 200
-    retrieval: Retrieval = "scenario"
+    retrieval: str = "scenario"
     chain: int | None = None  # tasks of each scenario; None: all
     at_once: int = 16  # chains
 

@@ -10,11 +10,10 @@ from app.agent.prompt import choose_profile
 from app.engine.client import HttpEngine
 from app.engine.retry import PatientEngine
 from app.engine.tokenizer import ChatTokenizer
-from app.run_settings import Retrieval
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings, urls_in
 from app.skills.memory import MemoryLibrary
-from app.skills.retrieval import wants_vectors
+from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.local_engine import local_engine
 from trainer.environment import Environment, open_environment
@@ -33,18 +32,19 @@ class RolloutStack:
 
 @asynccontextmanager
 async def open_stack(
-    environment: str, retrieval: Retrieval, settings: Settings, limits: RolloutLimits | None = None
+    environment: str, retrieval: str, settings: Settings, limits: RolloutLimits | None = None
 ) -> AsyncIterator[RolloutStack]:
     """With the deployment's limits, or others.
 
-    Raises InvalidError for an environment that there is not, ModelError for a model that cannot be served.
+    Raises InvalidError for an unknown environment or retrieval, ModelError for a model that cannot be served.
     """
     opened = open_environment(environment)
+    rule = load_retrieval(retrieval)
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(ForkedSandbox())
-        new_library = await stack.enter_async_context(_libraries(retrieval, settings.skills_offered))
+        new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered))
         engine = await stack.enter_async_context(_engine(settings))
         asked = PatientEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
         agent = Agent(asked, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
@@ -69,9 +69,9 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
 
 
 @asynccontextmanager
-async def _libraries(mode: Retrieval, limit: int) -> AsyncIterator[LibraryFactory]:
-    if not wants_vectors(mode):
-        yield lambda: MemoryLibrary(mode=mode, limit=limit)
+async def _libraries(retrieval: Retrieval, limit: int) -> AsyncIterator[LibraryFactory]:
+    if not needs_embeddings(retrieval):
+        yield lambda: MemoryLibrary(retrieval=retrieval, limit=limit)
         return
     async with local_embedder() as embedder:
-        yield lambda: MemoryLibrary(embedder, mode=mode, limit=limit)
+        yield lambda: MemoryLibrary(embedder, retrieval=retrieval, limit=limit)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from app.agent.limits import RolloutLimits
-from app.run_settings import Retrieval, RunKind, RunSettings
+from app.run_settings import RunKind, RunSettings
 from trainer.environments.office.expert import Faults
 
 
@@ -85,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(own, seed=trial.seed, lr=trial.lr)
 
 
-RETRIEVALS: tuple[Retrieval, ...] = ("query_ngram", "query_embedding", "skill_embedding")
+RETRIEVALS = ("query_ngram", "query_embedding", "skill_embedding")
 """Beside retrieval by scenario, which is how `sage` finds skills."""
 
 

@@ -20,7 +20,6 @@ import msgspec
 import torch
 
 from app.records import Policy
-from app.run_settings import Retrieval
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.demo.reproduce.plan import BASELINES, Plan, Trial, exam_rows
@@ -186,8 +185,8 @@ async def _run(work: Path, order: Sequence[str]) -> None:
     plan = msgspec.json.decode((work / "plan.json").read_bytes(), type=Plan)
     settings = Settings(data_dir=work)
     trial = Trial(order[1], int(order[2]), float(order[3])) if order[0] != "baselines" else None
-    mode: Retrieval = plan.settings(trial).retrieval if trial else "scenario"
-    async with open_stack(plan.environment, mode, settings, plan.limits) as ground:
+    retrieval = plan.settings(trial).retrieval if trial else "scenario"
+    async with open_stack(plan.environment, retrieval, settings, plan.limits) as ground:
         bench = Bench(plan, work, ground, settings)
         match order[0], trial:
             case "train", Trial():

@@ -1,0 +1,96 @@
+"""Parts that are registered, installed by another package, or named as "module:attribute"."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from app import plugins
+from app.errors import InvalidError
+from app.run_settings import RunSettings, refuse_hopeless
+from app.skills.extract import Draft, extract
+from app.skills.memory import MemoryLibrary
+from app.skills.retrieval import load_retrieval, needs_embeddings
+from tests.own_parts import install, longest_instruction
+from tests.written import ARCHIVE, archived
+
+GROUPS = ("sage.commands", "sage.rewards", "sage.retrieval")
+
+
+def run(script: str, directory: Path | None = None) -> str:
+    """The output of a script in a fresh interpreter that also finds what is installed in `directory`."""
+    path = os.pathsep.join(map(str, [Path.cwd(), *([directory] if directory else [])]))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def draft(name: str, instruction: str) -> Draft:
+    [written] = extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name))
+    return msgspec.structs.replace(written, instruction=instruction, slots=())
+
+
+def test_listing_the_parts_of_every_group_imports_none_of_them() -> None:
+    script = f"""
+import sys
+from app import plugins
+for group in {GROUPS}:
+    assert plugins.names(group), group
+    for name in plugins.names(group):
+        plugins.find(group, name)
+heavy = ("torch", "numpy", "faiss", "transformers", "trainer", "app.skills", "app.apis")
+print([name for name in heavy if name in sys.modules])
+"""
+    assert run(script) == "[]\n"
+
+
+def test_an_unknown_name_is_refused_with_what_there_is() -> None:
+    with pytest.raises(
+        InvalidError,
+        match="no retrieval part is named 'psychic': there are fused, query_embedding, query_ngram, ",
+    ):
+        load_retrieval("psychic")
+
+
+def test_a_part_that_cannot_be_imported_is_named() -> None:
+    with pytest.raises(InvalidError, match=r"'tests\.own_parts:nothing' of sage\.retrieval cannot be imported"):
+        load_retrieval("tests.own_parts:nothing")
+
+
+@pytest.mark.parametrize("field", ["retrieval", "reward"])
+def test_a_run_is_refused_at_once_for_a_part_that_nobody_registered(field: str) -> None:
+    with pytest.raises(InvalidError, match="is named 'psychic': there are"):
+        refuse_hopeless(msgspec.structs.replace(RunSettings(), **{field: "psychic"}))
+    refuse_hopeless(msgspec.structs.replace(RunSettings(), **{field: "tests.own_parts:longest_instruction"}))
+
+
+async def test_a_retrieval_of_ones_own_ranks_the_skills_that_are_offered() -> None:
+    retrieval = load_retrieval("tests.own_parts:longest_instruction")
+    assert retrieval is longest_instruction
+    assert not needs_embeddings(retrieval)
+    library = MemoryLibrary(retrieval=retrieval, limit=2)
+    await library.save(
+        [draft("one", "archive"), draft("two", "archive mails and notes"), draft("three", "archive mails")]
+    )
+    offers = await library.find("archive")
+    assert [(each.name, each.ranks) for each in offers] == [("two", {"longest": 1}), ("three", {"longest": 2})]
+
+
+def test_a_retrieval_of_an_installed_package_is_found_by_its_name(tmp_path: Path) -> None:
+    install(tmp_path)
+    script = """
+from app import plugins
+from app.skills.retrieval import load_retrieval
+print("longest" in plugins.names("sage.retrieval"), load_retrieval("longest").__name__)
+"""
+    assert run(script, tmp_path) == "True longest_instruction\n"
+    assert "longest" not in plugins.names("sage.retrieval")
