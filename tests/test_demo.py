@@ -1,6 +1,7 @@
-"""The demo project: what the bundled services say is what the project offers."""
+"""The demo project offers the APIs that the demo services publish."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 
@@ -14,13 +15,13 @@ from app.errors import ApiDocumentError
 from app.machine.demo import PROJECT, first_task, register_demo
 from app.release import manifest
 from tests.rows import LEASE, task_row
+from trainer.demo.serve_apis import create_demo_apis
 from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.services import create_services
 
 
 @pytest.fixture
 async def services() -> AsyncIterator[str]:
-    app = create_services("token")
+    app = create_demo_apis("token")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -66,12 +67,16 @@ async def test_what_a_project_was_rolled_back_to_outlives_registering_again(
 
 
 async def test_services_that_are_down_are_named(database_url: str) -> None:
-    with pytest.raises(ApiDocumentError, match=r"http://127\.0\.0\.1:9/sites/0/calendar"):
+    with pytest.raises(
+        ApiDocumentError, match=r"http://127\.0\.0\.1:9/demo cannot be read .*: set SAGE_DEMO_PORT"
+    ):
         await register_demo(database_url, "http://127.0.0.1:9")
 
 
-def test_every_line_to_paste_carries_the_key() -> None:
-    lines = [line for line in first_task("http://h:1") if "curl" in line]
+def test_every_shell_line_carries_the_key_and_the_first_one_names_the_project() -> None:
+    task = {"instruction": "count my mails", "scenario": "count"}
+    lines = [line for line in first_task("http://h:1", task) if "curl" in line]
     assert len(lines) == 3
+    assert json.loads(lines[0].split("'")[1]) == {**task, "project": "demo"}
     for line in lines:
         assert '-H "Authorization: Bearer $KEY"' in line

@@ -1,50 +1,68 @@
-"""The project `demo`: the APIs of the bundled office suite, for a first task within a minute."""
+"""The project `demo`: the APIs that the demo services offer, for a first task within a minute."""
 
 import json
 
 import httpx
+import msgspec
 
 from app.apis.openapi import fetch_document, parse_document
 from app.db import apis, manifests, projects
 from app.db.database import open_database
+from app.errors import ApiDocumentError
 from app.records import Json
 from app.release import manifest
 
 PROJECT = "demo"
-_SITE = 0
-_APPS = ("calendar", "contacts", "files", "mail", "music", "notes", "payments", "supervisor", "todo")
-_TASK = {
-    "instruction": "archive every one of my mails from iris",
-    "project": PROJECT,
-    "scenario": "archive the mails of a sender",
-}
 
 
-async def register_demo(url: str, services: str) -> None:
-    """Bring the demo project's documents in line with what the services say. Safe to repeat."""
-    documents: dict[str, tuple[str, dict[str, Json]]] = {}
+class DemoIndex(msgspec.Struct, frozen=True):
+    """What the services at SAGE_DEMO_PORT publish at /demo."""
+
+    documents: dict[str, str]  # the URL of each API's OpenAPI document
+    task: dict[str, str]  # a first task, as POST /v1/tasks takes it, without its project
+
+
+async def register_demo(url: str, services: str) -> DemoIndex:
+    """Bring the demo project's documents in line with those that the services publish. Safe to repeat.
+
+    `url` is the database. Raises ApiDocumentError where the services do not answer.
+    """
     async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
-        for app in _APPS:
-            source = f"{services}/sites/{_SITE}/{app}/openapi.json"
-            documents[app] = (source, await fetch_document(client, source))
+        index = await _fetch_index(client, f"{services}/demo")
+        documents = {
+            api: (source, await fetch_document(client, source)) for api, source in index.documents.items()
+        }
+    await _put(url, documents)
+    return index
+
+
+async def _fetch_index(client: httpx.AsyncClient, url: str) -> DemoIndex:
+    try:
+        answer = await client.get(url)
+        return msgspec.json.decode(answer.raise_for_status().content, type=DemoIndex)
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        raise ApiDocumentError(f"{url} cannot be read ({error}): set SAGE_DEMO_PORT to a free port") from error
+
+
+async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> None:
     async with open_database(url) as database, database.sessions.begin() as session:
         project = await projects.by_name(session, PROJECT)
         serving = await manifest.hold(session, project.id)
         before = await manifests.registered(session, project.id)
-        for app, (source, document) in documents.items():
-            digest = parse_document(app, document, source=source).digest
-            await apis.put(session, project.id, app, source=source, document=document, digest=digest)
+        for api, (source, document) in documents.items():
+            digest = parse_document(api, document, source=source).digest
+            await apis.put(session, project.id, api, source=source, document=document, digest=digest)
         now = await manifests.registered(session, project.id)
-        changed = [app for app in now if now[app] != before.get(app)]  # a roll-back outlives a restart
+        changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
         await manifest.tools_changed(session, serving, changed, manifest.SERVER)
 
 
-def first_task(address: str) -> list[str]:
-    """Lines to paste: submit a task, see what it does, see what became of it."""
-    auth = '-H "Authorization: Bearer $KEY"'
+def first_task(address: str, task: dict[str, str]) -> list[str]:
+    """Shell lines that submit a task, follow its events and show its result."""
+    auth, body = '-H "Authorization: Bearer $KEY"', json.dumps(task | {"project": PROJECT})
     return [
-        f"  curl -s {address}/v1/tasks {auth} -d '{json.dumps(_TASK)}'",
+        f"  curl -s {address}/v1/tasks {auth} -d '{body}'",
         "  ID=...   # the id in that answer",
-        f"  curl -sN {address}/v1/tasks/$ID/events {auth}   # what it does, as it does it",
-        f"  curl -s {address}/v1/tasks/$ID {auth}           # what became of it",
+        f"  curl -sN {address}/v1/tasks/$ID/events {auth}   # its events, as they happen",
+        f"  curl -s {address}/v1/tasks/$ID {auth}           # its state and result",
     ]

@@ -15,7 +15,7 @@ from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, NotFoundError, SettingError
 from app.machine.data_dir_lock import hold
-from app.machine.demo import PROJECT, first_task, register_demo
+from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
 from app.machine.local_database import keep_database
 from app.machine.supervise import Child, Supervisor
 from app.ports import Port, base_url, refuse_taken
@@ -42,11 +42,10 @@ async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     stack.push_async_callback(supervisor.stop)  # while the database still runs
     await _put_project(url)
     await supervisor.ready()
-    if settings.demo:
-        await register_demo(url, base_url("127.0.0.1", settings.demo_port))
+    demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo else None
     await supervisor.start(_workers(settings, url))
     await supervisor.ready()
-    click.echo(_welcome(settings, await _first_key(url)))
+    click.echo(_welcome(settings, await _first_key(url), demo))
     await asyncio.Event().wait()
 
 
@@ -61,7 +60,7 @@ def _services(settings: Settings) -> list[Child]:
         services.append(Child(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:
         demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
-        ready = f"{base_url('127.0.0.1', settings.demo_port)}/sites/0/mail/openapi.json"
+        ready = f"{base_url('127.0.0.1', settings.demo_port)}/demo"
         services.append(Child(name="demo-apis", argv=demo, env=env, ready=ready))
     return services
 
@@ -123,13 +122,13 @@ async def _first_key(url: str) -> str | None:
         return secret
 
 
-def _welcome(settings: Settings, secret: str | None) -> str:
+def _welcome(settings: Settings, secret: str | None, demo: DemoIndex | None) -> str:
     address = base_url(settings.host, settings.port)
     key = secret or "...  # shown at the first start; for another: sage keys create NAME"
     lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}"]
     lines += ["", f"  export KEY={key}"]
-    if settings.demo:
-        lines += first_task(address)
+    if demo is not None:
+        lines += first_task(address, demo.task)
     return "\n".join(["", *lines, "", "  Ctrl-C stops everything.", ""])
 
 

@@ -109,7 +109,7 @@ def office_suite(port: int, busy: float) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/sites/0/mail/openapi.json", trust_env=False).is_success
+        return httpx.get(f"{url}/demo", trust_env=False).is_success
     except httpx.HTTPError:
         return False
 

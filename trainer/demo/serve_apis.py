@@ -1,15 +1,47 @@
-"""Serves the office suite on a socket, for agents that live outside of this process."""
+"""The demo APIs: the office suite on a socket, with an index of what the project `demo` is made of."""
+
+from typing import Any
 
 import uvicorn
+from litestar import Litestar, Request, get
 
+from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.services import create_services
 from trainer.environments.office.worlds import Worlds
 
+_SITE = 0
+_FIRST_TASK = {
+    "instruction": "archive every one of my mails from iris",
+    "scenario": "archive the mails of a sender",
+}
+
+
+def create_demo_apis(admin_token: str, worlds: Worlds | None = None) -> Litestar:
+    """The office services, and at /demo the URL of each API's document and a first task to submit."""
+    services = create_services(admin_token, worlds)
+    services.register(show_demo)
+    return services
+
 
 def serve(host: str, port: int, admin_token: str, *, busy: float = 0.0) -> None:
-    """Serves until it is told to stop; `busy` is the share of log-ins turned away, except by the address book.
+    """Serve until a signal stops the process.
 
-    An occupied port ends the process with a line that says so.
+    `busy` is the share of log-ins refused with 503; the address book refuses none. A port in use ends the process
+    with a line that says so.
     """
-    services = create_services(admin_token, Worlds(busy=busy))
-    uvicorn.run(services, host=host, port=port, log_level="warning", access_log=False)
+    uvicorn.run(
+        create_demo_apis(admin_token, Worlds(busy=busy)),
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+    )
+
+
+@get("/demo", include_in_schema=False)
+async def show_demo(request: Request[Any, Any, Any]) -> dict[str, dict[str, str]]:
+    base = str(request.base_url).rstrip("/")
+    return {
+        "documents": {app: f"{base}/sites/{_SITE}/{app}/openapi.json" for app in APP_NAMES},
+        "task": _FIRST_TASK,
+    }
