@@ -15,10 +15,9 @@ from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import Profile, choose_profile, prompt_hash
 from app.api.app import create_app
-from app.api.dependencies import Parts
-from app.api.notifications import EventFeed
+from app.api.dependencies import Dependencies
+from app.api.notifications import NotificationListener
 from app.api.request_log import configure_logging
-from app.api.worker_notifier import BrokerBell
 from app.db.database import open_database
 from app.db.migrate import check_schema
 from app.engine.capability import Capabilities, Needs
@@ -30,6 +29,7 @@ from app.errors import HostError, SettingError
 from app.gateway.ssrf import pinned
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import HotSwap
+from app.queue import worker_notifier
 from app.records import Json
 from app.release.promote import Promoter
 from app.release.reconciler import Keeper
@@ -65,13 +65,13 @@ def app() -> Litestar:
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     retrieval = load_retrieval(settings.retrieval)
     tokenizer = _within(tokenizer, _examine(settings, tokenizer))
-    return create_app(lambda: _open_parts(settings, tokenizer, profile, retrieval))
+    return create_app(lambda: _open_dependencies(settings, tokenizer, profile, retrieval))
 
 
 @asynccontextmanager
-async def _open_parts(
+async def _open_dependencies(
     settings: Settings, tokenizer: ChatTokenizer, profile: Profile, retrieval: Retrieval
-) -> AsyncIterator[Parts]:
+) -> AsyncIterator[Dependencies]:
     """Closed in the reverse order: the runner first, which hands back what it has not finished."""
     urls = urls_in(settings.engine_urls)
     async with AsyncExitStack() as stack:
@@ -100,26 +100,25 @@ async def _open_parts(
         )
         outside = await stack.enter_async_context(_open_client(settings.tasks_at_once))
         desk = Desk(database.sessions, agent, library, outside, settings)
-        feed = await stack.enter_async_context(EventFeed(settings.database_url))
+        listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
         pace = Pace(at_once=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
         runner = await stack.enter_async_context(Runner(database.sessions, desk.carry_out, pace))
-        feed.call_at_work(runner.wake)
-        feed.call_at_release(swap.wake)
-        feed.call_at_release(keeper.wake)
+        listener.on_task(runner.wake)
+        listener.on_release(swap.wake)
+        listener.on_release(keeper.wake)
         working = Shadows(database.sessions, desk, lambda: runner.running < settings.tasks_at_once)
-        feed.call_at_release((await stack.enter_async_context(working)).wake)
-        yield Parts(
+        listener.on_release((await stack.enter_async_context(working)).wake)
+        yield Dependencies(
             sessions=database.sessions,
-            feed=feed,
-            work=runner,
+            listener=listener,
+            wake_runner=runner.wake,
             library=library,
-            swap=swap,
             promoter=promoter,
             adapters=adapters,
-            bell=BrokerBell(settings),
-            client=documents,
-            probes={
+            notify_workers=worker_notifier(settings),
+            http_client=documents,
+            readiness_checks={
                 "database": lambda: check_schema(database.engine),
                 "engine": swap.ready,
                 "sandbox": lambda: _open_and_close(sandbox),

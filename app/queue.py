@@ -1,5 +1,8 @@
-"""The broker: a doorbell between the app and the trainer. What is to be done stands in the database."""
+"""The broker between the app and the trainer. The queue itself is a table; messages only notify the workers."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,45 +14,50 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from app.settings import Settings
 
-TRAIN = "sage.train"  # the one job: its argument is the id of a training run
-_ONE_TRY = {
-    "max_retries": 1,
-    "interval_start": 0,
-    "interval_step": 0.1,
-    "interval_max": 0.1,
-}  # to connect and ring
-_STALE_SECONDS = 600  # a message as old as this was followed by others
+TRAIN = "sage.train"  # the only job: its argument is the id of a training run
+_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
+_EXPIRY_SECONDS = 600  # by then other messages have followed
 
 TRANSPORT_ALIASES["folders"] = "app.filesystem_broker:Transport"
 log = structlog.get_logger(__name__)
 
 
 def open_broker(settings: Settings) -> Celery:
-    """A Celery application on BROKER_URL, or on folders in the data directory where none is named.
+    """A Celery application on BROKER_URL, or by default on folders in the data directory.
 
     Messages are acknowledged early and results are not kept: rows carry both, so a lost message costs a delay.
     """
     broker = Celery("sage", broker=settings.broker_url or "folders://localhost//", set_as_current=False)
     broker.conf.update(
-        broker_transport_options=_ONE_TRY if settings.broker_url else _folders(settings.data_dir / "broker"),
+        broker_transport_options=_ONE_RETRY if settings.broker_url else _folders(settings.data_dir / "broker"),
         broker_connection_retry_on_startup=True,
         task_ignore_result=True,
         task_default_queue="training",
-        worker_prefetch_multiplier=1,  # a busy worker hoards no run that another could start
+        worker_prefetch_multiplier=1,  # a busy worker reserves no run that another could start
         worker_hijack_root_logger=False,
     )
     return broker
 
 
-def ring(broker: Celery, run_id: UUID) -> None:
-    """Tell the workers that a run waits; call it after the commit that put it there. Blocks for a moment.
+def notify_workers(broker: Celery, run_id: UUID) -> None:
+    """Announce a queued run. Call it after the commit that queued it. Blocks for a moment.
 
-    A broker that does not take the message costs a delay: workers look into the table from time to time, too.
+    If the broker is unavailable, the run starts later: workers also poll the table.
     """
     try:
-        broker.send_task(TRAIN, args=[str(run_id)], expires=_STALE_SECONDS, retry=False)
+        broker.send_task(TRAIN, args=[str(run_id)], expires=_EXPIRY_SECONDS, retry=False)
     except (KombuError, ChannelError, OSError) as error:
-        log.warning("nobody hears the doorbell", run=str(run_id), cause=str(error))
+        log.warning("the broker is unavailable; workers will poll", run=str(run_id), cause=str(error))
+
+
+def worker_notifier(settings: Settings) -> Callable[[UUID], Coroutine[Any, Any, None]]:
+    """`notify_workers` for coroutines. It opens the broker on first use: a server that never trains needs none."""
+    broker = cache(lambda: open_broker(settings))
+
+    async def notify(run_id: UUID) -> None:
+        await asyncio.to_thread(lambda: notify_workers(broker(), run_id))
+
+    return notify
 
 
 def _folders(root: Path) -> dict[str, Any]:

@@ -18,12 +18,12 @@ from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.api.app import create_app
-from app.api.dependencies import Parts
-from app.api.notifications import EventFeed
-from app.api.worker_notifier import BrokerBell
+from app.api.dependencies import Dependencies
+from app.api.notifications import NotificationListener
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.queue import worker_notifier
 from app.records import Offer
 from app.release.promote import Promoter
 from app.runner.execute import Desk
@@ -31,7 +31,7 @@ from app.runner.runner import Pace, Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
-from tests.edge import BUSY
+from tests.api_app import BUSY
 from tests.loading import Loads
 from tests.scripted import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
@@ -92,11 +92,11 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
     tokenizer = byte_tokenizer(directory)
 
     @asynccontextmanager
-    async def open_parts() -> AsyncIterator[Parts]:
+    async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with (
             ForkedSandbox() as sandbox,
             httpx.AsyncClient(trust_env=False) as client,
-            EventFeed(database_url, ping_seconds=1.0) as feed,
+            NotificationListener(database_url, ping_seconds=1.0) as listener,
         ):
             engine = ScriptedEngine(tokenizer, script=ExpertPolicy(_drawn()))
             agent = Agent(
@@ -105,21 +105,20 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
             library = Library(sessions)
             desk = Desk(sessions, agent, library, client, Settings())
             async with Runner(sessions, desk.carry_out, Pace(at_once=4, poll_seconds=0.1)) as runner:
-                yield Parts(
+                yield Dependencies(
                     sessions=sessions,
-                    feed=feed,
-                    work=runner,
+                    listener=listener,
+                    wake_runner=runner.wake,
                     library=library,
-                    swap=Loads(),
                     promoter=Promoter(sessions, Loads(), "prompt"),
                     adapters=AdapterDirectory(directory),
-                    bell=BrokerBell(Settings(data_dir=directory)),
-                    client=client,
-                    probes={},
+                    notify_workers=worker_notifier(Settings(data_dir=directory)),
+                    http_client=client,
+                    readiness_checks={},
                     occupancy=lambda: BUSY,
                 )
 
-    async with serving(create_app(open_parts)) as server, serving(create_services(TOKEN)) as services:
+    async with serving(create_app(open_dependencies)) as server, serving(create_services(TOKEN)) as services:
         exam = Exam(
             server=server,
             key=admin,

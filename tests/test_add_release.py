@@ -7,9 +7,9 @@ import pytest
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.db.database import Sessions
-from tests.edge import open_edge
-from tests.shell import Shell
-from tests.sockets import served
+from tests.api_app import open_api_app
+from tests.http_server import served
+from tests.sage_command import SageCommand
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 
@@ -20,17 +20,17 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[Shell]:
+async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[SageCommand]:
     """The server's adapter directory is the one of SAGE_DATA_DIR=`tmp_path`/data."""
     async with (
-        open_edge(committed, database_url, directory=tmp_path / "data" / "adapters") as edge,
-        served(edge) as client,
+        open_api_app(committed, database_url, directory=tmp_path / "data" / "adapters") as api,
+        served(api) as client,
     ):
-        yield Shell(edge, str(client.base_url))
+        yield SageCommand(api, str(client.base_url))
 
 
 async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_release(
-    shell: Shell, model_dir: Path, tmp_path: Path
+    shell: SageCommand, model_dir: Path, tmp_path: Path
 ) -> None:
     brought, env = make_adapter(model_dir, tmp_path / "mine", seed=1), {"SAGE_DATA_DIR": str(tmp_path / "data")}
     name = content_hash(brought)
@@ -45,10 +45,10 @@ async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_
     assert (await shell.sage("releases")).out.splitlines()[1].endswith("made by hand")
     again = await shell.sage("releases", "--add", str(brought), "--activate", **env)
     assert ["state", "active"] in [line.split() for line in again.out.splitlines()]
-    assert shell.edge.loads.models == [name]
+    assert shell.api.loads.models == [name]
 
 
-async def test_a_store_that_hosts_share_gets_it_too(shell: Shell, model_dir: Path, tmp_path: Path) -> None:
+async def test_a_store_that_hosts_share_gets_it_too(shell: SageCommand, model_dir: Path, tmp_path: Path) -> None:
     brought = make_adapter(model_dir, tmp_path / "mine", seed=1)
     env = {"SAGE_DATA_DIR": str(tmp_path / "data"), "SAGE_ADAPTER_STORE": str(tmp_path / "store")}
     ended = await shell.sage("releases", "--add", str(brought), **env)
@@ -57,7 +57,7 @@ async def test_a_store_that_hosts_share_gets_it_too(shell: Shell, model_dir: Pat
 
 
 async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
-    shell: Shell, model_dir: Path, tmp_path: Path
+    shell: SageCommand, model_dir: Path, tmp_path: Path
 ) -> None:
     spoilt = make_adapter(model_dir, tmp_path / "mine", seed=1, fill=float("nan"))
     (tmp_path / "empty").mkdir()
@@ -67,10 +67,10 @@ async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
         assert said in ended.err
         assert ended.err.count("\n") == 1
     assert not (tmp_path / "data").exists()
-    assert len((await shell.edge.client.get("/v1/releases")).json()) == 1
+    assert len((await shell.api.client.get("/v1/releases")).json()) == 1
 
 
 @pytest.mark.parametrize("options", [("2", "--add", "."), ("--reason", "because"), ("--activate",)])
-async def test_options_that_do_not_go_together_are_refused(shell: Shell, options: tuple[str, ...]) -> None:
+async def test_options_that_do_not_go_together_are_refused(shell: SageCommand, options: tuple[str, ...]) -> None:
     ended = await shell.sage("releases", *options)
     assert (ended.code, "name" in ended.err) == (2, True)

@@ -11,7 +11,7 @@ import pytest
 
 from app.db import apis, models, task_queue
 from app.db.database import Sessions
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
 
 DOCUMENT = {
     "openapi": "3.1.0",
@@ -34,8 +34,8 @@ DOCUMENT = {
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
@@ -54,57 +54,57 @@ async def web(body: bytes) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/openapi.json"
 
 
-async def test_a_document_behind_a_url_becomes_operations(edge: Edge) -> None:
+async def test_a_document_behind_a_url_becomes_operations(api: ApiApp) -> None:
     async with web(json.dumps(DOCUMENT).encode()) as url:
-        made = await edge.client.post("/v1/apis", json={"name": "mail", "url": url, "bearer_token": "s3cret"})
+        made = await api.client.post("/v1/apis", json={"name": "mail", "url": url, "bearer_token": "s3cret"})
     assert made.status_code == 201, made.text
-    api = made.json()
-    assert [(each["name"], each["method"]) for each in api["operations"]] == [("list_mails", "GET")]
-    assert api["operations"][0]["signature"] == "list_mails(folder, page=1): list mails"
-    assert api["variables"] == {"world": "demo"}
-    assert (api["source"], api["has_token"]) == (url, True)
+    added = made.json()
+    assert [(each["name"], each["method"]) for each in added["operations"]] == [("list_mails", "GET")]
+    assert added["operations"][0]["signature"] == "list_mails(folder, page=1): list mails"
+    assert added["variables"] == {"world": "demo"}
+    assert (added["source"], added["has_token"]) == (url, True)
 
     for path in ("/v1/apis", "/v1/apis/mail"):
-        assert "s3cret" not in (await edge.client.get(path)).text
-    async with edge.sessions() as session:
-        assert (await apis.get(session, edge.demo.id, "mail")).secret == "s3cret"
+        assert "s3cret" not in (await api.client.get(path)).text
+    async with api.sessions() as session:
+        assert (await apis.get(session, api.demo.id, "mail")).secret == "s3cret"
 
-    assert (await edge.client.delete("/v1/apis/mail")).status_code == 204
-    assert (await edge.client.get("/v1/apis/mail")).status_code == 404
-    assert (await edge.client.delete("/v1/apis/mail")).status_code == 404
+    assert (await api.client.delete("/v1/apis/mail")).status_code == 204
+    assert (await api.client.get("/v1/apis/mail")).status_code == 404
+    assert (await api.client.delete("/v1/apis/mail")).status_code == 404
 
 
-async def test_another_document_or_none_is_a_release_of_its_own_that_says_who_asked_for_it(edge: Edge) -> None:
+async def test_another_document_or_none_is_a_release_of_its_own_that_says_who_asked_for_it(api: ApiApp) -> None:
     body = {"name": "mail", "document": DOCUMENT}
-    assert (await edge.client.post("/v1/apis", json=body)).status_code == 201
-    await edge.submit()
-    async with edge.sessions.begin() as session:
+    assert (await api.client.post("/v1/apis", json=body)).status_code == 201
+    await api.submit()
+    async with api.sessions.begin() as session:
         assert await task_queue.claim(session, "runner", 30) is not None
-    assert (await edge.client.post("/v1/apis", json=body)).status_code == 201
-    assert await _releases(edge) == [(1, "active", None)], "the same document again"
+    assert (await api.client.post("/v1/apis", json=body)).status_code == 201
+    assert await _releases(api) == [(1, "active", None)], "the same document again"
     other = {**DOCUMENT, "paths": {"/inbox": DOCUMENT["paths"]["/mails"]}}  # type: ignore[index]
-    assert (await edge.client.post("/v1/apis", json=body | {"document": other})).status_code == 201
+    assert (await api.client.post("/v1/apis", json=body | {"document": other})).status_code == 201
     changed = {"reason": "the API mail changed"}
-    assert await _releases(edge) == [(2, "active", changed), (1, "retired", None)]
-    assert (await edge.client.delete("/v1/apis/mail")).status_code == 204
-    logged = (await edge.client.get("/v1/audit")).json()["entries"]
+    assert await _releases(api) == [(2, "active", changed), (1, "retired", None)]
+    assert (await api.client.delete("/v1/apis/mail")).status_code == 204
+    logged = (await api.client.get("/v1/audit")).json()["entries"]
     assert {entry["actor"] for entry in logged} == {"key test admin"}
 
 
-async def _releases(edge: Edge) -> list[tuple[int, str, object]]:
-    listed = (await edge.client.get("/v1/releases")).json()
+async def _releases(api: ApiApp) -> list[tuple[int, str, object]]:
+    listed = (await api.client.get("/v1/releases")).json()
     return [(each["number"], each["state"], each["evidence"]) for each in listed]
 
 
 @pytest.mark.parametrize("document", [DOCUMENT, json.dumps(DOCUMENT), "openapi: 3.1.0\npaths: {/x: {get: {}}}"])
-async def test_a_document_is_taken_as_an_object_and_as_text(edge: Edge, document: object) -> None:
+async def test_a_document_is_taken_as_an_object_and_as_text(api: ApiApp, document: object) -> None:
     body = {"name": "mail", "document": document, "server": "http://other.test"}
-    made = await edge.client.post("/v1/apis", json=body)
+    made = await api.client.post("/v1/apis", json=body)
     assert made.status_code == 201, made.text
     assert made.json()["base_url"] == "http://other.test"
-    again = await edge.client.post("/v1/apis", json=body)
+    again = await api.client.post("/v1/apis", json=body)
     assert again.json()["id"] == made.json()["id"]  # replaced, not doubled
-    assert len((await edge.client.get("/v1/apis")).json()) == 1
+    assert len((await api.client.get("/v1/apis")).json()) == 1
 
 
 @pytest.mark.parametrize(
@@ -127,32 +127,32 @@ async def test_a_document_is_taken_as_an_object_and_as_text(edge: Edge, document
     ],
 )
 async def test_a_document_that_cannot_be_called_is_refused_with_what_to_do(
-    edge: Edge, body: object, hint: str
+    api: ApiApp, body: object, hint: str
 ) -> None:
-    answer = await edge.client.post("/v1/apis", json=body)
+    answer = await api.client.post("/v1/apis", json=body)
     assert answer.status_code == 400, answer.text
     assert hint in str(problem(answer)["detail"])
-    assert (await edge.client.get("/v1/apis")).json() == []
+    assert (await api.client.get("/v1/apis")).json() == []
 
 
-async def test_a_file_of_the_server_is_never_read(edge: Edge, tmp_path: Path) -> None:
+async def test_a_file_of_the_server_is_never_read(api: ApiApp, tmp_path: Path) -> None:
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(DOCUMENT))
     for url in (str(file), file.as_uri()):
-        assert (await edge.client.post("/v1/apis", json={"name": "mail", "url": url})).status_code == 400
+        assert (await api.client.post("/v1/apis", json={"name": "mail", "url": url})).status_code == 400
 
 
-async def test_feedback_becomes_the_score_of_an_ended_task(edge: Edge) -> None:
-    task_id = await edge.submit()
+async def test_feedback_becomes_the_score_of_an_ended_task(api: ApiApp) -> None:
+    task_id = await api.submit()
     body = {"task_id": str(task_id), "score": 0.25, "comment": "half of them"}
-    assert (await edge.client.post("/v1/feedback", json=body)).status_code == 409
-    async with edge.sessions.begin() as session:
+    assert (await api.client.post("/v1/feedback", json=body)).status_code == 409
+    async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
 
-    assert (await edge.client.post("/v1/feedback", json=body)).status_code == 201
-    assert (await edge.client.get(f"/v1/tasks/{task_id}")).json()["score"] == 0.25
-    given = (await edge.client.get("/v1/feedback", params={"task_id": str(task_id)})).json()
+    assert (await api.client.post("/v1/feedback", json=body)).status_code == 201
+    assert (await api.client.get(f"/v1/tasks/{task_id}")).json()["score"] == 0.25
+    given = (await api.client.get("/v1/feedback", params={"task_id": str(task_id)})).json()
     assert [(each["score"], each["comment"]) for each in given] == [(0.25, "half of them")]
 
 
@@ -167,7 +167,7 @@ async def test_feedback_becomes_the_score_of_an_ended_task(edge: Edge) -> None:
         {"task_id": str(uuid4()), "score": 1, "stars": 5},
     ],
 )
-async def test_feedback_that_cannot_be_is_refused(edge: Edge, body: object) -> None:
-    answer = await edge.client.post("/v1/feedback", json=body)
+async def test_feedback_that_cannot_be_is_refused(api: ApiApp, body: object) -> None:
+    answer = await api.client.post("/v1/feedback", json=body)
     assert answer.status_code == 400
     problem(answer)

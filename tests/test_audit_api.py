@@ -10,7 +10,7 @@ import pytest
 from app.db import adapters, releases
 from app.db.database import Sessions
 from app.errors import AdapterError
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
 from tests.named_adapters import cut_short, make_named
 from tests.tiny_model import make_model_dir
 
@@ -21,75 +21,75 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url, directory=tmp_path) as opened:
+async def api(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url, directory=tmp_path) as opened:
         yield opened
 
 
-async def propose(edge: Edge, name: str, **more: Any) -> Any:
-    return await edge.client.post("/v1/releases", json={"adapter": name, "project": "demo"}, **more)
+async def propose(api: ApiApp, name: str, **more: Any) -> Any:
+    return await api.client.post("/v1/releases", json={"adapter": name, "project": "demo"}, **more)
 
 
-async def log(edge: Edge, **query: Any) -> list[dict[str, Any]]:
-    answer = await edge.client.get("/v1/audit", params=query)
+async def log(api: ApiApp, **query: Any) -> list[dict[str, Any]]:
+    answer = await api.client.get("/v1/audit", params=query)
     assert answer.status_code == 200, answer.text
     entries: list[dict[str, Any]] = answer.json()["entries"]
     return entries
 
 
-async def release(edge: Edge, project_id: UUID, model: str = "a" * 32) -> str:
-    async with edge.sessions.begin() as session:
+async def release(api: ApiApp, project_id: UUID, model: str = "a" * 32) -> str:
+    async with api.sessions.begin() as session:
         return str((await releases.propose(session, project_id, model)).id)
 
 
 async def test_an_adapter_brought_by_hand_becomes_a_candidate_and_serves_when_someone_wants_it(
-    edge: Edge, model_dir: Path, tmp_path: Path
+    api: ApiApp, model_dir: Path, tmp_path: Path
 ) -> None:
     name = make_named(model_dir, tmp_path, 1)
-    made = (await propose(edge, name)).json()
+    made = (await propose(api, name)).json()
     assert (made["state"], made["model"], made["training_run_id"]) == ("candidate", name, None)
-    async with edge.sessions() as session:
+    async with api.sessions() as session:
         row = await adapters.get(session, name)
         assert (row.base, row.rank, row.probe) == ("seed", 4, None)
-    assert (await edge.client.post(f"/v1/releases/{made['id']}/activate")).json()["state"] == "active"
-    assert edge.loads.models == [name]
+    assert (await api.client.post(f"/v1/releases/{made['id']}/activate")).json()["state"] == "active"
+    assert api.loads.models == [name]
 
 
 async def test_an_adapter_that_must_not_be_served_is_refused_by_name(
-    edge: Edge, model_dir: Path, tmp_path: Path
+    api: ApiApp, model_dir: Path, tmp_path: Path
 ) -> None:
     cut, nan = make_named(model_dir, tmp_path, 2), make_named(model_dir, tmp_path, 3, fill=float("nan"))
     cut_short(tmp_path, cut)
     for name, words in ((cut, "cut off"), (nan, "not finite"), ("0" * 32, "there is no adapter")):
-        answer = await propose(edge, name)
+        answer = await propose(api, name)
         assert (answer.status_code, problem(answer)["error"]) == (400, "InvalidError")
         assert words in answer.json()["detail"]
-    assert [each["number"] for each in (await edge.client.get("/v1/releases")).json()] == [1]
+    assert [each["number"] for each in (await api.client.get("/v1/releases")).json()] == [1]
 
 
 async def test_an_adapter_that_was_trained_on_another_base_is_refused(
-    edge: Edge, model_dir: Path, tmp_path: Path
+    api: ApiApp, model_dir: Path, tmp_path: Path
 ) -> None:
     name = make_named(model_dir, tmp_path, 1)
-    async with edge.sessions.begin() as session:
+    async with api.sessions.begin() as session:
         await adapters.put(session, name, base="another", rank=4)
-    answer = await propose(edge, name)
+    answer = await propose(api, name)
     assert answer.status_code == 400
     assert "was trained on another, but seed is served" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("name", ["../" + "a" * 32, "A" * 32, "a", ""])
-async def test_a_name_that_is_no_hash_reads_no_file(edge: Edge, name: str) -> None:
-    assert (await propose(edge, name)).status_code == 400
+async def test_a_name_that_is_no_hash_reads_no_file(api: ApiApp, name: str) -> None:
+    assert (await propose(api, name)).status_code == 400
 
 
-async def test_the_log_says_who_served_what_and_how_the_servers_proved_it(edge: Edge) -> None:
-    release_id = await release(edge, edge.demo.id)
-    edge.loads.refusal = AdapterError("off by 0.3")
-    await edge.client.post(f"/v1/releases/{release_id}/activate")
-    edge.loads.refusal = None
-    await edge.client.post(f"/v1/releases/{release_id}/activate")
-    activated, refused = await log(edge)
+async def test_the_log_says_who_served_what_and_how_the_servers_proved_it(api: ApiApp) -> None:
+    release_id = await release(api, api.demo.id)
+    api.loads.refusal = AdapterError("off by 0.3")
+    await api.client.post(f"/v1/releases/{release_id}/activate")
+    api.loads.refusal = None
+    await api.client.post(f"/v1/releases/{release_id}/activate")
+    activated, refused = await log(api)
     assert (activated["actor"], activated["action"], activated["project"]) == (
         "key test admin",
         "activated",
@@ -101,25 +101,25 @@ async def test_the_log_says_who_served_what_and_how_the_servers_proved_it(edge: 
     assert (refused["action"], refused["detail"]["reason"]) == ("refused", "off by 0.3")
 
 
-async def test_the_log_comes_in_pages_and_of_one_project_or_release(edge: Edge) -> None:
-    other = await edge.project("other")
-    ids = [await release(edge, edge.demo.id), await release(edge, edge.demo.id), await release(edge, other.id)]
+async def test_the_log_comes_in_pages_and_of_one_project_or_release(api: ApiApp) -> None:
+    other = await api.project("other")
+    ids = [await release(api, api.demo.id), await release(api, api.demo.id), await release(api, other.id)]
     for each in ids:
-        await edge.client.post(f"/v1/releases/{each}/activate")
-    assert [each["release_id"] for each in await log(edge)] == ids[::-1]
-    assert [each["release_id"] for each in await log(edge, project="demo")] == ids[1::-1]
-    assert [each["release_id"] for each in await log(edge, release_id=ids[0])] == ids[:1]
-    first = (await edge.client.get("/v1/audit", params={"limit": 2})).json()
-    rest = (await edge.client.get("/v1/audit", params={"limit": 2, "cursor": first["next_cursor"]})).json()
+        await api.client.post(f"/v1/releases/{each}/activate")
+    assert [each["release_id"] for each in await log(api)] == ids[::-1]
+    assert [each["release_id"] for each in await log(api, project="demo")] == ids[1::-1]
+    assert [each["release_id"] for each in await log(api, release_id=ids[0])] == ids[:1]
+    first = (await api.client.get("/v1/audit", params={"limit": 2})).json()
+    rest = (await api.client.get("/v1/audit", params={"limit": 2, "cursor": first["next_cursor"]})).json()
     assert [each["release_id"] for each in first["entries"] + rest["entries"]] == ids[::-1]
     assert rest["next_cursor"] is None
 
 
-async def test_only_an_administrator_reads_the_log_and_only_of_what_the_key_sees(edge: Edge) -> None:
-    other = await edge.project("other")
-    await edge.client.post(f"/v1/releases/{await release(edge, edge.demo.id)}/activate")
-    assert (await edge.client.get("/v1/audit", headers=await edge.key("tasks"))).status_code == 403
-    mine = await edge.key("admin", project_id=other.id)
-    assert (await edge.client.get("/v1/audit", headers=mine)).json()["entries"] == []
-    assert (await propose(edge, "a" * 32, headers=mine)).status_code == 404
-    assert (await propose(edge, "a" * 32, headers=await edge.key("tasks"))).status_code == 403
+async def test_only_an_administrator_reads_the_log_and_only_of_what_the_key_sees(api: ApiApp) -> None:
+    other = await api.project("other")
+    await api.client.post(f"/v1/releases/{await release(api, api.demo.id)}/activate")
+    assert (await api.client.get("/v1/audit", headers=await api.key("tasks"))).status_code == 403
+    mine = await api.key("admin", project_id=other.id)
+    assert (await api.client.get("/v1/audit", headers=mine)).json()["entries"] == []
+    assert (await propose(api, "a" * 32, headers=mine)).status_code == 404
+    assert (await propose(api, "a" * 32, headers=await api.key("tasks"))).status_code == 403

@@ -10,28 +10,28 @@ from app.db.database import Sessions
 from app.db.shadows import ShadowOutcome
 from app.errors import EngineError
 from app.records import Call, Stop
+from tests.api_app import ApiApp, open_api_app, problem
 from tests.canary_desk import Project
-from tests.edge import Edge, open_edge, problem
+from tests.http_server import served
 from tests.ledger import Ledger
 from tests.rows import trajectory_of, turn_of
-from tests.shell import Shell
-from tests.sockets import served
+from tests.sage_command import SageCommand
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
 @pytest.fixture
-async def project(edge: Edge) -> Project:
+async def project(api: ApiApp) -> Project:
     """The demo project, with a candidate and an API to read from and write to."""
     document = Ledger().document("http://ledger.test")
-    async with edge.sessions.begin() as session:
-        await apis.put(session, edge.demo.id, "ledger", source="upload", document=document, digest="1")
-        candidate = await releases.propose(session, edge.demo.id, "f00d")
-    return Project(edge.sessions, edge.demo.id, candidate.id, edge.loads)
+    async with api.sessions.begin() as session:
+        await apis.put(session, api.demo.id, "ledger", source="upload", document=document, digest="1")
+        candidate = await releases.propose(session, api.demo.id, "f00d")
+    return Project(api.sessions, api.demo.id, candidate.id, api.loads)
 
 
 async def finished(project: Project, *calls: str, score: float | None = None) -> UUID:
@@ -44,69 +44,69 @@ async def finished(project: Project, *calls: str, score: float | None = None) ->
     return task_id
 
 
-async def test_a_canary_begins_shows_live_figures_and_is_ended(edge: Edge, project: Project) -> None:
+async def test_a_canary_begins_shows_live_figures_and_is_ended(api: ApiApp, project: Project) -> None:
     path = f"/v1/releases/{project.candidate}/canary"
-    assert problem(await edge.client.get(path))["detail"] == "release 2 is candidate, not a canary"
-    answer = await edge.client.post(path, json={"percent": 10})
+    assert problem(await api.client.get(path))["detail"] == "release 2 is candidate, not a canary"
+    answer = await api.client.post(path, json={"percent": 10})
     assert (answer.status_code, answer.json()["state"], answer.json()["canary_percent"]) == (200, "canary", 10.0)
-    assert edge.loads.models == ["f00d"]
+    assert api.loads.models == ["f00d"]
     await project.ended(project.candidate, 1.0, count=2)
     await project.ended((await project.release(1)).id, 0.5)
-    shown = (await edge.client.get(path)).json()
+    shown = (await api.client.get(path)).json()
     assert (shown["number"], shown["percent"], shown["action"]) == (2, 10.0, "wait")
     assert shown["against"] == {"number": 1, "model": "base"}
     assert shown["figures"]["reward"]["tasks"] == {"canary": 2, "active": 1}
     assert shown["figures"]["reward"]["difference"]["mean"] == 0.5
     assert "at most 1998 more scored tasks" in shown["reason"]
-    assert (await edge.client.delete(path)).json()["state"] == "candidate"
-    assert (await edge.client.delete(path)).status_code == 409
-    log = (await edge.client.get("/v1/audit")).json()["entries"]
+    assert (await api.client.delete(path)).json()["state"] == "candidate"
+    assert (await api.client.delete(path)).status_code == 409
+    log = (await api.client.get("/v1/audit")).json()["entries"]
     assert [(each["actor"], each["action"]) for each in log] == [
         ("key test admin", "canary ended"),
         ("key test admin", "canary began"),
     ]
 
 
-async def test_what_cannot_be_a_canary_is_told_and_changes_nothing(edge: Edge, project: Project) -> None:
+async def test_what_cannot_be_a_canary_is_told_and_changes_nothing(api: ApiApp, project: Project) -> None:
     path = f"/v1/releases/{project.candidate}/canary"
     for percent in (0, 101):
-        assert (await edge.client.post(path, json={"percent": percent})).status_code == 400
+        assert (await api.client.post(path, json={"percent": percent})).status_code == 400
     active = (await project.release(1)).id
-    answer = await edge.client.post(f"/v1/releases/{active}/canary", json={"percent": 5})
+    answer = await api.client.post(f"/v1/releases/{active}/canary", json={"percent": 5})
     assert (answer.status_code, problem(answer)["error"]) == (409, "ConflictError")
-    edge.loads.refusal = EngineError("a replica is down")
-    assert (await edge.client.post(path, json={"percent": 5})).status_code == 503
+    api.loads.refusal = EngineError("a replica is down")
+    assert (await api.client.post(path, json={"percent": 5})).status_code == 503
     assert (await project.release()).state is models.ReleaseState.CANDIDATE
 
 
 async def test_only_an_administrator_of_the_project_begins_canaries_and_shadows(
-    edge: Edge, project: Project
+    api: ApiApp, project: Project
 ) -> None:
-    other = await edge.key("admin", project_id=(await edge.project("other")).id)
+    other = await api.key("admin", project_id=(await api.project("other")).id)
     for kind, body in (("canary", {"percent": 5}), ("shadow", {"tasks": 5})):
         path = f"/v1/releases/{project.candidate}/{kind}"
-        assert (await edge.client.post(path, json=body, headers=await edge.key("tasks"))).status_code == 403
-        assert (await edge.client.post(path, json=body, headers=other)).status_code == 404
-        assert (await edge.client.get(path, headers=other)).status_code == 404
-    assert edge.loads.models == []
+        assert (await api.client.post(path, json=body, headers=await api.key("tasks"))).status_code == 403
+        assert (await api.client.post(path, json=body, headers=other)).status_code == 404
+        assert (await api.client.get(path, headers=other)).status_code == 404
+    assert api.loads.models == []
 
 
-async def test_shadows_are_asked_for_and_compared_in_pairs(edge: Edge, project: Project) -> None:
+async def test_shadows_are_asked_for_and_compared_in_pairs(api: ApiApp, project: Project) -> None:
     path = f"/v1/releases/{project.candidate}/shadow"
     await finished(project, "ledger.add_entry", score=1.0)
-    refused = await edge.client.post(path, json={})
+    refused = await api.client.post(path, json={})
     assert (refused.status_code, "x-safe" in str(problem(refused)["detail"])) == (409, True)
     for score in (1.0, 0.0, None):
         await finished(project, "ledger.list_entries", score=score)
-    answer = await edge.client.post(path, json={"tasks": 50})
+    answer = await api.client.post(path, json={"tasks": 50})
     assert (answer.status_code, answer.json()["tasks"], answer.json()["waiting"]) == (202, 3, 3)
     for failure in (None, None, "it wanted to write: ledger.add_entry"):
         outcome = ShadowOutcome(stop=Stop.COMPLETED, score=1.0, turns=4, generated_tokens=50, failure=failure)
-        async with edge.sessions.begin() as session:
+        async with api.sessions.begin() as session:
             shadow = await shadows.claim(session, "me", 30)
             assert shadow is not None
             await shadows.finish(session, shadow, outcome)
-    shown = (await edge.client.get(path)).json()
+    shown = (await api.client.get(path)).json()
     assert (shown["waiting"], shown["failures"]) == (0, {"it wanted to write: ledger.add_entry": 1})
     assert [shown["score"][name] for name in ("tasks", "before", "shadow")] == [2, 0.5, 1.0]
     assert shown["score"]["difference"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
@@ -114,10 +114,10 @@ async def test_shadows_are_asked_for_and_compared_in_pairs(edge: Edge, project: 
     assert shown["tokens"]["difference"] == {"mean": -50.0, "low": -50.0, "high": -50.0}
 
 
-async def test_the_command_line_begins_shows_and_ends_them(edge: Edge, project: Project) -> None:
+async def test_the_command_line_begins_shows_and_ends_them(api: ApiApp, project: Project) -> None:
     await finished(project, "ledger.list_entries")
-    async with served(edge) as client:
-        shell = Shell(edge, str(client.base_url))
+    async with served(api) as client:
+        shell = SageCommand(api, str(client.base_url))
         begun = await shell.sage("releases", "2", "--canary", "12.5", "--shadow", "5")
         assert begun.code == 0, begun.err
         lines = [line.split() for line in begun.out.splitlines()]

@@ -17,9 +17,9 @@ from app.db import models, tasks, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Offer, Stop, Task, Turn
-from tests.edge import Edge, open_edge
+from tests.api_app import ApiApp, open_api_app
+from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
-from tests.sockets import served
 from trainer.client import Server
 from trainer.sft_data.chat_records import ChatRecord, read_records
 from trainer.sft_data.export import Wanted, export
@@ -35,10 +35,10 @@ DOCUMENT = {
 class Shop:
     """A server with tasks that have ended."""
 
-    def __init__(self, edge: Edge, url: str) -> None:
-        self.edge = edge
+    def __init__(self, api: ApiApp, url: str) -> None:
+        self.api = api
         self.url = url
-        self.key = edge.client.headers["Authorization"].removeprefix("Bearer ")
+        self.key = api.client.headers["Authorization"].removeprefix("Bearer ")
 
     async def task(
         self,
@@ -51,9 +51,9 @@ class Shop:
         **fields: Any,
     ) -> None:
         """One that was served."""
-        async with self.edge.sessions.begin() as session:
+        async with self.api.sessions.begin() as session:
             new = tasks.NewTask(**({"instruction": "tidy up"} | fields))
-            row = await tasks.submit(session, (project or self.edge.demo).id, new)
+            row = await tasks.submit(session, (project or self.api.demo).id, new)
             row.state, row.score, row.stop = state, score, Stop.COMPLETED
             record = msgspec.structs.replace(trajectory_of(row, *turns, offered=offered), profile=profile)
             await trajectories.save(session, row.project_id, record)
@@ -72,8 +72,8 @@ class Shop:
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str) -> AsyncIterator[Shop]:
-    async with open_edge(committed, database_url) as edge, served(edge) as client:
-        yield Shop(edge, str(client.base_url))
+    async with open_api_app(committed, database_url) as api, served(api) as client:
+        yield Shop(api, str(client.base_url))
 
 
 def answers(record: ChatRecord) -> list[str]:
@@ -103,7 +103,7 @@ async def test_scored_tasks_become_chats_oldest_first(shop: Shop, tmp_path: Path
 
 
 async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, tmp_path: Path) -> None:
-    added = await shop.edge.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
+    added = await shop.api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
     assert added.is_success, added.text
     await shop.task(turn_of("won"), profile="full", instruction="count")
     await shop.task(turn_of("odd"), profile="gone")
@@ -116,7 +116,7 @@ async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, t
 
 
 async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_path: Path) -> None:
-    other = await shop.edge.project("other")
+    other = await shop.api.project("other")
     for score in (0.2, 0.8, 0.9):
         await shop.task(turn_of(f"scored {score}"), score=score, project=other)
     await shop.task(turn_of("elsewhere"))

@@ -11,12 +11,12 @@ from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.api.app import create_app
-from app.api.dependencies import Parts
-from app.api.notifications import EventFeed
-from app.api.worker_notifier import BrokerBell
+from app.api.dependencies import Dependencies
+from app.api.notifications import NotificationListener
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.queue import worker_notifier
 from app.release.promote import Promoter
 from app.runner.execute import Desk
 from app.runner.runner import Pace, Runner
@@ -24,7 +24,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
-from tests.edge import BUSY, asgi_client, running
+from tests.api_app import BUSY, asgi_client, running
 from tests.ledger import Ledger
 from tests.loading import Loads
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
@@ -51,32 +51,31 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
         _, secret = await keys.create(session, "test", ["admin"])
 
     @asynccontextmanager
-    async def open_parts() -> AsyncIterator[Parts]:
+    async def open_dependencies() -> AsyncIterator[Dependencies]:
         engine = ScriptedEngine(tokenizer, script=writing)
         library = Library(committed, retrieval=query_ngram)
         async with (
             ForkedSandbox(bwrap=False) as sandbox,
             Ledger().client() as live,
-            EventFeed(database_url) as feed,
+            NotificationListener(database_url) as listener,
         ):
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
             desk = Desk(committed, agent, library, live, Settings())
             async with Runner(committed, desk.carry_out, Pace(at_once=2)) as runner:
-                yield Parts(
+                yield Dependencies(
                     sessions=committed,
-                    feed=feed,
-                    work=runner,
+                    listener=listener,
+                    wake_runner=runner.wake,
                     library=library,
-                    swap=Loads(),
                     promoter=Promoter(committed, Loads(), "prompt"),
                     adapters=AdapterDirectory(tmp_path),
-                    bell=BrokerBell(Settings(data_dir=tmp_path)),
-                    client=live,
-                    probes={},
+                    notify_workers=worker_notifier(Settings(data_dir=tmp_path)),
+                    http_client=live,
+                    readiness_checks={},
                     occupancy=lambda: BUSY,
                 )
 
-    app = create_app(open_parts)
+    app = create_app(open_dependencies)
     async with running(app), asgi_client(app, {"Authorization": f"Bearer {secret}"}) as opened:
         yield opened
 

@@ -1,5 +1,6 @@
-"""The doorbell: what is rung for, and what happens when nobody can hear it."""
+"""The notifications to training workers, and the broker that needs no server."""
 
+import asyncio
 import json
 import time
 from base64 import b64decode
@@ -11,13 +12,13 @@ from uuid import uuid4
 
 import pytest
 
-from app.queue import TRAIN, open_broker, ring
+from app.queue import TRAIN, notify_workers, open_broker, worker_notifier
 from app.settings import Settings
 
 
-def test_a_ring_leaves_a_message_with_the_id_of_the_run_that_does_not_last_for_ever(tmp_path: Path) -> None:
+def test_a_notification_carries_the_id_of_the_run_and_expires(tmp_path: Path) -> None:
     run_id = uuid4()
-    ring(open_broker(Settings(data_dir=tmp_path)), run_id)
+    notify_workers(open_broker(Settings(data_dir=tmp_path)), run_id)
     [file] = (tmp_path / "broker" / "messages").iterdir()
     message = json.loads(file.read_text())
     assert message["headers"]["task"] == TRAIN
@@ -25,20 +26,31 @@ def test_a_ring_leaves_a_message_with_the_id_of_the_run_that_does_not_last_for_e
     assert json.loads(b64decode(message["body"]))[0] == [str(run_id)]
 
 
+def test_the_api_opens_the_broker_with_the_first_notification(tmp_path: Path) -> None:
+    notify, run_id = worker_notifier(Settings(data_dir=tmp_path)), uuid4()
+    assert not any(tmp_path.iterdir()), "a server that never trains needs no broker"
+    asyncio.run(notify(run_id))
+    [message] = (tmp_path / "broker" / "messages").iterdir()
+    assert str(run_id) in message.read_text()
+
+
 @pytest.mark.parametrize("url", ["amqp://127.0.0.1:1//", "redis://127.0.0.1:1/0"])
-def test_a_broker_that_is_away_costs_no_error_and_little_time(tmp_path: Path, url: str) -> None:
+def test_an_unreachable_broker_raises_no_error_and_costs_little_time(tmp_path: Path, url: str) -> None:
     began = time.monotonic()
-    ring(open_broker(Settings(data_dir=tmp_path, broker_url=url)), uuid4())
+    notify_workers(open_broker(Settings(data_dir=tmp_path, broker_url=url)), uuid4())
     assert time.monotonic() - began < 5
 
 
-def test_a_broker_whose_folders_are_gone_costs_no_error(tmp_path: Path) -> None:
+def test_a_broker_without_its_folders_raises_no_error(tmp_path: Path) -> None:
     broker = open_broker(Settings(data_dir=tmp_path))
-    (tmp_path / "broker" / "messages").rmdir()
-    ring(broker, uuid4())
+    messages = tmp_path / "broker" / "messages"
+    messages.rmdir()
+    notify_workers(broker, uuid4())
+    messages.touch()
+    notify_workers(broker, uuid4())
 
 
-def test_a_message_is_never_met_half_written_and_goes_to_one_worker(tmp_path: Path) -> None:
+def test_a_message_is_never_read_half_written_and_goes_to_one_worker(tmp_path: Path) -> None:
     sent = [str(n) * 2_000_000 for n in range(8)]
     with ThreadPoolExecutor(3) as threads:
         takers = [threads.submit(_take, tmp_path, patience=2) for _ in range(2)]
@@ -50,19 +62,19 @@ def test_a_message_is_never_met_half_written_and_goes_to_one_worker(tmp_path: Pa
     assert sorted(taken) == sent
 
 
-def test_a_message_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_an_unreadable_message_is_skipped(tmp_path: Path) -> None:
     broker, run_id = open_broker(Settings(data_dir=tmp_path)), uuid4()
     folder = tmp_path / "broker" / "messages"
     (folder / "0_a.training.msg").write_text("")
     (folder / "1_b.training.msg").write_text('{"body": "')
-    ring(broker, run_id)
+    notify_workers(broker, run_id)
     [[[taken], *_]] = _take(tmp_path)
     assert taken == str(run_id)
     assert not list(folder.iterdir())
 
 
 def _take(directory: Path, patience: float = 0) -> list[Any]:
-    """What a worker takes until nothing has come for so many seconds."""
+    """The messages that a worker receives until none has come for `patience` seconds."""
     taken: list[Any] = []
     with open_broker(Settings(data_dir=directory)).connection() as connection:
         queue = connection.SimpleQueue("training")

@@ -15,7 +15,7 @@ from app.db.models import Release
 from app.release import manifest
 from app.release.operation_changes import compare
 from app.run_settings import RunSettings
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
 from tests.rows import LEASE, new_skill, task_row
 
 NOTHING: dict[str, Any] = {
@@ -67,9 +67,9 @@ def test_schemas_that_refer_to_each_other_over_and_over_are_compared_in_time() -
 class Project:
     """One with releases to compare, over HTTP."""
 
-    def __init__(self, edge: Edge) -> None:
-        self._edge = edge
-        self._project = edge.demo.id
+    def __init__(self, api: ApiApp) -> None:
+        self._edge = api
+        self._project = api.demo.id
 
     async def put(self, session: AsyncSession, name: str, content: dict[str, Any]) -> Release:
         serving = await manifest.hold(session, self._project)
@@ -93,26 +93,26 @@ class Project:
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
-async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed(edge: Edge) -> None:
-    project = Project(edge)
-    async with edge.sessions.begin() as session:
+async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed(api: ApiApp) -> None:
+    project = Project(api)
+    async with api.sessions.begin() as session:
         first = await project.put(session, "mail", document("list", "send"))
         first = await project.put(session, "notes", document("list"))
         await project.begin_task(session)
-        old = await skills.add(session, edge.demo.id, new_skill("greet"))
-        run = await runs.create(session, edge.demo.id, RunSettings())
-        second = await releases.propose(session, edge.demo.id, "f00d", run.id)
+        old = await skills.add(session, api.demo.id, new_skill("greet"))
+        run = await runs.create(session, api.demo.id, RunSettings())
+        second = await releases.propose(session, api.demo.id, "f00d", run.id)
         await project.activate(session, second)
-        await manifest.prompt_changed(session, edge.demo.id, "q")
+        await manifest.prompt_changed(session, api.demo.id, "q")
         await project.begin_task(session)
-        new = await skills.add(session, edge.demo.id, new_skill("greet", "def greet(): return 1"))
+        new = await skills.add(session, api.demo.id, new_skill("greet", "def greet(): return 1"))
         third = await project.put(session, "mail", document("list", "trash"))
-        await apis.delete(session, edge.demo.id, "notes")
+        await apis.delete(session, api.demo.id, "notes")
         third = await manifest.tools_changed(session, third, ["notes"], "key me")
         third = await project.put(session, "files", document("open"))
         named = [{"id": str(each.id), "name": "greet", "version": each.version} for each in (old, new)]
@@ -137,27 +137,27 @@ async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed
     assert await project.diff(third.id, third.id) == NOTHING
 
 
-async def test_a_candidate_differs_by_its_weights_alone_from_what_serves(edge: Edge) -> None:
-    project = Project(edge)
-    async with edge.sessions.begin() as session:
+async def test_a_candidate_differs_by_its_weights_alone_from_what_serves(api: ApiApp) -> None:
+    project = Project(api)
+    async with api.sessions.begin() as session:
         await project.put(session, "mail", document("list"))
-        await manifest.prompt_changed(session, edge.demo.id, "p")
-        active = await releases.active(session, edge.demo.id)
-        await skills.add(session, edge.demo.id, new_skill())
-        candidate = await releases.propose(session, edge.demo.id, "f00d")
+        await manifest.prompt_changed(session, api.demo.id, "p")
+        active = await releases.active(session, api.demo.id)
+        await skills.add(session, api.demo.id, new_skill())
+        candidate = await releases.propose(session, api.demo.id, "f00d")
     expected = NOTHING | {"model": {"from": "base", "to": "f00d"}, "empty": False}
     assert await project.diff(active.id, candidate.id) == expected
 
 
-async def test_releases_of_two_projects_or_of_one_that_the_key_may_not_see_are_not_compared(edge: Edge) -> None:
-    other = await edge.project("other")
-    async with edge.sessions() as session:
-        mine, theirs = [(await releases.active(session, each.id)).id for each in (edge.demo, other)]
-    answer = await edge.client.get(f"/v1/releases/{mine}/diff/{theirs}")
+async def test_releases_of_two_projects_or_of_one_that_the_key_may_not_see_are_not_compared(api: ApiApp) -> None:
+    other = await api.project("other")
+    async with api.sessions() as session:
+        mine, theirs = [(await releases.active(session, each.id)).id for each in (api.demo, other)]
+    answer = await api.client.get(f"/v1/releases/{mine}/diff/{theirs}")
     assert (answer.status_code, "different projects" in str(problem(answer)["detail"])) == (400, True)
-    own = await edge.key("tasks", project_id=edge.demo.id)
+    own = await api.key("tasks", project_id=api.demo.id)
     for one, two in ((mine, theirs), (theirs, mine), (mine, uuid4())):
-        hidden = await edge.client.get(f"/v1/releases/{one}/diff/{two}", headers=own)
+        hidden = await api.client.get(f"/v1/releases/{one}/diff/{two}", headers=own)
         assert hidden.status_code == 404
         assert "no release has the id" in str(problem(hidden)["detail"])
-    assert (await edge.client.get(f"/v1/releases/{mine}/diff/nonsense")).status_code == 404
+    assert (await api.client.get(f"/v1/releases/{mine}/diff/nonsense")).status_code == 404

@@ -11,54 +11,54 @@ import pytest
 from app.db import run_queue
 from app.db.database import Sessions
 from app.db.models import RunState
-from tests.edge import Edge, open_edge, problem
-from tests.sockets import served
+from tests.api_app import ApiApp, open_api_app, problem
+from tests.http_server import served
 
 PATH = "/v1/training-runs"
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
-async def train(edge: Edge, **body: object) -> UUID:
-    answer = await edge.client.post(PATH, json=body)
+async def train(api: ApiApp, **body: object) -> UUID:
+    answer = await api.client.post(PATH, json=body)
     assert answer.status_code == 202, answer.text
     return UUID(answer.json()["id"])
 
 
-async def step(edge: Edge, run_id: UUID, *indices: int, owner: str = "worker") -> None:
+async def step(api: ApiApp, run_id: UUID, *indices: int, owner: str = "worker") -> None:
     for index in indices:
-        async with edge.sessions.begin() as session:
+        async with api.sessions.begin() as session:
             await run_queue.append_step(session, run_id, owner, index, {"reward": index / 10}, total=4)
 
 
-async def claim(edge: Edge, owner: str = "worker") -> None:
-    async with edge.sessions.begin() as session:
+async def claim(api: ApiApp, owner: str = "worker") -> None:
+    async with api.sessions.begin() as session:
         assert await run_queue.claim(session, owner, 30) is not None
 
 
-async def finish(edge: Edge, run_id: UUID, state: RunState = RunState.DONE, **how: Any) -> None:
-    async with edge.sessions.begin() as session:
+async def finish(api: ApiApp, run_id: UUID, state: RunState = RunState.DONE, **how: Any) -> None:
+    async with api.sessions.begin() as session:
         assert await run_queue.finish(session, run_id, "worker", state, **how)
 
 
-async def shown(edge: Edge, run_id: UUID) -> dict[str, Any]:
-    found: dict[str, Any] = (await edge.client.get(f"{PATH}/{run_id}")).json()
+async def shown(api: ApiApp, run_id: UUID) -> dict[str, Any]:
+    found: dict[str, Any] = (await api.client.get(f"{PATH}/{run_id}")).json()
     return found
 
 
-async def test_a_run_is_queued_with_its_settings_and_the_bell_is_rung(edge: Edge) -> None:
+async def test_a_run_is_queued_with_its_settings_and_the_bell_is_rung(api: ApiApp) -> None:
     body = {"kind": "rollout", "settings": {"steps": 3, "environment": "office", "lr": 0.01}}
-    run_id = await train(edge, **body)
-    run = await shown(edge, run_id)
+    run_id = await train(api, **body)
+    run = await shown(api, run_id)
     assert (run["project"], run["kind"], run["state"], run["step"]) == ("demo", "rollout", "queued", 0)
     assert (run["settings"]["steps"], run["settings"]["lr"], run["settings"]["kind"]) == (3, 0.01, "rollout")
     assert run["settings"]["group"] == 8, "what was not said is as it was by default on that day"
-    assert edge.bell.runs == [run_id]
-    assert (await shown(edge, await train(edge, settings={"kind": "sft"})))["kind"] == "sft"
+    assert api.wakes.runs == [run_id]
+    assert (await shown(api, await train(api, settings={"kind": "sft"})))["kind"] == "sft"
 
 
 @pytest.mark.parametrize(
@@ -78,71 +78,71 @@ async def test_a_run_is_queued_with_its_settings_and_the_bell_is_rung(edge: Edge
     ],
 )
 async def test_an_unknown_or_wrong_setting_is_named_and_nothing_is_queued(
-    edge: Edge, body: dict[str, object], named: str
+    api: ApiApp, body: dict[str, object], named: str
 ) -> None:
-    answer = await edge.client.post(PATH, json=body)
+    answer = await api.client.post(PATH, json=body)
     assert answer.status_code == 400
     assert named in str(problem(answer)["detail"])
-    assert (await edge.client.get(PATH)).json()["runs"] == []
-    assert edge.bell.runs == []
+    assert (await api.client.get(PATH)).json()["runs"] == []
+    assert api.wakes.runs == []
 
 
-async def test_a_gate_may_be_left_out_or_hear_as_few_scenarios_as_can_tell(edge: Edge) -> None:
+async def test_a_gate_may_be_left_out_or_hear_as_few_scenarios_as_can_tell(api: ApiApp) -> None:
     for count in (0, 30):
         asked = {"environment": "office?site=7", "gate_scenarios": count}
-        run = await shown(edge, await train(edge, settings=asked))
+        run = await shown(api, await train(api, settings=asked))
         assert run["settings"]["gate_scenarios"] == count
 
 
-async def test_a_run_that_trains_shows_its_progress_and_its_last_figures(edge: Edge) -> None:
-    run_id = await train(edge)
-    assert (await shown(edge, run_id))["last_step"] is None
-    await claim(edge)
-    await step(edge, run_id, 1, 2)
-    run = await shown(edge, run_id)
+async def test_a_run_that_trains_shows_its_progress_and_its_last_figures(api: ApiApp) -> None:
+    run_id = await train(api)
+    assert (await shown(api, run_id))["last_step"] is None
+    await claim(api)
+    await step(api, run_id, 1, 2)
+    run = await shown(api, run_id)
     assert (run["state"], run["step"], run["steps"], run["attempt"]) == ("running", 2, 4, 1)
     assert run["last_step"]["metrics"] == {"reward": 0.2}
-    taken = (await edge.client.get(f"{PATH}/{run_id}/steps")).json()
+    taken = (await api.client.get(f"{PATH}/{run_id}/steps")).json()
     assert [(each["index"], each["metrics"]["reward"]) for each in taken] == [(1, 0.1), (2, 0.2)]
-    later = (await edge.client.get(f"{PATH}/{run_id}/steps?after=1")).json()
+    later = (await api.client.get(f"{PATH}/{run_id}/steps?after=1")).json()
     assert [each["index"] for each in later] == [2]
-    await finish(edge, run_id, result={"decision": "rejected"})
-    run = await shown(edge, run_id)
+    await finish(api, run_id, result={"decision": "rejected"})
+    run = await shown(api, run_id)
     assert (run["state"], run["result"]) == ("done", {"decision": "rejected"})
     assert run["finished_at"]
 
 
-async def test_runs_are_listed_newest_first_by_pages_and_by_state(edge: Edge) -> None:
-    made = [await train(edge) for _ in range(3)]
-    await edge.client.post(f"{PATH}/{made[0]}/cancel")
-    first = (await edge.client.get(f"{PATH}?limit=2")).json()
-    rest = (await edge.client.get(f"{PATH}?limit=2&cursor={first['next_cursor']}")).json()
+async def test_runs_are_listed_newest_first_by_pages_and_by_state(api: ApiApp) -> None:
+    made = [await train(api) for _ in range(3)]
+    await api.client.post(f"{PATH}/{made[0]}/cancel")
+    first = (await api.client.get(f"{PATH}?limit=2")).json()
+    rest = (await api.client.get(f"{PATH}?limit=2&cursor={first['next_cursor']}")).json()
     assert [each["id"] for each in first["runs"] + rest["runs"]] == [str(each) for each in reversed(made)]
     assert rest["next_cursor"] is None
-    waiting = (await edge.client.get(f"{PATH}?state=queued")).json()["runs"]
+    waiting = (await api.client.get(f"{PATH}?state=queued")).json()["runs"]
     assert len(waiting) == 2
 
 
-async def test_cancelling_and_trying_again(edge: Edge) -> None:
-    run_id = await train(edge)
-    answer = await edge.client.post(f"{PATH}/{run_id}/cancel")
+async def test_cancelling_and_trying_again(api: ApiApp) -> None:
+    run_id = await train(api)
+    answer = await api.client.post(f"{PATH}/{run_id}/cancel")
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
-    answer = await edge.client.post(f"{PATH}/{run_id}/retry")
+    answer = await api.client.post(f"{PATH}/{run_id}/retry")
     assert (answer.status_code, answer.json()["state"]) == (202, "queued")
-    assert edge.bell.runs == [run_id, run_id]
-    assert (await edge.client.post(f"{PATH}/{run_id}/retry")).status_code == 409
-    await claim(edge)
-    answer = await edge.client.post(f"{PATH}/{run_id}/cancel")
+    assert api.wakes.runs == [run_id, run_id]
+    assert (await api.client.post(f"{PATH}/{run_id}/retry")).status_code == 409
+    await claim(api)
+    answer = await api.client.post(f"{PATH}/{run_id}/cancel")
     assert (answer.json()["state"], answer.json()["cancel_requested"]) == ("running", True)
-    await finish(edge, run_id, RunState.FAILED, failure="InvalidError: nothing to learn from")
-    assert (await shown(edge, run_id))["failure"] == "InvalidError: nothing to learn from"
-    assert (await edge.client.post(f"{PATH}/{run_id}/cancel")).status_code == 409
-    assert (await edge.client.post(f"{PATH}/{uuid4()}/cancel")).status_code == 404
+    await finish(api, run_id, RunState.FAILED, failure="InvalidError: nothing to learn from")
+    assert (await shown(api, run_id))["failure"] == "InvalidError: nothing to learn from"
+    assert (await api.client.post(f"{PATH}/{run_id}/cancel")).status_code == 409
+    assert (await api.client.post(f"{PATH}/{uuid4()}/cancel")).status_code == 404
 
 
-async def test_a_key_of_another_project_or_of_no_right_sees_no_run(edge: Edge) -> None:
-    run_id = await train(edge)
-    other = await edge.key("admin", project_id=(await edge.project("other")).id)
+async def test_a_key_of_another_project_or_of_no_right_sees_no_run(api: ApiApp) -> None:
+    run_id = await train(api)
+    other = await api.key("admin", project_id=(await api.project("other")).id)
     for method, path in (
         ("GET", ""),
         ("GET", "/steps"),
@@ -150,11 +150,11 @@ async def test_a_key_of_another_project_or_of_no_right_sees_no_run(edge: Edge) -
         ("POST", "/cancel"),
         ("POST", "/retry"),
     ):
-        answer = await edge.client.request(method, f"{PATH}/{run_id}{path}", headers=other)
+        answer = await api.client.request(method, f"{PATH}/{run_id}{path}", headers=other)
         assert answer.status_code == 404, path
-    assert (await edge.client.get(PATH, headers=other)).json()["runs"] == []
-    assert (await edge.client.post(PATH, json={"project": "demo"}, headers=other)).status_code == 404
-    assert (await edge.client.post(PATH, json={}, headers=await edge.key("tasks"))).status_code == 403
+    assert (await api.client.get(PATH, headers=other)).json()["runs"] == []
+    assert (await api.client.post(PATH, json={"project": "demo"}, headers=other)).status_code == 404
+    assert (await api.client.post(PATH, json={}, headers=await api.key("tasks"))).status_code == 403
 
 
 def told(text: str) -> list[tuple[str, str, dict[str, Any]]]:
@@ -167,18 +167,18 @@ def told(text: str) -> list[tuple[str, str, dict[str, Any]]]:
     return found
 
 
-async def test_the_events_of_an_ended_run_are_its_steps_and_its_end(edge: Edge) -> None:
-    run_id = await train(edge)
-    await claim(edge)
-    await step(edge, run_id, 1, 2)
-    await finish(edge, run_id, result={"release": 2})
-    answer = await edge.client.get(f"{PATH}/{run_id}/events")
+async def test_the_events_of_an_ended_run_are_its_steps_and_its_end(api: ApiApp) -> None:
+    run_id = await train(api)
+    await claim(api)
+    await step(api, run_id, 1, 2)
+    await finish(api, run_id, result={"release": 2})
+    answer = await api.client.get(f"{PATH}/{run_id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = told(answer.text)
     assert [(event, number) for event, number, _ in events] == [("step", "1"), ("step", "2"), ("done", "")]
     assert events[1][2]["metrics"] == {"reward": 0.2}
     assert events[2][2]["result"] == {"release": 2}
-    rest = await edge.client.get(f"{PATH}/{run_id}/events", headers={"Last-Event-ID": "1"})
+    rest = await api.client.get(f"{PATH}/{run_id}/events", headers={"Last-Event-ID": "1"})
     assert [number for _, number, _ in told(rest.text)] == ["2", ""]
 
 
@@ -208,33 +208,33 @@ class Listener:
         self.heard.clear()
 
 
-async def test_a_live_stream_tells_states_and_steps_as_they_come_also_those_taken_again(edge: Edge) -> None:
-    run_id = await train(edge)
+async def test_a_live_stream_tells_states_and_steps_as_they_come_also_those_taken_again(api: ApiApp) -> None:
+    run_id = await train(api)
     listener = Listener()
-    async with served(edge) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
+    async with served(api) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
         listening = asyncio.create_task(listener.listen(answer.aiter_lines()))
         await listener.until("state queued")
-        await claim(edge)
+        await claim(api)
         await listener.until("state running")
-        await step(edge, run_id, 1, 2, 3)
+        await step(api, run_id, 1, 2, 3)
         await listener.until("1", "2", "3")
-        async with edge.sessions.begin() as session:
+        async with api.sessions.begin() as session:
             await run_queue.hand_back(session, run_id, "worker")
         await listener.until("state queued")
-        await claim(edge)
+        await claim(api)
         await listener.until("state running")
         for index in (2, 3):
-            await step(edge, run_id, index)
+            await step(api, run_id, index)
             await listener.until(str(index))
-        await finish(edge, run_id)
+        await finish(api, run_id)
         await listener.until("done done")
         await asyncio.wait_for(listening, 5)
 
 
-async def test_the_stream_of_a_run_whose_project_was_deleted_ends(edge: Edge) -> None:
-    run_id = await train(edge)
+async def test_the_stream_of_a_run_whose_project_was_deleted_ends(api: ApiApp) -> None:
+    run_id = await train(api)
     listener = Listener()
-    async with served(edge) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
+    async with served(api) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
         listening = asyncio.create_task(listener.listen(answer.aiter_lines()))
         await listener.until("state queued")
         assert (await client.delete("/v1/projects/demo")).status_code == 204

@@ -6,41 +6,41 @@ import pytest
 
 from app.db import schedules
 from app.db.database import Sessions
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
 
 PATH = "/v1/schedule"
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
-async def test_a_schedule_is_put_shown_changed_and_removed(edge: Edge) -> None:
-    assert problem(await edge.client.get(PATH))["status"] == 404
+async def test_a_schedule_is_put_shown_changed_and_removed(api: ApiApp) -> None:
+    assert problem(await api.client.get(PATH))["status"] == 404
     body = {"every_hours": 6, "settings": {"kind": "logged", "steps": 5}}
-    put = await edge.client.put(f"{PATH}?project=demo", json=body)
+    put = await api.client.put(f"{PATH}?project=demo", json=body)
     assert put.status_code == 200
     assert (put.json()["every_hours"], put.json()["settings"]["steps"], put.json()["enabled"]) == (6, 5, True)
     assert put.json()["next_at"]
-    changed = await edge.client.put(PATH, json={"every_scored_tasks": 300, "enabled": False})
-    assert changed.json() == (await edge.client.get(PATH)).json()
+    changed = await api.client.put(PATH, json={"every_scored_tasks": 300, "enabled": False})
+    assert changed.json() == (await api.client.get(PATH)).json()
     assert (changed.json()["every_hours"], changed.json()["every_scored_tasks"]) == (None, 300)
-    assert (await edge.client.delete(PATH)).status_code == 204
-    assert (await edge.client.delete(PATH)).status_code == 404
+    assert (await api.client.delete(PATH)).status_code == 204
+    assert (await api.client.delete(PATH)).status_code == 404
 
 
-async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(edge: Edge) -> None:
-    await edge.client.put(PATH, json={"every_hours": 0.0003, "settings": {"steps": 7}})
-    async with edge.sessions.begin() as session:
-        schedule = await schedules.get(session, edge.demo.id)
+async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(api: ApiApp) -> None:
+    await api.client.put(PATH, json={"every_hours": 0.0003, "settings": {"steps": 7}})
+    async with api.sessions.begin() as session:
+        schedule = await schedules.get(session, api.demo.id)
         schedule.next_at = schedule.created_at
-    async with edge.sessions.begin() as session:
+    async with api.sessions.begin() as session:
         [run_id] = await schedules.tick(session)
-    run = (await edge.client.get(f"/v1/training-runs/{run_id}")).json()
+    run = (await api.client.get(f"/v1/training-runs/{run_id}")).json()
     assert (run["settings"]["steps"], run["schedule_id"]) == (7, str(schedule.id))
-    assert (await edge.client.get(PATH)).json()["fired_at"]
+    assert (await api.client.get(PATH)).json()["fired_at"]
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(edge: Edge)
     ],
 )
 async def test_a_schedule_that_cannot_be_is_refused_with_the_name_of_what_is_wrong(
-    edge: Edge, body: dict[str, object], named: str
+    api: ApiApp, body: dict[str, object], named: str
 ) -> None:
-    answer = await edge.client.put(PATH, json=body)
+    answer = await api.client.put(PATH, json=body)
     assert answer.status_code == 400
     assert named in str(problem(answer)["detail"])
-    assert (await edge.client.get(PATH)).status_code == 404
+    assert (await api.client.get(PATH)).status_code == 404
 
 
-async def test_only_an_administrator_of_the_project_sees_or_changes_it(edge: Edge) -> None:
-    await edge.client.put(PATH, json={"every_hours": 6})
-    other = await edge.key("admin", project_id=(await edge.project("other")).id)
+async def test_only_an_administrator_of_the_project_sees_or_changes_it(api: ApiApp) -> None:
+    await api.client.put(PATH, json={"every_hours": 6})
+    other = await api.key("admin", project_id=(await api.project("other")).id)
     for method in ("GET", "DELETE"):
-        answer = await edge.client.request(method, f"{PATH}?project=demo", headers=other)
+        answer = await api.client.request(method, f"{PATH}?project=demo", headers=other)
         assert answer.status_code == 404
-    assert (await edge.client.get(f"{PATH}?project=demo", headers=await edge.key("tasks"))).status_code == 403
+    assert (await api.client.get(f"{PATH}?project=demo", headers=await api.key("tasks"))).status_code == 403

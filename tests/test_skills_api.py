@@ -8,18 +8,18 @@ import pytest
 from app.db import models, offers, skills, task_queue
 from app.db.database import Sessions
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
 
 SOURCE = "def archive(name: str) -> int:\n    return apis.mail.archive(name=name)\n"
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
-async def add(edge: Edge, name: str, *, source: str = SOURCE, task_id: UUID | None = None) -> models.Skill:
+async def add(api: ApiApp, name: str, *, source: str = SOURCE, task_id: UUID | None = None) -> models.Skill:
     new = skills.NewSkill(
         name=name,
         signature=f"{name}(name: str) -> int",
@@ -29,8 +29,8 @@ async def add(edge: Edge, name: str, *, source: str = SOURCE, task_id: UUID | No
         scenario="archive",
         task_id=task_id,
     )
-    async with edge.sessions.begin() as session:
-        return await skills.add(session, edge.demo.id, new)
+    async with api.sessions.begin() as session:
+        return await skills.add(session, api.demo.id, new)
 
 
 def offer_of(skill: models.Skill) -> Offer:
@@ -45,7 +45,7 @@ def offer_of(skill: models.Skill) -> Offer:
     )
 
 
-async def use(edge: Edge, task_id: UUID, skill: models.Skill, *, calls: int, returned: int) -> None:
+async def use(api: ApiApp, task_id: UUID, skill: models.Skill, *, calls: int, returned: int) -> None:
     """What the runner writes when a task was offered a skill and ended."""
     uses = (Use(skill.name, True, calls, returned),)
     turns = (Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.1,), text="", uses=uses),)
@@ -58,7 +58,7 @@ async def use(edge: Edge, task_id: UUID, skill: models.Skill, *, calls: int, ret
         stop=Stop.COMPLETED,
         offered=(offer,),
     )
-    async with edge.sessions.begin() as session:
+    async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         await offers.record(session, task_id, [offer])
         await offers.record_uses(session, record)
@@ -66,43 +66,43 @@ async def use(edge: Edge, task_id: UUID, skill: models.Skill, *, calls: int, ret
         assert await task_queue.finish(session, task_id, "runner", ended)
 
 
-async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_be_read(edge: Edge) -> None:
-    maker = await edge.submit("archive my mails from iris")
-    skill = await add(edge, "archive", task_id=maker)
-    async with edge.sessions.begin() as session:
+async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_be_read(api: ApiApp) -> None:
+    maker = await api.submit("archive my mails from iris")
+    skill = await add(api, "archive", task_id=maker)
+    async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
-    user = await edge.submit("archive my mails from omar")
-    await use(edge, user, skill, calls=2, returned=1)
+    user = await api.submit("archive my mails from omar")
+    await use(api, user, skill, calls=2, returned=1)
 
-    uses = (await edge.client.get(f"/v1/skills/{skill.id}/uses")).json()
+    uses = (await api.client.get(f"/v1/skills/{skill.id}/uses")).json()
     assert [(each["made_by"], each["task_id"]) for each in uses] == [(str(maker), str(user))]
     assert (uses[0]["calls"], uses[0]["returned"], uses[0]["score"], uses[0]["stop"]) == (2, 1, 1.0, "completed")
 
-    shown = (await edge.client.get(f"/v1/skills/{skill.id}")).json()
+    shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()
     assert shown["stats"] == {"offers": 1, "uses": 1, "successes": 1}
     assert (shown["source"], shown["task_id"]) == (SOURCE, str(maker))
 
     reference = {"id": str(skill.id), "name": "archive", "version": 1, "state": "active", "task_id": str(maker)}
-    made = (await edge.client.get(f"/v1/tasks/{maker}")).json()["skills"]
+    made = (await api.client.get(f"/v1/tasks/{maker}")).json()["skills"]
     assert made == {"offered": [], "used": [], "written": [reference]}
-    used = (await edge.client.get(f"/v1/tasks/{user}")).json()["skills"]
+    used = (await api.client.get(f"/v1/tasks/{user}")).json()["skills"]
     assert used == {"offered": [reference], "used": [reference], "written": []}
 
 
-async def test_an_offered_skill_that_never_returned_was_not_used(edge: Edge) -> None:
-    skill = await add(edge, "archive")
-    task_id = await edge.submit()
-    await use(edge, task_id, skill, calls=3, returned=0)
-    shown = (await edge.client.get(f"/v1/tasks/{task_id}")).json()["skills"]
+async def test_an_offered_skill_that_never_returned_was_not_used(api: ApiApp) -> None:
+    skill = await add(api, "archive")
+    task_id = await api.submit()
+    await use(api, task_id, skill, calls=3, returned=0)
+    shown = (await api.client.get(f"/v1/tasks/{task_id}")).json()["skills"]
     assert len(shown["offered"]) == 1
     assert shown["used"] == []
 
 
-async def test_a_listing_is_narrowed_by_name_state_scenario_and_api(edge: Edge) -> None:
-    await add(edge, "archive")
-    await add(edge, "archive", source=SOURCE + "# better\n")
-    await add(edge, "count")
+async def test_a_listing_is_narrowed_by_name_state_scenario_and_api(api: ApiApp) -> None:
+    await add(api, "archive")
+    await add(api, "archive", source=SOURCE + "# better\n")
+    await add(api, "count")
     for query, names in {
         "": ["count", "archive", "archive"],
         "name=archive": ["archive", "archive"],
@@ -113,47 +113,47 @@ async def test_a_listing_is_narrowed_by_name_state_scenario_and_api(edge: Edge) 
         "api=mail.archive&limit=1": ["count"],
         "api=notes": [],
     }.items():
-        listed = (await edge.client.get(f"/v1/skills?{query}")).json()
+        listed = (await api.client.get(f"/v1/skills?{query}")).json()
         assert [each["name"] for each in listed["skills"]] == names, query
-    assert (await edge.client.get("/v1/skills?state=asleep")).status_code == 400
+    assert (await api.client.get("/v1/skills?state=asleep")).status_code == 400
 
 
-async def test_a_skill_is_retired_restored_and_deleted(edge: Edge) -> None:
-    first = await add(edge, "archive")
-    second = await add(edge, "archive", source=SOURCE + "# better\n")
-    versions = (await edge.client.get(f"/v1/skills/{first.id}/versions")).json()
+async def test_a_skill_is_retired_restored_and_deleted(api: ApiApp) -> None:
+    first = await add(api, "archive")
+    second = await add(api, "archive", source=SOURCE + "# better\n")
+    versions = (await api.client.get(f"/v1/skills/{first.id}/versions")).json()
     assert [(each["version"], each["state"]) for each in versions] == [(2, "active"), (1, "superseded")]
 
-    restored = await edge.client.post(f"/v1/skills/{first.id}/restore")
+    restored = await api.client.post(f"/v1/skills/{first.id}/restore")
     assert (restored.status_code, restored.json()["state"]) == (200, "active")
-    assert (await edge.client.get(f"/v1/skills/{second.id}")).json()["state"] == "superseded"
+    assert (await api.client.get(f"/v1/skills/{second.id}")).json()["state"] == "superseded"
 
-    assert (await edge.client.post(f"/v1/skills/{first.id}/retire")).json()["state"] == "retired"
-    assert (await edge.client.delete(f"/v1/skills/{first.id}")).status_code == 204
-    gone = (await edge.client.get(f"/v1/skills/{first.id}")).json()
+    assert (await api.client.post(f"/v1/skills/{first.id}/retire")).json()["state"] == "retired"
+    assert (await api.client.delete(f"/v1/skills/{first.id}")).status_code == 204
+    gone = (await api.client.get(f"/v1/skills/{first.id}")).json()
     assert (gone["state"], gone["source"]) == ("deleted", "")
-    again = await edge.client.post(f"/v1/skills/{first.id}/restore")
+    again = await api.client.post(f"/v1/skills/{first.id}/restore")
     assert again.status_code == 409
     assert problem(again)["error"] == "ConflictError"
 
 
-async def test_a_search_tells_what_a_task_would_be_offered(edge: Edge) -> None:
-    edge.shelf.offers = [offer_of(await add(edge, "archive"))]
-    found = (await edge.client.get("/v1/skills/search", params={"q": "archive my mails", "limit": 5})).json()
+async def test_a_search_tells_what_a_task_would_be_offered(api: ApiApp) -> None:
+    api.search.offers = [offer_of(await add(api, "archive"))]
+    found = (await api.client.get("/v1/skills/search", params={"q": "archive my mails", "limit": 5})).json()
     assert [(each["name"], each["ranks"], each["source"]) for each in found] == [
         ("archive", {"query_ngram": 1}, SOURCE)
     ]
-    assert (await edge.client.get("/v1/skills/search")).status_code == 400
-    assert (await edge.client.get("/v1/skills/search?q=x&project=nowhere")).status_code == 404
+    assert (await api.client.get("/v1/skills/search")).status_code == 400
+    assert (await api.client.get("/v1/skills/search?q=x&project=nowhere")).status_code == 404
 
 
-async def test_a_skill_of_another_project_is_not_there(edge: Edge) -> None:
-    skill = await add(edge, "archive")
-    other = await edge.project("other")
-    headers = await edge.key("skills", project_id=other.id)
+async def test_a_skill_of_another_project_is_not_there(api: ApiApp) -> None:
+    skill = await add(api, "archive")
+    other = await api.project("other")
+    headers = await api.key("skills", project_id=other.id)
     for method, path in (("GET", ""), ("GET", "/uses"), ("GET", "/versions"), ("POST", "/retire"), ("DELETE", "")):
-        answer = await edge.client.request(method, f"/v1/skills/{skill.id}{path}", headers=headers)
+        answer = await api.client.request(method, f"/v1/skills/{skill.id}{path}", headers=headers)
         assert answer.status_code == 404, path
-    assert (await edge.client.get("/v1/skills", headers=headers)).json()["skills"] == []
-    assert (await edge.client.get(f"/v1/skills/{uuid4()}")).status_code == 404
-    assert (await edge.client.get(f"/v1/skills/{skill.id}")).json()["state"] == "active"
+    assert (await api.client.get("/v1/skills", headers=headers)).json()["skills"] == []
+    assert (await api.client.get(f"/v1/skills/{uuid4()}")).status_code == 404
+    assert (await api.client.get(f"/v1/skills/{skill.id}")).json()["state"] == "active"

@@ -25,7 +25,7 @@ class Handler(h.BaseHTTPRequestHandler):
         began.append(time.monotonic())
         passed = began[-1] - began[0]
         engine = "is down" if passed < 1.2 else "is slow" if passed < 2 else "ready"
-        report = {{"ready": False, "parts": {{"database": "ready", "engine": engine}}}}
+        report = {{"ready": False, "components": {{"database": "ready", "engine": engine}}}}
         self.send_response(200 if engine == "ready" else 503)
         self.end_headers()
         self.wfile.write(json.dumps(report).encode())

@@ -7,29 +7,29 @@ import pytest
 
 from app.db import models, task_queue, tasks
 from app.db.database import Sessions
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
-async def test_a_submitted_task_is_stored_and_the_runner_is_woken(edge: Edge) -> None:
+async def test_a_submitted_task_is_stored_and_the_runner_is_woken(api: ApiApp) -> None:
     sent = {
         "instruction": "archive my mails",
         "scenario": "archive",
         "variables": {"world": "w7"},
         "check": "score = 1",
     }
-    answer = await edge.client.post("/v1/tasks", json=sent)
+    answer = await api.client.post("/v1/tasks", json=sent)
     assert answer.status_code == 202
     task_id = answer.json()["id"]
     assert answer.json()["links"]["events"] == f"/v1/tasks/{task_id}/events"
-    assert edge.bell.rung == 1
+    assert api.wakes.runner_wakes == 1
 
-    shown = (await edge.client.get(answer.json()["links"]["self"])).json()
+    shown = (await api.client.get(answer.json()["links"]["self"])).json()
     assert {name: shown[name] for name in sent} == sent
     assert shown["project"] == "demo"
     assert shown["state"] == "accepted"
@@ -37,8 +37,8 @@ async def test_a_submitted_task_is_stored_and_the_runner_is_woken(edge: Edge) ->
     assert shown["release"] is None
 
 
-async def test_json_is_read_whatever_curl_says_it_is(edge: Edge) -> None:
-    answer = await edge.client.post(
+async def test_json_is_read_whatever_curl_says_it_is(api: ApiApp) -> None:
+    answer = await api.client.post(
         "/v1/tasks",
         content=b'{"instruction": "tidy up"}',
         headers={"Content-Type": "application/x-www-form-urlencoded"},
@@ -46,35 +46,35 @@ async def test_json_is_read_whatever_curl_says_it_is(edge: Edge) -> None:
     assert answer.status_code == 202
 
 
-async def test_many_tasks_are_accepted_in_order_and_together(edge: Edge) -> None:
+async def test_many_tasks_are_accepted_in_order_and_together(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": f"task {number}"} for number in range(3)]}
-    answer = await edge.client.post("/v1/tasks", json=body)
+    answer = await api.client.post("/v1/tasks", json=body)
     assert answer.status_code == 202
     ids = [each["id"] for each in answer.json()["tasks"]]
-    listed = (await edge.client.get("/v1/tasks")).json()["tasks"]
+    listed = (await api.client.get("/v1/tasks")).json()["tasks"]
     assert [each["id"] for each in listed] == ids[::-1]  # newest first
 
 
-async def test_one_bad_task_of_many_stores_none(edge: Edge) -> None:
+async def test_one_bad_task_of_many_stores_none(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "good"}, {"instruction": "bad", "project": "nowhere"}]}
-    assert (await edge.client.post("/v1/tasks", json=body)).status_code == 404
-    assert (await edge.client.get("/v1/tasks")).json() == {"tasks": [], "next_cursor": None}
+    assert (await api.client.post("/v1/tasks", json=body)).status_code == 404
+    assert (await api.client.get("/v1/tasks")).json() == {"tasks": [], "next_cursor": None}
 
 
-async def test_more_than_a_thousand_tasks_at_once_are_refused(edge: Edge) -> None:
+async def test_more_than_a_thousand_tasks_at_once_are_refused(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "again"}] * 1001}
-    assert problem(await edge.client.post("/v1/tasks", json=body))["field"] == "tasks"
+    assert problem(await api.client.post("/v1/tasks", json=body))["field"] == "tasks"
 
 
-async def test_a_submission_sent_twice_under_one_key_makes_each_task_once(edge: Edge) -> None:
+async def test_a_submission_sent_twice_under_one_key_makes_each_task_once(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "one"}, {"instruction": "two"}]}
     headers = {"Idempotency-Key": "order-7"}
-    first = await edge.client.post("/v1/tasks", json=body, headers=headers)
-    again = await edge.client.post("/v1/tasks", json=body, headers=headers)
+    first = await api.client.post("/v1/tasks", json=body, headers=headers)
+    again = await api.client.post("/v1/tasks", json=body, headers=headers)
     assert again.json() == first.json()
-    assert len((await edge.client.get("/v1/tasks")).json()["tasks"]) == 2
+    assert len((await api.client.get("/v1/tasks")).json()["tasks"]) == 2
 
-    other = await edge.client.post("/v1/tasks", json={"instruction": "three"}, headers=headers)
+    other = await api.client.post("/v1/tasks", json={"instruction": "three"}, headers=headers)
     assert other.status_code == 409
     assert "order-7" in str(problem(other)["detail"])
 
@@ -99,67 +99,67 @@ async def test_a_submission_sent_twice_under_one_key_makes_each_task_once(edge: 
         ({"tasks": []}, "tasks"),
     ],
 )
-async def test_a_task_that_cannot_be_is_refused_with_what_is_wrong(edge: Edge, body: object, hint: str) -> None:
-    answer = await edge.client.post("/v1/tasks", json=body)
+async def test_a_task_that_cannot_be_is_refused_with_what_is_wrong(api: ApiApp, body: object, hint: str) -> None:
+    answer = await api.client.post("/v1/tasks", json=body)
     assert answer.status_code == 400
     assert hint in str(problem(answer)["detail"])
-    assert edge.bell.rung == 0
+    assert api.wakes.runner_wakes == 0
 
 
-async def test_a_missing_body_is_asked_for(edge: Edge) -> None:
-    assert problem(await edge.client.post("/v1/tasks"))["detail"] == "send a JSON body"
+async def test_a_missing_body_is_asked_for(api: ApiApp) -> None:
+    assert problem(await api.client.post("/v1/tasks"))["detail"] == "send a JSON body"
 
 
-async def test_a_body_that_ends_too_early_is_called_that(edge: Edge) -> None:
+async def test_a_body_that_ends_too_early_is_called_that(api: ApiApp) -> None:
     for path in ("/v1/tasks", "/v1/training-runs"):
-        answer = await edge.client.post(path, content=b'{"kind":')
+        answer = await api.client.post(path, content=b'{"kind":')
         assert problem(answer)["detail"] == "the body is JSON that is cut off: it ends too early"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"instruction": "\xff"}', b'{"instruction": "\\ud800"}'])
-async def test_a_body_that_is_not_json_is_refused(edge: Edge, content: bytes) -> None:
-    answer = await edge.client.post("/v1/tasks", content=content)
+async def test_a_body_that_is_not_json_is_refused(api: ApiApp, content: bytes) -> None:
+    answer = await api.client.post("/v1/tasks", content=content)
     assert answer.status_code == 400
     problem(answer)
 
 
-async def test_a_body_of_forty_megabytes_is_refused(edge: Edge) -> None:
-    answer = await edge.client.post("/v1/tasks", content=b'"' + b"x" * (40 << 20) + b'"')
+async def test_a_body_of_forty_megabytes_is_refused(api: ApiApp) -> None:
+    answer = await api.client.post("/v1/tasks", content=b'"' + b"x" * (40 << 20) + b'"')
     assert answer.status_code == 413
     problem(answer)
 
 
-async def test_a_task_of_an_unknown_project_is_refused_and_says_where_to_look(edge: Edge) -> None:
-    answer = await edge.client.post("/v1/tasks", json={"instruction": "ok", "project": "nowhere"})
+async def test_a_task_of_an_unknown_project_is_refused_and_says_where_to_look(api: ApiApp) -> None:
+    answer = await api.client.post("/v1/tasks", json={"instruction": "ok", "project": "nowhere"})
     assert answer.status_code == 404
     assert "GET /v1/projects" in str(problem(answer)["detail"])
 
 
-async def test_with_two_projects_a_task_must_name_one(edge: Edge) -> None:
-    await edge.project("other")
-    answer = await edge.client.post("/v1/tasks", json={"instruction": "ok"})
+async def test_with_two_projects_a_task_must_name_one(api: ApiApp) -> None:
+    await api.project("other")
+    answer = await api.client.post("/v1/tasks", json={"instruction": "ok"})
     assert answer.status_code == 400
     assert "project" in str(problem(answer)["detail"])
-    assert (await edge.client.post("/v1/tasks", json={"instruction": "ok", "project": "other"})).status_code == 202
+    assert (await api.client.post("/v1/tasks", json={"instruction": "ok", "project": "other"})).status_code == 202
 
 
-async def test_a_listing_is_narrowed_and_paged(edge: Edge) -> None:
+async def test_a_listing_is_narrowed_and_paged(api: ApiApp) -> None:
     ids = [
-        str(await edge.submit(f"task {number}", scenario="even" if number % 2 == 0 else "odd"))
+        str(await api.submit(f"task {number}", scenario="even" if number % 2 == 0 else "odd"))
         for number in range(5)
     ]
-    first = (await edge.client.get("/v1/tasks", params={"scenario": "even", "limit": 2})).json()
+    first = (await api.client.get("/v1/tasks", params={"scenario": "even", "limit": 2})).json()
     assert [each["id"] for each in first["tasks"]] == [ids[4], ids[2]]
-    rest = (await edge.client.get("/v1/tasks", params={"scenario": "even", "cursor": first["next_cursor"]})).json()
+    rest = (await api.client.get("/v1/tasks", params={"scenario": "even", "cursor": first["next_cursor"]})).json()
     assert [each["id"] for each in rest["tasks"]] == [ids[0]]
     assert rest["next_cursor"] is None
 
-    middle = (await edge.client.get(f"/v1/tasks/{ids[2]}")).json()["created_at"]
-    later = (await edge.client.get("/v1/tasks", params={"created_after": middle})).json()
+    middle = (await api.client.get(f"/v1/tasks/{ids[2]}")).json()["created_at"]
+    later = (await api.client.get("/v1/tasks", params={"created_after": middle})).json()
     assert [each["id"] for each in later["tasks"]] == ids[:1:-1]
-    earlier = (await edge.client.get("/v1/tasks", params={"created_before": middle})).json()
+    earlier = (await api.client.get("/v1/tasks", params={"created_before": middle})).json()
     assert [each["id"] for each in earlier["tasks"]] == [ids[1], ids[0]]
-    assert (await edge.client.get("/v1/tasks", params={"state": "done"})).json()["tasks"] == []
+    assert (await api.client.get("/v1/tasks", params={"state": "done"})).json()["tasks"] == []
 
 
 @pytest.mark.parametrize(
@@ -175,47 +175,47 @@ async def test_a_listing_is_narrowed_and_paged(edge: Edge) -> None:
         "created_after=noon",
     ],
 )
-async def test_a_bad_filter_is_refused(edge: Edge, query: str) -> None:
-    answer = await edge.client.get(f"/v1/tasks?{query}")
+async def test_a_bad_filter_is_refused(api: ApiApp, query: str) -> None:
+    answer = await api.client.get(f"/v1/tasks?{query}")
     assert answer.status_code == 400
     assert query.partition("=")[0] in str(problem(answer)["detail"])
 
 
-async def test_an_unknown_task_and_a_malformed_id_are_named_problems(edge: Edge) -> None:
-    missing = await edge.client.get(f"/v1/tasks/{uuid4()}")
+async def test_an_unknown_task_and_a_malformed_id_are_named_problems(api: ApiApp) -> None:
+    missing = await api.client.get(f"/v1/tasks/{uuid4()}")
     assert problem(missing)["error"] == "NotFoundError"
-    malformed = await edge.client.get("/v1/tasks/7")
+    malformed = await api.client.get("/v1/tasks/7")
     assert malformed.status_code in (400, 404)
     problem(malformed)
 
 
-async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(edge: Edge) -> None:
-    task_id = await edge.submit()
-    cancelled = await edge.client.post(f"/v1/tasks/{task_id}/cancel")
+async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(api: ApiApp) -> None:
+    task_id = await api.submit()
+    cancelled = await api.client.post(f"/v1/tasks/{task_id}/cancel")
     assert cancelled.status_code == 202
     assert cancelled.json()["state"] == "cancelled"
-    events = await edge.client.get(f"/v1/tasks/{task_id}/events")
+    events = await api.client.get(f"/v1/tasks/{task_id}/events")
     assert events.text.count("event: done") == 1
     assert '"stop":"cancelled"' in events.text
 
-    assert (await edge.client.post(f"/v1/tasks/{task_id}/cancel")).status_code == 202  # again is no mistake
-    assert (await edge.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1
+    assert (await api.client.post(f"/v1/tasks/{task_id}/cancel")).status_code == 202  # again is no mistake
+    assert (await api.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1
 
-    other = await edge.submit()
-    async with edge.sessions.begin() as session:
+    other = await api.submit()
+    async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         done = task_queue.TaskOutcome(state=models.TaskState.DONE)
         assert await task_queue.finish(session, other, "runner", done)
-    assert (await edge.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
+    assert (await api.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
 
 
-async def test_a_running_task_is_only_asked_to_stop(edge: Edge) -> None:
-    task_id = await edge.submit()
-    async with edge.sessions.begin() as session:
+async def test_a_running_task_is_only_asked_to_stop(api: ApiApp) -> None:
+    task_id = await api.submit()
+    async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
-    shown = (await edge.client.post(f"/v1/tasks/{task_id}/cancel")).json()
+    shown = (await api.client.post(f"/v1/tasks/{task_id}/cancel")).json()
     assert (shown["state"], shown["cancel_requested"]) == ("running", True)
     assert shown["release"] == {"number": 1, "model": "base"}
     assert shown["attempt"] == 1
-    async with edge.sessions() as session:
+    async with api.sessions() as session:
         assert (await tasks.get(session, task_id)).cancel_requested

@@ -1,6 +1,6 @@
 """The traffic of the live loop is what it says: the same kinds each time, never the same task, all checkable."""
 
-from app.api.submission import NewTask, Submission
+from app.api.submission import Submission, TaskRequest
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.environments.office.split import templates_of
 
@@ -23,6 +23,6 @@ def test_kinds_come_in_turn_and_no_task_comes_twice() -> None:
 def test_the_server_takes_every_task_as_it_is_sent() -> None:
     places = draw_traffic(kinds_of("test", 20), site=0, count=20, seed=1)
     for labels in (True, False):
-        tasks = [NewTask(**submission(place, "p", labels=labels)) for place in places]
+        tasks = [TaskRequest(**submission(place, "p", labels=labels)) for place in places]
         assert Submission(tasks=tasks).all() == tasks  # a check that does not parse would be refused
         assert {task.scenario is not None for task in tasks} == {labels}

@@ -12,20 +12,20 @@ from app.db import releases
 from app.db.database import Sessions
 from app.db.models import RunState
 from app.errors import AdapterError
-from tests.edge import open_edge
+from tests.api_app import open_api_app
 from tests.exam_hall import serving
-from tests.shell import Shell
-from tests.sockets import served
+from tests.http_server import served
+from tests.sage_command import SageCommand
 from trainer.client import Server
 
 
 @pytest.fixture
-async def shell(committed: Sessions, database_url: str) -> AsyncIterator[Shell]:
-    async with open_edge(committed, database_url) as edge, served(edge) as client:
-        yield Shell(edge, str(client.base_url))
+async def shell(committed: Sessions, database_url: str) -> AsyncIterator[SageCommand]:
+    async with open_api_app(committed, database_url) as api, served(api) as client:
+        yield SageCommand(api, str(client.base_url))
 
 
-async def test_train_follows_the_run_and_tells_what_it_left(shell: Shell) -> None:
+async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) -> None:
     options = ("--kind", "rollout", "--set", "environment=office", "--set", "steps=2", "--set", "skills=false")
     training = asyncio.create_task(shell.sage("train", *options))
     await shell.run_id()
@@ -38,11 +38,11 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: Shell) -> Non
     assert "outcome=0.5" in ended.err
     assert "WARNING, step 1: functions are hardly written any more" in ended.err
     assert "WARNING, step 2: no signal" in ended.err
-    run = (await shell.edge.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
+    run = (await shell.api.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
     assert (run["kind"], run["settings"]["steps"], run["settings"]["skills"]) == ("rollout", 2, False)
 
 
-async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: Shell) -> None:
+async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: SageCommand) -> None:
     training = asyncio.create_task(shell.sage("train"))
     await shell.work(state=RunState.FAILED, failure="InvalidError: there is nothing to learn from")
     ended = await training
@@ -51,7 +51,7 @@ async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: She
     assert ended.out == ""
 
 
-async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: Shell) -> None:
+async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: SageCommand) -> None:
     assert (await shell.sage("train", "--no-follow")).code == 0
     run_id = str(await shell.run_id())
     following = asyncio.create_task(shell.sage("runs", run_id, "--follow"))
@@ -64,7 +64,7 @@ async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: Shell) ->
     assert "queued" in (await shell.sage("runs", run_id, "--retry")).out
 
 
-async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell: Shell) -> None:
+async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell: SageCommand) -> None:
     await shell.sage("train", "--no-follow", "--set", "steps=1")
     await shell.work({"reward": 0.25}, state=RunState.FAILED, failure="EngineError: down")
     listed = (await shell.sage("runs")).out.splitlines()
@@ -76,10 +76,12 @@ async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell
     assert ["last", "step", "reward", "0.25"] in [line.split() for line in shown.splitlines()]
 
 
-async def test_a_file_of_chats_is_named_so_that_a_worker_elsewhere_on_the_machine_finds_it(shell: Shell) -> None:
+async def test_a_chat_file_is_sent_as_a_path_that_a_worker_in_another_directory_finds(
+    shell: SageCommand,
+) -> None:
     near = "README.md"  # any file will do
     assert (await shell.sage("train", "--no-follow", "--kind", "sft", "--set", f"data={near}")).code == 0
-    run = (await shell.edge.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
+    run = (await shell.api.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
     assert run["settings"]["data"] == f"{os.getcwd()}/{near}"
 
 
@@ -95,18 +97,18 @@ async def test_a_file_of_chats_is_named_so_that_a_worker_elsewhere_on_the_machin
     ],
 )
 async def test_what_cannot_be_asked_for_is_one_clear_line(
-    shell: Shell, options: tuple[str, ...], said: str
+    shell: SageCommand, options: tuple[str, ...], said: str
 ) -> None:
     ended = await shell.sage("train", *options)
     assert ended.code != 0
     assert said in ended.err.splitlines()[-1]
-    assert (await shell.edge.client.get("/v1/training-runs")).json()["runs"] == []
+    assert (await shell.api.client.get("/v1/training-runs")).json()["runs"] == []
 
 
-async def test_releases_are_listed_activated_and_rolled_back(shell: Shell) -> None:
-    edge = shell.edge
-    async with edge.sessions.begin() as session:
-        release = await releases.propose(session, edge.demo.id, "abc")
+async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand) -> None:
+    api = shell.api
+    async with api.sessions.begin() as session:
+        release = await releases.propose(session, api.demo.id, "abc")
         await releases.reject(session, release.id, {"reason": "fewer solved"})
     listed = (await shell.sage("releases")).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [["2", "rejected", "abc"], ["1", "active", "base"]]
@@ -119,10 +121,10 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: Shell) -> No
     assert "--rejected-too" in refused.err
     shown = (await shell.sage("releases", "2", "--activate", "--rejected-too")).out
     assert ["state", "active"] in [line.split() for line in shown.splitlines()]
-    edge.loads.refusal = AdapterError("there is no adapter in ...")
+    api.loads.refusal = AdapterError("there is no adapter in ...")
     refused = await shell.sage("releases", "1", "--activate")
     assert "AdapterError: there is no adapter" in refused.err
-    edge.loads.refusal = None
+    api.loads.refusal = None
     assert (await shell.sage("releases", "1", "--activate")).code == 0
     assert [line.split()[1] for line in (await shell.sage("releases")).out.splitlines()[1:]] == [
         "retired",

@@ -10,7 +10,7 @@ from uuid import UUID
 from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState
-from app.queue import open_broker, ring
+from app.queue import notify_workers, open_broker
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.processes import descendants, gone
@@ -76,7 +76,7 @@ class Hall:
             owner = project or (await project_row(session)).id
             run = await runs.create(session, owner, RunSettings(data=data, steps=steps))
         if tell:
-            await asyncio.to_thread(ring, open_broker(self.settings), run.id)
+            await asyncio.to_thread(notify_workers, open_broker(self.settings), run.id)
         return run.id
 
     async def see(

@@ -36,7 +36,7 @@ class Access(msgspec.Struct, frozen=True):
         return self.project_id in (None, project_id)
 
 
-Asking: TypeAlias = NamedDependency[Access]
+Caller: TypeAlias = NamedDependency[Access]
 Db: TypeAlias = NamedDependency[AsyncSession]
 
 
@@ -53,7 +53,7 @@ async def _read_access(connection: Connection) -> Access:
     kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not secret.strip():
         raise UnauthorizedError("send a key: Authorization: Bearer <key>")
-    async with connection.app.state["parts"].sessions() as session:
+    async with connection.app.state["dependencies"].sessions() as session:
         key = await keys.by_secret(session, secret.strip())
     if key is None:
         raise UnauthorizedError("this key is unknown or was revoked")

@@ -12,7 +12,7 @@ from app.db import models
 from app.records import Json
 
 
-class ApiLine(msgspec.Struct, frozen=True, kw_only=True):
+class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A document in a list."""
 
     id: UUID
@@ -25,8 +25,8 @@ class ApiLine(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: models.Api, project: str) -> "ApiLine":
-        return ApiLine(project=project, has_token=row.secret is not None, **_columns(row))
+    def of(cls, row: models.Api, project: str) -> "ApiSummary":
+        return ApiSummary(project=project, has_token=row.secret is not None, **_columns(row))
 
 
 class OperationView(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class OperationView(msgspec.Struct, frozen=True):
         return cls(operation.name, operation.method, operation.path, signature(operation), operation.summary)
 
 
-class ApiView(ApiLine, frozen=True, kw_only=True):
+class ApiView(ApiSummary, frozen=True, kw_only=True):
     """With all that the agent may call. `variables` are those of the server's URL, with their defaults."""
 
     description: str
@@ -65,4 +65,6 @@ class ApiView(ApiLine, frozen=True, kw_only=True):
 
 
 def _columns(row: models.Api) -> dict[str, Json]:
-    return {name: getattr(row, name) for name in ApiLine.__struct_fields__ if name not in ("project", "has_token")}
+    return {
+        name: getattr(row, name) for name in ApiSummary.__struct_fields__ if name not in ("project", "has_token")
+    }

@@ -10,8 +10,8 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
 
-from app.api.access import Asking, Db, find_project
-from app.api.api_view import ApiLine, ApiView
+from app.api.access import Caller, Db, find_project
+from app.api.api_view import ApiSummary, ApiView
 from app.api.problem import problems
 from app.api.validation import AppName, ProjectName, Text
 from app.apis.openapi import fetch_document, parse_document, read_document
@@ -34,7 +34,7 @@ Token = Annotated[
 ]
 
 
-class NewApi(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Give `url` or `document`. The agent calls its operations as `apis.<name>.<operation>(...)`."""
 
     name: AppName
@@ -52,7 +52,11 @@ class ApiController(Controller):
 
     @post(opt={"scope": "admin"}, summary="Add or replace an API", responses=problems(400, 401, 403, 404, 413))
     async def put(
-        self, data: JSONBody[NewApi], session: Db, access: Asking, client: NamedDependency[httpx.AsyncClient]
+        self,
+        data: JSONBody[ApiRequest],
+        session: Db,
+        access: Caller,
+        http_client: NamedDependency[httpx.AsyncClient],
     ) -> ApiView:
         """The document is fetched, read and stored; a document of the same name is replaced, and keeps its token
         where none is given (null takes it away).
@@ -61,7 +65,7 @@ class ApiController(Controller):
         the former brings its documents back."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
-        document = await _read(data, client)
+        document = await _read(data, http_client)
         app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
         serving = await manifest.hold(session, project.id)
         row = await apis.put(
@@ -79,13 +83,13 @@ class ApiController(Controller):
         return ApiView.whole(row, project.name, app)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
-    async def index(self, session: Db, access: Asking, project: ProjectName = None) -> list[ApiLine]:
+    async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
         """By name. Tokens are never shown."""
         owner = await find_project(session, access, project)
-        return [ApiLine.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
+        return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
 
     @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
-    async def show(self, name: FromPath[str], session: Db, access: Asking, project: ProjectName = None) -> ApiView:
+    async def show(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name)
         source = None if row.source == "upload" else row.source
@@ -98,7 +102,7 @@ class ApiController(Controller):
         summary="Remove an API",
         responses=problems(400, 401, 403, 404),
     )
-    async def remove(self, name: FromPath[str], session: Db, access: Asking, project: ProjectName = None) -> None:
+    async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """Tasks that begin from now on cannot call it, whatever their release: its token is gone."""
         owner = await find_project(session, access, project)
         serving = await manifest.hold(session, owner.id)
@@ -107,7 +111,7 @@ class ApiController(Controller):
         await session.commit()
 
 
-async def _read(data: NewApi, client: httpx.AsyncClient) -> dict[str, Json]:
+async def _read(data: ApiRequest, client: httpx.AsyncClient) -> dict[str, Json]:
     if (data.url is None) == (data.document is UNSET):
         raise InvalidError("give either `url` or `document`")
     if data.url is not None:

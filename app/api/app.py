@@ -1,4 +1,4 @@
-"""The HTTP application over parts that already exist, so that tests can hand in their own."""
+"""The HTTP application: its routes, and the dependencies that their handlers name."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,29 +13,29 @@ from app.api.access import authorize, provide_access
 from app.api.apis import ApiController
 from app.api.audit import AuditController
 from app.api.canaries import CanaryController
-from app.api.dependencies import Parts
+from app.api.dependencies import Dependencies
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
 from app.api.keys import KeyController
-from app.api.metrics import REQUESTS, metrics
 from app.api.openapi_pages import docs_routes, openapi_config
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
+from app.api.prometheus_metrics import REQUESTS, metrics
 from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
 from app.api.request_log import log_requests
-from app.api.run_events import RunStreamController
+from app.api.run_events import RunEventsController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
 from app.api.shadows import ShadowController
 from app.api.skills import SkillController
-from app.api.task_events import StreamController
+from app.api.task_events import TaskEventsController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
 
 _CONTROLLERS = [
     TaskController,
-    StreamController,
+    TaskEventsController,
     TrajectoryController,
     SkillController,
     FeedbackController,
@@ -48,16 +48,16 @@ _CONTROLLERS = [
     ShadowController,
     AuditController,
     RunController,
-    RunStreamController,
+    RunEventsController,
     ScheduleController,
 ]
-_MAX_BODY = 32 << 20  # 1,000 tasks of 20,000 characters fit
+_MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
 
-OpenParts = Callable[[], AbstractAsyncContextManager[Parts]]
-"""Opens the parts when the application starts, and closes them when it ends."""
+OpenDependencies = Callable[[], AbstractAsyncContextManager[Dependencies]]
+"""Opens the dependencies when the application starts, and closes them when it stops."""
 
 
-def create_app(open_parts: OpenParts) -> Litestar:
+def create_app(open_dependencies: OpenDependencies) -> Litestar:
     v1 = Router(
         "/v1",
         route_handlers=_CONTROLLERS,
@@ -68,32 +68,31 @@ def create_app(open_parts: OpenParts) -> Litestar:
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
-        async with open_parts() as parts:
-            app.state["parts"] = parts
+        async with open_dependencies() as dependencies:
+            app.state["dependencies"] = dependencies
             yield
 
+    provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
         route_handlers=[v1, healthz, readyz, metrics, *docs_routes()],
-        dependencies={"session": Provide(_open_session)} | {name: _part(name) for name in Parts.__struct_fields__},
+        dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware],
         openapi_config=openapi_config(version("sage-server")),
-        request_max_body_size=_MAX_BODY,
+        request_max_body_size=_MAX_BODY_BYTES,
         lifespan=[lifespan],
         logging_config=None,
     )
 
 
 async def _open_session(state: State) -> AsyncIterator[AsyncSession]:
-    """One per request, closed before the answer goes out: what was not committed by then is undone."""
-    async with state["parts"].sessions() as opened:
+    """One database session per request. Anything not committed when the handler returns is rolled back."""
+    async with state["dependencies"].sessions() as opened:
         yield opened
 
 
-def _part(name: str) -> Provide:
-    """A handler gets a part by naming it."""
-
+def _provide(name: str) -> Provide:
     def provide(state: State) -> object:
-        return getattr(state["parts"], name)
+        return getattr(state["dependencies"], name)
 
     return Provide(provide, sync_to_thread=False)

@@ -8,14 +8,14 @@ import msgspec
 from litestar import Controller, get
 from litestar.params import FromQuery
 
-from app.api.access import Asking, Db, project_filter, project_names
+from app.api.access import Caller, Db, project_filter, project_names
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import audit, models
 from app.records import Json
 
 
-class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
     """`detail` of an activation is its receipt: hashes, seconds and figures of each model server, and those that
     were out (`absent`): an entry `restored` follows when they have it.
     """
@@ -37,7 +37,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
 class AuditPage(msgspec.Struct, frozen=True):
     """Newest first. `next_cursor` is null on the last page."""
 
-    entries: list[AuditLine]
+    entries: list[AuditEntryView]
     next_cursor: str | None
 
 
@@ -50,7 +50,7 @@ class AuditController(Controller):
     async def index(
         self,
         session: Db,
-        access: Asking,
+        access: Caller,
         project: ProjectName = None,
         release_id: FromQuery[UUID | None] = None,
         cursor: Cursor = None,
@@ -62,4 +62,4 @@ class AuditController(Controller):
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)
         names = await project_names(session)
-        return AuditPage([AuditLine.of(row, names[row.project_id]) for row in page.items], page.cursor)
+        return AuditPage([AuditEntryView.of(row, names[row.project_id]) for row in page.items], page.cursor)

@@ -9,7 +9,7 @@ from litestar import Controller, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Asking, Db, find_release
+from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
 from app.api.releases import ReleaseView
 from app.db import models
@@ -22,7 +22,7 @@ from app.release.promote import Promoter
 _MOVE = problems(400, 401, 403, 404, 409)
 
 
-class NewCanary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CanaryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`percent` of the project's new tasks. At 100 none is left to compare it with, so it waits for a person."""
 
     percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
@@ -72,10 +72,10 @@ class CanaryController(Controller):
     async def begin(
         self,
         release_id: FromPath[UUID],
-        data: JSONBody[NewCanary],
+        data: JSONBody[CanaryRequest],
         session: Db,
         sessions: NamedDependency[Sessions],
-        access: Asking,
+        access: Caller,
         promoter: NamedDependency[Promoter],
     ) -> ReleaseView:
         """The model servers prove that they have its weights, then it gets its share: by a hash of each task's id.
@@ -87,7 +87,7 @@ class CanaryController(Controller):
 
     @delete(status_code=200, summary="End a canary", responses=_MOVE)
     async def end(
-        self, release_id: FromPath[UUID], session: Db, sessions: NamedDependency[Sessions], access: Asking
+        self, release_id: FromPath[UUID], session: Db, sessions: NamedDependency[Sessions], access: Caller
     ) -> ReleaseView:
         """A candidate again: new tasks are pinned to the active release alone, tasks of the canary keep it. Its
         figures so far are on the release, and in the log."""
@@ -96,7 +96,7 @@ class CanaryController(Controller):
         return ReleaseView.of(await canary.end(sessions, release_id, access.actor))
 
     @get(summary="How a canary does", opt={"scope": "tasks"}, responses=_MOVE)
-    async def figures(self, release_id: FromPath[UUID], session: Db, access: Asking) -> CanaryView:
+    async def figures(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
         """Live figures. 409 for a release that is none; one that was has its figures in `evidence`."""
         row = await find_release(session, access, release_id)
         return CanaryView.of(row, await canary.judge(session, row))

@@ -1,57 +1,44 @@
-"""What the edge needs of the parts below it, as protocols, so that each can be handed in."""
+"""The parts that request handlers use, as one value, so that tests can hand in their own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 import httpx
 import msgspec
 
-from app.api.health import Probe
-from app.api.notifications import EventFeed
+from app.api.health import ReadinessCheck
+from app.api.notifications import NotificationListener
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
-from app.release.promote import Promoter, Swapper
+from app.release.promote import Promoter
+
+WakeRunner = Callable[[], None]
+"""Call it after a task was submitted or cancelled. A lost call costs a moment, never a task."""
+
+NotifyWorkers = Callable[[UUID], Awaitable[None]]
+"""Announces a queued training run. A lost notification costs a delay, never a run."""
 
 
 @runtime_checkable
-class Work(Protocol):
-    """The runner, as the edge sees it."""
-
-    def wake(self) -> None:
-        """There may be work, or a task to cancel. Missing a call costs a moment, never a task."""
-        ...
-
-
-@runtime_checkable
-class Search(Protocol):
-    """The skill library, as the edge sees it."""
+class SkillSearch(Protocol):
+    """The part of the skill library that the API uses."""
 
     async def find(self, project_id: UUID, instruction: str, scenario: str | None, limit: int) -> list[Offer]: ...
 
 
-@runtime_checkable
-class Bell(Protocol):
-    """The broker, as the edge sees it."""
-
-    async def ring(self, run_id: UUID) -> None:
-        """A training run waits. Missing a call costs a delay, never a run."""
-        ...
-
-
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the HTTP application stands on."""
+class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
+    """A request handler gets each of these by naming it as a parameter."""
 
     sessions: Sessions
-    feed: EventFeed
-    work: Work
-    library: Search
-    swap: Swapper  # the model servers
+    listener: NotificationListener
+    wake_runner: WakeRunner
+    library: SkillSearch
     promoter: Promoter
     adapters: AdapterDirectory
-    bell: Bell
-    client: httpx.AsyncClient  # fetches OpenAPI documents
-    probes: Mapping[str, Probe]
+    notify_workers: NotifyWorkers
+    http_client: httpx.AsyncClient  # fetches OpenAPI documents
+    readiness_checks: Mapping[str, ReadinessCheck]
     occupancy: Callable[[], Occupancy]  # of the model servers

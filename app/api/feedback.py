@@ -8,13 +8,13 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
 
-from app.api.access import Asking, Db, find_task
+from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.api.validation import Score
 from app.db import feedback, models
 
 
-class NewFeedback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """0 is a failure, 1 a success."""
 
     task_id: UUID
@@ -40,7 +40,7 @@ class FeedbackController(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012
 
     @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
-    async def give(self, data: JSONBody[NewFeedback], session: Db, access: Asking) -> FeedbackView:
+    async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
         """Becomes the task's score, unless a check of its own has scored it. 409 while the task has not ended."""
         task = await find_task(session, access, data.task_id)
         row = await feedback.add(session, task.id, data.score, data.comment)
@@ -48,7 +48,7 @@ class FeedbackController(Controller):
         return FeedbackView.of(row)
 
     @get(summary="Feedback on a task", responses=problems(400, 401, 403, 404))
-    async def index(self, task_id: FromQuery[UUID], session: Db, access: Asking) -> list[FeedbackView]:
+    async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
         """Oldest first."""
         task = await find_task(session, access, task_id)
         return [FeedbackView.of(row) for row in await feedback.of_task(session, task.id)]

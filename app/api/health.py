@@ -1,4 +1,4 @@
-"""Is the process up, can it work, and how is it doing: for load balancers and monitoring, without a key."""
+"""Liveness and readiness, for load balancers and monitoring. No key is needed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,10 +10,10 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from app.errors import AppError
 
-Probe = Callable[[], Awaitable[object]]
-"""Returns if the part can work, with a remark where some of it cannot; raises AppError with the reason if not."""
+ReadinessCheck = Callable[[], Awaitable[object]]
+"""Returns if the component works (a string is a warning). Raises AppError with the reason if it does not."""
 
-_PATIENCE = 5.0  # seconds a part may take to answer
+_TIMEOUT_SECONDS = 5.0  # of one check
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -21,14 +21,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Each part is `ready`, or says why not. A remark says what a part that is ready goes without."""
+    """Each component is `ready`, or its entry is the reason why not. A component with a warning is ready."""
 
     ready: bool
-    parts: dict[str, str]
-    remarks: dict[str, str] = {}
+    components: dict[str, str]
+    warnings: dict[str, str] = {}
 
 
-@get("/healthz", tags=["Health"], summary="Is the process up?")
+@get("/healthz", tags=["Health"], summary="Check that the process is up")
 async def healthz() -> Health:
     return Health("up")
 
@@ -36,25 +36,25 @@ async def healthz() -> Health:
 @get(
     "/readyz",
     tags=["Health"],
-    summary="Can it carry out tasks?",
-    responses={503: ResponseSpec(Readiness, description="A part is not ready", generate_examples=False)},
+    summary="Check that the server can execute tasks",
+    responses={503: ResponseSpec(Readiness, description="A component is not ready", generate_examples=False)},
 )
-async def readyz(probes: NamedDependency[Mapping[str, Probe]]) -> Response[Readiness]:
-    """Asks the database, the engine and the sandbox, and says which of them is not ready and why."""
-    answers = await asyncio.gather(*(_ask(probe) for probe in probes.values()))
-    parts = {name: part for name, (part, _) in zip(probes, answers, strict=True)}
-    remarks = {name: remark for name, (_, remark) in zip(probes, answers, strict=True) if remark}
-    ready = all(part == "ready" for part in parts.values())
-    return Response(Readiness(ready, parts, remarks), status_code=200 if ready else 503)
+async def readyz(readiness_checks: NamedDependency[Mapping[str, ReadinessCheck]]) -> Response[Readiness]:
+    """Checks the database, the engine and the sandbox."""
+    results = await asyncio.gather(*(_run(check) for check in readiness_checks.values()))
+    components = {name: state for name, (state, _) in zip(readiness_checks, results, strict=True)}
+    warnings = {name: warning for name, (_, warning) in zip(readiness_checks, results, strict=True) if warning}
+    ready = all(state == "ready" for state in components.values())
+    return Response(Readiness(ready, components, warnings), status_code=200 if ready else 503)
 
 
-async def _ask(probe: Probe) -> tuple[str, str]:
-    """How the part is, and the remark."""
+async def _run(check: ReadinessCheck) -> tuple[str, str]:
+    """The component's state and warning."""
     try:
-        async with asyncio.timeout(_PATIENCE):
-            told = await probe()
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            result = await check()
     except TimeoutError:
-        return f"no answer within {_PATIENCE:g} s", ""
+        return f"no answer within {_TIMEOUT_SECONDS:g} s", ""
     except AppError as error:
         return str(error), ""
-    return "ready", told if isinstance(told, str) else ""
+    return "ready", result if isinstance(result, str) else ""

@@ -8,7 +8,7 @@ import msgspec
 from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Asking, Db, find_project, project_names
+from app.api.access import Caller, Db, find_project, project_names
 from app.api.problem import problems
 from app.api.validation import Name
 from app.db import keys, models
@@ -17,7 +17,7 @@ from app.errors import NotFoundError
 from app.records import Json
 
 
-class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scopes: `tasks` to submit and watch, `skills` to read and curate them, `admin` for everything."""
 
     name: Name
@@ -39,7 +39,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**_columns(key, names))
 
 
-class KeyMade(KeyView, frozen=True, kw_only=True):
+class CreatedKey(KeyView, frozen=True, kw_only=True):
     """`secret` is shown here and never again."""
 
     secret: str
@@ -51,23 +51,23 @@ class KeyController(Controller):
     opt = {"scope": "admin"}  # noqa: RUF012
 
     @post(summary="Make a key", responses=problems(400, 401, 403, 404))
-    async def create(self, data: JSONBody[NewKey], session: Db, access: Asking) -> KeyMade:
+    async def create(self, data: JSONBody[KeyRequest], session: Db, access: Caller) -> CreatedKey:
         """Without a project the key is good for all; a key of one project makes keys of that project only."""
         limited = data.project is not None or access.project_id is not None
         project = await find_project(session, access, data.project) if limited else None
         key, secret = await keys.create(session, data.name, data.scopes, project.id if project else None)
         await session.commit()
-        return KeyMade(secret=secret, **_columns(key, await project_names(session)))
+        return CreatedKey(secret=secret, **_columns(key, await project_names(session)))
 
     @get(summary="List keys", responses=problems(401, 403))
-    async def index(self, session: Db, access: Asking) -> list[KeyView]:
+    async def index(self, session: Db, access: Caller) -> list[KeyView]:
         """Revoked ones included. Never a secret."""
         names = await project_names(session)
         rows = await keys.listing(session, access.project_id)
         return [KeyView.of(key, names) for key in rows]
 
     @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
-    async def revoke(self, key_id: FromPath[UUID], session: Db, access: Asking) -> None:
+    async def revoke(self, key_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """From now on it opens nothing."""
         if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
             raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")

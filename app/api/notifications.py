@@ -1,6 +1,6 @@
-"""Wakes event streams when their task or training run has news, the runner when there is work, and the hot swap.
+"""Listens for PostgreSQL notifications: wakes event streams, the runner and whatever follows the active release.
 
-One LISTEN connection per process hears of all that, whichever process it came from.
+One LISTEN connection per process receives all of them, whichever process sent them.
 """
 
 import asyncio
@@ -11,59 +11,57 @@ from typing import Self
 from uuid import UUID
 
 import psycopg
-import structlog
 
 from app.db import events, releases, runs, tasks
 from app.db.database import full_url
+from app.loop import Loop
 
-log = structlog.get_logger(__name__)
+_RETRY_SECONDS = 1.0  # between attempts to connect; meanwhile this is the polling interval of everyone
 
-_PAUSE = 1.0  # seconds before the next try to connect, and between looks while there is no connection
+Callback = Callable[[], None]
 
 
-class EventFeed:
-    """A hint, not a channel: the events themselves are read from their table, so a lost notice costs only time."""
+class NotificationListener:
+    """Notifications are hints: the data is read from the tables, so a lost one costs only time."""
 
     def __init__(self, database_url: str, *, ping_seconds: float = 15.0) -> None:
-        self.ping_seconds = ping_seconds  # a stream without news looks again, and says that it lives
+        self.ping_seconds = ping_seconds  # an event stream without news reads again, and sends a comment
         self._url = full_url(database_url).replace("postgresql+psycopg://", "postgresql://", 1)
         self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
-        self._listening: asyncio.Task[None] | None = None
-        self._at_work: Callable[[], None] = lambda: None
-        self._at_release: list[Callable[[], None]] = []
+        self._task_callbacks: list[Callback] = []
+        self._release_callbacks: list[Callback] = []
+        connection_errors = (psycopg.Error, OSError)
+        self._loop = Loop("notification listener", self._connect, _RETRY_SECONDS, expected=connection_errors)
 
-    def call_at_work(self, wake: Callable[[], None]) -> None:
-        """From now on `wake` is called whenever there may be a task to claim."""
-        self._at_work = wake
+    def on_task(self, callback: Callback) -> None:
+        """Call back whenever there may be a task to claim or to cancel."""
+        self._task_callbacks.append(callback)
 
-    def call_at_release(self, wake: Callable[[], None]) -> None:
-        """From now on `wake`, too, is called whenever a release may have changed."""
-        self._at_release.append(wake)
+    def on_release(self, callback: Callback) -> None:
+        """Call back whenever a release may have changed."""
+        self._release_callbacks.append(callback)
 
     async def __aenter__(self) -> Self:
-        self._listening = asyncio.create_task(self._listen_for_ever(), name="event feed")
+        await self._loop.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._listening
+        await self._loop.stop()
 
     @contextmanager
-    def subscribe(self, followed: UUID) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the task, or the training run, may have news."""
+    def subscribe(self, subject: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set whenever this task, or training run, may have news."""
         news = asyncio.Event()
-        self._streams[followed].add(news)
+        self._streams[subject].add(news)
         try:
             yield news
         finally:
-            self._streams[followed].discard(news)
-            if not self._streams[followed]:
-                del self._streams[followed]
+            self._streams[subject].discard(news)
+            if not self._streams[subject]:
+                del self._streams[subject]
 
     async def wait(self, news: asyncio.Event) -> bool:
-        """False: there was none for so long that a stream should say that it lives."""
+        """Wait for news. False if there was none within `ping_seconds`."""
         try:
             async with asyncio.timeout(self.ping_seconds):
                 await news.wait()
@@ -71,48 +69,41 @@ class EventFeed:
             return False
         return True
 
-    async def _listen_for_ever(self) -> None:
-        while True:
-            try:
-                await self._listen()
-            except (psycopg.Error, OSError) as error:
-                log.warning("event streams fall back to polling", cause=str(error).strip())
-            except Exception:  # the last resort: else nobody would be woken any more
-                log.exception("event streams fall back to polling")
-            await asyncio.sleep(_PAUSE)
-            self._wake_all()
+    async def _connect(self) -> None:
+        """Listen until the connection is lost. TCP keepalives detect a lost host within a minute."""
+        try:
+            async with await psycopg.AsyncConnection.connect(
+                self._url, autocommit=True, keepalives_idle=30, keepalives_interval=10, keepalives_count=3
+            ) as connection:
+                await self._listen(connection)
+        finally:
+            self._wake_all()  # while there is no connection, everyone polls
 
-    async def _listen(self) -> None:
-        async with await self._connect() as connection:
-            for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
-                await connection.execute(f"LISTEN {channel}")
-            self._wake_all()  # something may have happened while nobody listened
-            async for notice in connection.notifies():
-                if notice.channel == tasks.CHANNEL:
-                    self._at_work()
-                elif notice.channel == releases.CHANNEL:
-                    self._call_at_release()
-                else:
-                    self._wake(notice.payload)
+    async def _listen(self, connection: psycopg.AsyncConnection) -> None:
+        for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
+            await connection.execute(f"LISTEN {channel}")
+        self._wake_all()  # for what was sent before this connection listened
+        async for notification in connection.notifies():
+            if notification.channel == tasks.CHANNEL:
+                _call(self._task_callbacks)
+            elif notification.channel == releases.CHANNEL:
+                _call(self._release_callbacks)
+            else:
+                self._wake_streams(notification.payload)
 
-    async def _connect(self) -> psycopg.AsyncConnection:
-        """It only listens, so nothing but these would tell within a minute that its host is lost."""
-        return await psycopg.AsyncConnection.connect(
-            self._url, autocommit=True, keepalives_idle=30, keepalives_interval=10, keepalives_count=3
-        )
-
-    def _wake(self, payload: str) -> None:
-        with suppress(ValueError):
+    def _wake_streams(self, payload: str) -> None:
+        with suppress(ValueError):  # not an id: sent by someone else
             for news in self._streams.get(UUID(payload), ()):
                 news.set()
 
-    def _call_at_release(self) -> None:
-        for wake in self._at_release:
-            wake()
-
     def _wake_all(self) -> None:
-        self._at_work()
-        self._call_at_release()
+        _call(self._task_callbacks)
+        _call(self._release_callbacks)
         for streams in self._streams.values():
             for news in streams:
                 news.set()
+
+
+def _call(callbacks: list[Callback]) -> None:
+    for callback in callbacks:
+        callback()

@@ -8,14 +8,14 @@ import msgspec
 from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Asking, Db, find_project
+from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import Name
 from app.db import models, projects
 from app.errors import ForbiddenError
 
 
-class NewProject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProjectRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
 
 
@@ -35,7 +35,7 @@ class ProjectController(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012
 
     @post(opt={"scope": "admin"}, summary="Make a project", responses=problems(400, 401, 403, 409))
-    async def create(self, data: JSONBody[NewProject], session: Db, access: Asking) -> ProjectView:
+    async def create(self, data: JSONBody[ProjectRequest], session: Db, access: Caller) -> ProjectView:
         """With release 1, the base model, serving it."""
         if access.project_id is not None:
             raise ForbiddenError("a key of one project cannot make another; use an administrator's key")
@@ -44,13 +44,13 @@ class ProjectController(Controller):
         return ProjectView.of(project)
 
     @get(summary="List projects", responses=problems(401, 403))
-    async def index(self, session: Db, access: Asking) -> list[ProjectView]:
+    async def index(self, session: Db, access: Caller) -> list[ProjectView]:
         """Those the key may see, by name."""
         rows = await projects.list_all(session)
         return [ProjectView.of(row) for row in rows if access.sees(row.id)]
 
     @get("/{name:str}", summary="Show a project", responses=problems(401, 403, 404))
-    async def show(self, name: FromPath[str], session: Db, access: Asking) -> ProjectView:
+    async def show(self, name: FromPath[str], session: Db, access: Caller) -> ProjectView:
         return ProjectView.of(await find_project(session, access, name))
 
     @delete(
@@ -59,7 +59,7 @@ class ProjectController(Controller):
         summary="Delete a project and all it holds",
         responses=problems(401, 403, 404),
     )
-    async def remove(self, name: FromPath[str], session: Db, access: Asking) -> None:
+    async def remove(self, name: FromPath[str], session: Db, access: Caller) -> None:
         """Its tasks, trajectories, skills, APIs, releases and keys go with it, for good."""
         project = await find_project(session, access, name)
         await projects.delete(session, project.id)

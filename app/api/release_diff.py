@@ -5,7 +5,7 @@ from uuid import UUID
 from litestar import Controller, get
 from litestar.params import FromPath
 
-from app.api.access import Asking, Db, find_release
+from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
 from app.release.diff import Diff, diff
 
@@ -17,7 +17,7 @@ class ReleaseDiffController(Controller):
 
     @get("/{other:uuid}", summary="Compare two releases", responses=problems(400, 401, 403, 404))
     async def compare(
-        self, release_id: FromPath[UUID], other: FromPath[UUID], session: Db, access: Asking
+        self, release_id: FromPath[UUID], other: FromPath[UUID], session: Db, access: Caller
     ) -> Diff:
         """What the second one has otherwise: weights, skills, API documents by operation, prompt.
 

@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Asking, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName, Text
 from app.db import adapters as known
@@ -21,17 +21,17 @@ from app.records import Json
 from app.release.manifest import Skills
 from app.release.promote import Promoter
 
-Insist = Annotated[
+AllowRejected = Annotated[
     bool, QueryParameter(name="rejected_too", description="true activates also a release that the gate rejected")
 ]
-SkillsToo = Annotated[
+SkillsMode = Annotated[
     Skills,
     QueryParameter(description="`restore` gives a release that served before its skills back, `keep` does not"),
 ]
 _READ = problems(400, 401, 403, 404)
 
 
-class NewRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`adapter` is the name of its directory: the hash of what is in it. `reason` is kept in its evidence."""
 
     adapter: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
@@ -67,22 +67,22 @@ class ReleaseController(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012
 
     @get(summary="List releases", responses=_READ)
-    async def index(self, session: Db, access: Asking, project: ProjectName = None) -> list[ReleaseView]:
+    async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ReleaseView]:
         """Newest first. One of them is `active`: new tasks are pinned to it when they begin."""
         owner = await find_project(session, access, project)
         return [ReleaseView.of(row) for row in await releases.of_project(session, owner.id)]
 
     @get("/{release_id:uuid}", summary="Show a release", responses=_READ)
-    async def show(self, release_id: FromPath[UUID], session: Db, access: Asking) -> ReleaseView:
+    async def show(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ReleaseView:
         """Its weights, the training run that made them, and what the gate found."""
         return ReleaseView.of(await _find(session, access, release_id))
 
     @post(summary="Propose an adapter", opt={"scope": "admin"}, responses=problems(400, 401, 403, 404))
     async def propose(
         self,
-        data: JSONBody[NewRelease],
+        data: JSONBody[ReleaseRequest],
         session: Db,
-        access: Asking,
+        access: Caller,
         adapters: NamedDependency[AdapterDirectory],
     ) -> ReleaseView:
         """A candidate with weights that lie in the adapter directory under the hash of their content, and have the
@@ -112,10 +112,10 @@ class ReleaseController(Controller):
         self,
         release_id: FromPath[UUID],
         session: Db,
-        access: Asking,
+        access: Caller,
         promoter: NamedDependency[Promoter],
-        rejected_too: Insist = False,
-        skills: SkillsToo = "restore",
+        rejected_too: AllowRejected = False,
+        skills: SkillsMode = "restore",
     ) -> ReleaseView:
         """Every model server has its weights, and has proven it, before new tasks are pinned to it; where one of
         them refuses, nothing changes. Tasks under way keep the release they began with. Activating an older

@@ -1,20 +1,17 @@
-"""GET a training run's steps as they are taken (server-sent events)."""
+"""The events of a training run as a live stream (server-sent events)."""
 
-from collections.abc import AsyncIterator
 from uuid import UUID
 
-import msgspec
 from litestar import Controller, get
 from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath
 from litestar.response import ServerSentEvent
-from litestar.response.sse import ServerSentEventMessage
 
-from app.api.access import Asking, project_names
-from app.api.notifications import EventFeed
+from app.api.access import Caller, project_names
+from app.api.notifications import NotificationListener
 from app.api.problem import problems
 from app.api.run_view import RunView, StepView
+from app.api.sse import BATCH_SIZE, Batch, event_stream, message, response_spec
 from app.api.validation import LastEventId
 from app.db import models, runs
 from app.db.database import Sessions
@@ -22,76 +19,68 @@ from app.db.models import RunState
 from app.errors import NotFoundError
 
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
-_AT_ONCE = 500  # steps read in one go
 
-_ABOUT = ResponseSpec(
-    None,
-    description="`event` is state (queued, running), step or done; `data` is JSON: of step what it measured, of "
-    "the others the run. Steps have their number as `id`: send the last one as `Last-Event-ID` to go on from "
-    "there. A run that goes on from its checkpoint takes steps again. A comment comes at least every 15 s; "
-    "after `done` the stream ends.",
-    media_type="text/event-stream",
-    generate_examples=False,
+_RESPONSE = response_spec(
+    "`event` is state (queued, running), step or done; `data` is JSON: the metrics of a step, otherwise the run. "
+    "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. "
+    "A run that resumes from its checkpoint repeats steps."
 )
 
 
-class RunStreamController(Controller):
+class RunEventsController(Controller):
     path = "/training-runs/{run_id:uuid}/events"
     tags = ("Training",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
     @get(
-        summary="Events of a training run, live",
+        summary="Stream the events of a training run",
         media_type="text/event-stream",
-        responses={200: _ABOUT, **problems(400, 401, 403, 404)},
+        responses={200: _RESPONSE, **problems(400, 401, 403, 404)},
     )
     async def events(
         self,
         run_id: FromPath[UUID],
-        access: Asking,
+        access: Caller,
         sessions: NamedDependency[Sessions],
-        feed: NamedDependency[EventFeed],
+        listener: NamedDependency[NotificationListener],
         last_event_id: LastEventId = 0,
     ) -> ServerSentEvent:
-        """How it stands, the steps so far, then what happens next, up to `done`."""
+        """Its state and the steps so far, then new ones as they happen, up to `done`."""
         async with sessions() as session:
             run = await runs.get(session, run_id, access.project_id)
             project = (await project_names(session))[run.project_id]
-        return ServerSentEvent(_tell(sessions, feed, run.id, project, last_event_id))
+        reader = _RunReader(sessions, run.id, project, last_event_id)
+        return event_stream(listener, run.id, reader.read)
 
 
-async def _tell(
-    sessions: Sessions, feed: EventFeed, run_id: UUID, project: str, seen: int
-) -> AsyncIterator[ServerSentEventMessage]:
-    """No session is held between two looks. A deleted run ends the stream."""
-    told: tuple[RunState, int] | None = None
-    with feed.subscribe(run_id) as news:
-        while True:
-            news.clear()  # before looking: what happens meanwhile wakes us again
-            try:
-                run, rows = await _look(sessions, run_id, seen)
-            except NotFoundError:
-                return
-            if run.state in _OPEN and told != (run.state, run.attempt):
-                told = run.state, run.attempt
-                yield _message("state", RunView.whole(run, project, None))
-            for row in rows:
-                yield _message("step", StepView.of(row), row.index)
-            seen = rows[-1].index if rows else min(seen, run.step)
-            if not rows and run.state not in _OPEN:
-                yield _message("done", RunView.whole(run, project, None))
-                return
-            if not rows and not await feed.wait(news):
-                yield ServerSentEventMessage(comment="ping", data=None)
+class _RunReader:
+    def __init__(self, sessions: Sessions, run_id: UUID, project: str, position: int) -> None:
+        self._sessions = sessions
+        self._run_id = run_id
+        self._project = project
+        self._position = position  # the last step sent
+        self._attempt: tuple[RunState, int] | None = None  # the last state sent, and of which attempt
 
+    async def read(self) -> Batch:
+        try:
+            run, steps = await self._load()
+        except NotFoundError:  # it was deleted
+            return Batch([], ended=True)
+        messages = []
+        if run.state in _OPEN and self._attempt != (run.state, run.attempt):
+            self._attempt = run.state, run.attempt
+            messages.append(message("state", RunView.whole(run, self._project, None)))
+        messages += [message("step", StepView.of(row), row.index) for row in steps]
+        self._position = steps[-1].index if steps else min(self._position, run.step)
+        ended = not steps and run.state not in _OPEN
+        if ended:
+            messages.append(message("done", RunView.whole(run, self._project, None)))
+        return Batch(messages, ended)
 
-async def _look(sessions: Sessions, run_id: UUID, seen: int) -> tuple[models.TrainingRun, list[models.RunStep]]:
-    """The run first: whatever ended it, its steps were there before."""
-    async with sessions() as session:
-        run = await runs.get(session, run_id)
-        seen = seen if seen <= run.step else run.step - 1  # it went back to its checkpoint
-        return run, list(await runs.steps(session, run_id, seen, _AT_ONCE))
-
-
-def _message(event: str, data: object, number: int | None = None) -> ServerSentEventMessage:
-    return ServerSentEventMessage(data=msgspec.json.encode(data), event=event, id=number)
+    async def _load(self) -> tuple[models.TrainingRun, list[models.RunStep]]:
+        """The run first: once it has ended, all of its steps are stored."""
+        async with self._sessions() as session:
+            run = await runs.get(session, self._run_id)
+            resumed = self._position > run.step  # from its checkpoint
+            after = run.step - 1 if resumed else self._position
+            return run, list(await runs.steps(session, self._run_id, after, BATCH_SIZE))

@@ -24,7 +24,7 @@ class RunLinks(msgspec.Struct, frozen=True):
         return cls(own, f"{own}/steps", f"{own}/events")
 
 
-class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list. `step` of `steps` are done; `steps` is 0 until it is known."""
 
     id: UUID
@@ -42,14 +42,14 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, run: models.TrainingRun, project: str) -> "RunLine":
-        return RunLine(project=project, **_columns(run))
+    def of(cls, run: models.TrainingRun, project: str) -> "RunSummary":
+        return RunSummary(project=project, **_columns(run))
 
 
 class RunPage(msgspec.Struct, frozen=True):
     """Newest first. `next_cursor` is null on the last page."""
 
-    runs: list[RunLine]
+    runs: list[RunSummary]
     next_cursor: str | None
 
 
@@ -65,7 +65,7 @@ class StepView(msgspec.Struct, frozen=True):
         return cls(row.index, row.metrics, row.created_at)
 
 
-class RunView(RunLine, frozen=True, kw_only=True):
+class RunView(RunSummary, frozen=True, kw_only=True):
     """With what was asked, what the last step measured, and what the run left: adapter, release, decision."""
 
     settings: dict[str, Json]
@@ -86,4 +86,4 @@ class RunView(RunLine, frozen=True, kw_only=True):
 
 
 def _columns(run: models.TrainingRun) -> dict[str, Json]:
-    return {name: getattr(run, name) for name in RunLine.__struct_fields__ if name != "project"}
+    return {name: getattr(run, name) for name in RunSummary.__struct_fields__ if name != "project"}

@@ -10,10 +10,10 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Asking, Db, find_project, project_names
-from app.api.dependencies import Bell
+from app.api.access import Access, Caller, Db, find_project, project_names
+from app.api.dependencies import NotifyWorkers
 from app.api.problem import problems
-from app.api.run_view import RunLine, RunPage, RunView, StepView
+from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, runs
 from app.run_settings import RunKind, RunSettings, refuse_hopeless
@@ -24,7 +24,7 @@ _READ = problems(400, 401, 403, 404)
 _MOVE = problems(400, 401, 403, 404, 409)
 
 
-class NewRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`kind` may stand beside the other settings or among them; where both do, this one counts."""
 
     project: str | None = None
@@ -46,20 +46,24 @@ class RunController(Controller):
 
     @post(status_code=202, summary="Train", responses=_READ)
     async def create(
-        self, data: JSONBody[NewRun], session: Db, access: Asking, bell: NamedDependency[Bell]
+        self,
+        data: JSONBody[RunRequest],
+        session: Db,
+        access: Caller,
+        notify_workers: NamedDependency[NotifyWorkers],
     ) -> RunView:
         """Stored at once, carried out by a worker; of one project's runs one at a time, in their order."""
         project = await find_project(session, access, data.project)
         run = await runs.create(session, project.id, data.wanted())
         await session.commit()
-        await bell.ring(run.id)
+        await notify_workers(run.id)
         return RunView.whole(run, project.name, None)
 
     @get(summary="List training runs", responses=_READ)
     async def index(
         self,
         session: Db,
-        access: Asking,
+        access: Caller,
         project: ProjectName = None,
         in_state: Annotated[models.RunState | None, QueryParameter(name="state")] = None,
         cursor: Cursor = None,
@@ -68,23 +72,23 @@ class RunController(Controller):
         """Newest first."""
         owner = await find_project(session, access, project)
         page = await runs.page(session, owner.id, state=in_state, cursor=cursor, limit=limit)
-        return RunPage([RunLine.of(row, owner.name) for row in page.items], page.cursor)
+        return RunPage([RunSummary.of(row, owner.name) for row in page.items], page.cursor)
 
     @get("/{run_id:uuid}", summary="How a training run stands", responses=_READ)
-    async def show(self, run_id: FromPath[UUID], session: Db, access: Asking) -> RunView:
+    async def show(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
         """Its state and progress, what its last step measured, and what it left."""
         return await _view(session, await _find(session, access, run_id))
 
     @get("/{run_id:uuid}/steps", summary="What each step measured", responses=_READ)
     async def steps(
-        self, run_id: FromPath[UUID], session: Db, access: Asking, after: After = 0, limit: AtMost = 1000
+        self, run_id: FromPath[UUID], session: Db, access: Caller, after: After = 0, limit: AtMost = 1000
     ) -> list[StepView]:
         """In order."""
         run = await _find(session, access, run_id)
         return [StepView.of(row) for row in await runs.steps(session, run.id, after, limit)]
 
     @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=_MOVE)
-    async def cancel(self, run_id: FromPath[UUID], session: Db, access: Asking) -> RunView:
+    async def cancel(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
         """A waiting run is cancelled at once, a running one within seconds. 409 if it has ended."""
         await _find(session, access, run_id)
         run = await runs.request_cancel(session, run_id)
@@ -93,13 +97,13 @@ class RunController(Controller):
 
     @post("/{run_id:uuid}/retry", status_code=202, summary="Try a training run again", responses=_MOVE)
     async def retry(
-        self, run_id: FromPath[UUID], session: Db, access: Asking, bell: NamedDependency[Bell]
+        self, run_id: FromPath[UUID], session: Db, access: Caller, notify_workers: NamedDependency[NotifyWorkers]
     ) -> RunView:
         """It goes on from its last checkpoint. 409 unless it failed or was cancelled."""
         await _find(session, access, run_id)
         run = await runs.retry(session, run_id)
         await session.commit()
-        await bell.ring(run.id)
+        await notify_workers(run.id)
         return await _view(session, run)
 
 

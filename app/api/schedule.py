@@ -7,7 +7,7 @@ import msgspec
 from litestar import Controller, delete, get, put
 from litestar.params import JSONBody
 
-from app.api.access import Asking, Db, find_project
+from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.db import models, schedules
@@ -17,7 +17,7 @@ from app.run_settings import RunSettings, refuse_hopeless
 _READ = problems(400, 401, 403, 404)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every so many hours, after every so many scored tasks, or whichever of the two comes first."""
 
     every_hours: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -55,7 +55,7 @@ class ScheduleController(Controller):
 
     @put(summary="Train by itself", responses=_READ)
     async def put(
-        self, data: JSONBody[Plan], session: Db, access: Asking, project: ProjectName = None
+        self, data: JSONBody[ScheduleRequest], session: Db, access: Caller, project: ProjectName = None
     ) -> ScheduleView:
         """The project's one schedule, instead of the former. What was counted so far still counts."""
         owner = await find_project(session, access, project)
@@ -64,13 +64,13 @@ class ScheduleController(Controller):
         return ScheduleView.of(row, owner.name)
 
     @get(summary="Show the schedule", responses=_READ)
-    async def show(self, session: Db, access: Asking, project: ProjectName = None) -> ScheduleView:
+    async def show(self, session: Db, access: Caller, project: ProjectName = None) -> ScheduleView:
         """404 where the project trains only when it is asked to."""
         owner = await find_project(session, access, project)
         return ScheduleView.of(await schedules.get(session, owner.id), owner.name)
 
     @delete(summary="Train only when asked to", responses=_READ)
-    async def remove(self, session: Db, access: Asking, project: ProjectName = None) -> None:
+    async def remove(self, session: Db, access: Caller, project: ProjectName = None) -> None:
         """Runs that it has asked for stay."""
         owner = await find_project(session, access, project)
         await schedules.remove(session, owner.id)

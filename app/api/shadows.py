@@ -9,14 +9,14 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Asking, Db, find_release
+from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
 from app.db import shadows
 from app.release.shadow_stats import Paired, compare
 from app.runner import shadow_candidates
 
 
-class NewShadows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShadowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """At most so many of the project's latest finished tasks."""
 
     tasks: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
@@ -60,7 +60,7 @@ class ShadowController(Controller):
 
     @post(status_code=202, summary="Do finished tasks again", responses=problems(400, 401, 403, 404, 409))
     async def ask(
-        self, release_id: FromPath[UUID], data: JSONBody[NewShadows], session: Db, access: Asking
+        self, release_id: FromPath[UUID], data: JSONBody[ShadowRequest], session: Db, access: Caller
     ) -> ShadowsView:
         """Tasks that called nothing but what only reads (GET, HEAD, OPTIONS, or `x-safe: true`) are done again by
         this release, with the same seed, clock and skills. A call that would write is refused and counted. The
@@ -75,7 +75,7 @@ class ShadowController(Controller):
         opt={"scope": "tasks"},
         responses=problems(401, 403, 404),
     )
-    async def paired(self, release_id: FromPath[UUID], session: Db, access: Asking) -> ShadowsView:
+    async def paired(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ShadowsView:
         """Pairs of a task as it was done and its shadow, with 95 % intervals of the mean difference."""
         row = await find_release(session, access, release_id)
         return ShadowsView.of(await shadows.of_release(session, row.id))

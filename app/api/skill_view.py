@@ -13,7 +13,7 @@ from app.db.offers import SkillStats
 from app.records import Json, Offer
 
 
-class SkillLine(msgspec.Struct, frozen=True, kw_only=True):
+class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A skill in a list. `task_id` is the task that made it, `apis` all it may call."""
 
     id: UUID
@@ -29,18 +29,18 @@ class SkillLine(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
     @classmethod
-    def of(cls, skill: models.Skill, project: str) -> "SkillLine":
-        return SkillLine(project=project, **_columns(skill))
+    def of(cls, skill: models.Skill, project: str) -> "SkillSummary":
+        return SkillSummary(project=project, **_columns(skill))
 
 
 class SkillPage(msgspec.Struct, frozen=True):
     """Newest first. `next_cursor` is null on the last page."""
 
-    skills: list[SkillLine]
+    skills: list[SkillSummary]
     next_cursor: str | None
 
 
-class SkillView(SkillLine, frozen=True, kw_only=True):
+class SkillView(SkillSummary, frozen=True, kw_only=True):
     """`source` is empty once the skill was deleted."""
 
     source: str
@@ -60,7 +60,7 @@ class SkillView(SkillLine, frozen=True, kw_only=True):
         )
 
 
-class SkillFound(msgspec.Struct, frozen=True, kw_only=True):
+class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
     """`ranks` holds its place, from 1, in each of the lists that were fused."""
 
     id: UUID
@@ -90,4 +90,4 @@ async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
 
 
 def _columns(skill: models.Skill) -> dict[str, Json]:
-    return {name: getattr(skill, name) for name in SkillLine.__struct_fields__ if name != "project"}
+    return {name: getattr(skill, name) for name in SkillSummary.__struct_fields__ if name != "project"}

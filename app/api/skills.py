@@ -9,10 +9,10 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Asking, Db, find_project, project_filter, project_names
-from app.api.dependencies import Search
+from app.api.access import Access, Caller, Db, find_project, project_filter, project_names
+from app.api.dependencies import SkillSearch
 from app.api.problem import problems
-from app.api.skill_view import SkillFound, SkillLine, SkillPage, SkillView, view_skill
+from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, offers, skills
 from app.db.offers import SkillUse
@@ -36,7 +36,7 @@ class SkillController(Controller):
     async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
-        access: Asking,
+        access: Caller,
         project: ProjectName = None,
         in_state: Annotated[models.SkillState | None, QueryParameter(name="state")] = None,
         name: FromQuery[str | None] = None,
@@ -55,58 +55,58 @@ class SkillController(Controller):
         )
         page = await skills.page(session, only, cursor=cursor, limit=limit)
         names = await project_names(session)
-        return SkillPage([SkillLine.of(row, names[row.project_id]) for row in page.items], page.cursor)
+        return SkillPage([SkillSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
     @get("/search", summary="Find skills for an instruction", responses=_READ)
     async def search(
         self,
         q: Query,
         session: Db,
-        access: Asking,
-        library: NamedDependency[Search],
+        access: Caller,
+        library: NamedDependency[SkillSearch],
         project: ProjectName = None,
         scenario: FromQuery[str | None] = None,
         limit: Annotated[int, QueryParameter(ge=1, le=50)] = 10,
-    ) -> list[SkillFound]:
+    ) -> list[SkillMatch]:
         """What a task of this instruction would be offered, best first. Empty where nothing fits."""
         owner = await find_project(session, access, project)
         await session.commit()  # the search may wait for the embedder
         found = await library.find(owner.id, q, scenario, limit)
-        return [SkillFound.of(offer) for offer in found]
+        return [SkillMatch.of(offer) for offer in found]
 
     @get("/{skill_id:uuid}", summary="Show a skill", responses=_READ)
-    async def show(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
+    async def show(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """Its source, the task that made it, and how it has done since."""
         return await view_skill(session, await _find(session, access, skill_id))
 
     @get("/{skill_id:uuid}/versions", summary="All versions of its name", responses=_READ)
-    async def versions(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> list[SkillLine]:
+    async def versions(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> list[SkillSummary]:
         """Newest first."""
         skill = await _find(session, access, skill_id)
         names = await project_names(session)
         rows = await skills.versions(session, skill.project_id, skill.name)
-        return [SkillLine.of(row, names[row.project_id]) for row in rows]
+        return [SkillSummary.of(row, names[row.project_id]) for row in rows]
 
     @get("/{skill_id:uuid}/uses", summary="Who was offered it, and what came of it", responses=_READ)
     async def uses(
-        self, skill_id: FromPath[UUID], session: Db, access: Asking, limit: Limit = 50
+        self, skill_id: FromPath[UUID], session: Db, access: Caller, limit: Limit = 50
     ) -> list[SkillUse]:
         """The edges from the task that made it to those it was offered to, newest first."""
         skill = await _find(session, access, skill_id)
         return await offers.uses_of(session, skill.id, limit)
 
     @post("/{skill_id:uuid}/retire", status_code=200, summary="Take a skill out", responses=_MOVE)
-    async def retire(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
+    async def retire(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """It is offered no more, nor is its name if the agent writes it again, until a version is restored."""
         return await _move(session, access, skill_id, skills.retire)
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Bring a skill back", responses=_MOVE)
-    async def restore(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> SkillView:
+    async def restore(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """It becomes the version of its name that is offered; the one that was is superseded."""
         return await _move(session, access, skill_id, skills.restore)
 
     @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
-    async def remove(self, skill_id: FromPath[UUID], session: Db, access: Asking) -> None:
+    async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Its source is gone for good; what refers to it still finds its name. The agent may write it anew."""
         await _move(session, access, skill_id, skills.delete)
 

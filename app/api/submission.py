@@ -43,7 +43,7 @@ ProjectOf = Annotated[
 ]
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One task. Tasks of one `scenario` ask for the same thing with other details; a label is optional."""
 
     instruction: Instruction
@@ -63,13 +63,13 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     variables: Variables = {}
     use_skills: bool = True
     check: Check | None = None
-    tasks: Annotated[list[NewTask], msgspec.Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
+    tasks: Annotated[list[TaskRequest], msgspec.Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
 
     @property
     def is_list(self) -> bool:
         return self.tasks is not UNSET
 
-    def all(self) -> list[NewTask]:
+    def all(self) -> list[TaskRequest]:
         """The tasks asked for. Raises InvalidError where the request is neither one task nor a list."""
         tasks = self.tasks if self.tasks is not UNSET else [self._alone()]
         if self.tasks is not UNSET and self != Submission(tasks=self.tasks):
@@ -85,10 +85,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The same for the same request: tells a repeated submission from another one under the same key."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
-    def _alone(self) -> NewTask:
+    def _alone(self) -> TaskRequest:
         if self.instruction is UNSET:
             raise InvalidError("instruction: missing; say in words what is to be done")
-        return NewTask(
+        return TaskRequest(
             instruction=self.instruction,
             project=self.project,
             scenario=self.scenario,

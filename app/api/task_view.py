@@ -12,7 +12,7 @@ from app.db import models, offers, releases, skills
 from app.records import Json, Stop
 
 
-class Links(msgspec.Struct, frozen=True):
+class TaskLinks(msgspec.Struct, frozen=True):
     """Where to look next."""
 
     self: str
@@ -20,7 +20,7 @@ class Links(msgspec.Struct, frozen=True):
     trajectory: str
 
     @classmethod
-    def of(cls, task_id: UUID) -> "Links":
+    def of(cls, task_id: UUID) -> "TaskLinks":
         own = f"/v1/tasks/{task_id}"
         return cls(own, f"{own}/events", f"{own}/trajectory")
 
@@ -30,11 +30,11 @@ class Accepted(msgspec.Struct, frozen=True):
 
     id: UUID
     state: models.TaskState
-    links: Links
+    links: TaskLinks
 
     @classmethod
     def of(cls, task: models.Task) -> Self:
-        return cls(task.id, task.state, Links.of(task.id))
+        return cls(task.id, task.state, TaskLinks.of(task.id))
 
 
 class AcceptedMany(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class AcceptedMany(msgspec.Struct, frozen=True):
     tasks: list[Accepted]
 
 
-class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
+class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A task in a list."""
 
     id: UUID
@@ -63,14 +63,14 @@ class TaskLine(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
 
     @classmethod
-    def of(cls, task: models.Task, project: str) -> "TaskLine":
-        return TaskLine(project=project, **_columns(task))
+    def of(cls, task: models.Task, project: str) -> "TaskSummary":
+        return TaskSummary(project=project, **_columns(task))
 
 
 class TaskPage(msgspec.Struct, frozen=True):
     """Newest first. `next_cursor` is null on the last page."""
 
-    tasks: list[TaskLine]
+    tasks: list[TaskSummary]
     next_cursor: str | None
 
 
@@ -103,7 +103,7 @@ class ServedBy(msgspec.Struct, frozen=True):
     model: str
 
 
-class TaskView(TaskLine, frozen=True, kw_only=True):
+class TaskView(TaskSummary, frozen=True, kw_only=True):
     """Everything about one task but its turns, which /trajectory has."""
 
     skills: TaskSkills
@@ -114,7 +114,7 @@ class TaskView(TaskLine, frozen=True, kw_only=True):
     cancel_requested: bool
     attempt: int
     seconds: float | None  # from the first start to the end
-    links: Links
+    links: TaskLinks
 
     @classmethod
     def whole(
@@ -131,7 +131,7 @@ class TaskView(TaskLine, frozen=True, kw_only=True):
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,
             seconds=(finished - started).total_seconds() if started and finished else None,
-            links=Links.of(task.id),
+            links=TaskLinks.of(task.id),
             **_columns(task),
         )
 
@@ -152,4 +152,4 @@ async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
 
 
 def _columns(task: models.Task) -> dict[str, Json]:
-    return {name: getattr(task, name) for name in TaskLine.__struct_fields__ if name != "project"}
+    return {name: getattr(task, name) for name in TaskSummary.__struct_fields__ if name != "project"}

@@ -8,11 +8,11 @@ from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 
-from app.api.access import Asking, Db, find_task, project_filter, project_names
-from app.api.dependencies import Work
+from app.api.access import Caller, Db, find_task, project_filter, project_names
+from app.api.dependencies import WakeRunner
 from app.api.problem import problems
 from app.api.submission import Submission, submit_all
-from app.api.task_view import Accepted, AcceptedMany, TaskLine, TaskPage, TaskView, view_task
+from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.db import events, models, task_queue, tasks
 from app.records import Stop
@@ -38,14 +38,14 @@ class TaskController(Controller):
         self,
         data: JSONBody[Submission],
         session: Db,
-        access: Asking,
-        work: NamedDependency[Work],
+        access: Caller,
+        wake_runner: NamedDependency[WakeRunner],
         idempotency_key: IdempotencyKey = None,
     ) -> Accepted | AcceptedMany:
         """Stored at once, carried out in turn. All tasks of one submission are accepted, or none."""
         rows = await submit_all(session, access, data, idempotency_key)
         await session.commit()  # before waking the runner, which must be able to see the rows
-        work.wake()
+        wake_runner()
         accepted = [Accepted.of(row) for row in rows]
         return AcceptedMany(accepted) if data.is_list else accepted[0]
 
@@ -53,7 +53,7 @@ class TaskController(Controller):
     async def index(  # noqa: PLR0913 - each is a query parameter
         self,
         session: Db,
-        access: Asking,
+        access: Caller,
         project: ProjectName = None,
         in_state: Annotated[models.TaskState | None, QueryParameter(name="state")] = None,
         stop: FromQuery[Stop | None] = None,
@@ -76,10 +76,10 @@ class TaskController(Controller):
         )
         page = await tasks.page(session, only, cursor=cursor, limit=limit)
         names = await project_names(session)
-        return TaskPage([TaskLine.of(row, names[row.project_id]) for row in page.items], page.cursor)
+        return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
     @get("/{task_id:uuid}", summary="How a task stands", responses=problems(400, 401, 403, 404))
-    async def show(self, task_id: FromPath[UUID], session: Db, access: Asking) -> TaskView:
+    async def show(self, task_id: FromPath[UUID], session: Db, access: Caller) -> TaskView:
         """Its state and answer, what it cost, which skills it was offered, used and wrote, and what served it."""
         return await view_task(session, await find_task(session, access, task_id))
 
@@ -90,7 +90,11 @@ class TaskController(Controller):
         responses=problems(400, 401, 403, 404, 409),
     )
     async def cancel(
-        self, task_id: FromPath[UUID], session: Db, access: Asking, work: NamedDependency[Work]
+        self,
+        task_id: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        wake_runner: NamedDependency[WakeRunner],
     ) -> TaskView:
         """A waiting task is cancelled at once, a running one within a second or so. 409 if it has ended."""
         await find_task(session, access, task_id)
@@ -100,5 +104,5 @@ class TaskController(Controller):
             ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()
-        work.wake()
+        wake_runner()
         return await view_task(session, task)

@@ -8,7 +8,7 @@ from litestar import Controller, get
 from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from app.api.access import Asking, Db, find_task
+from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.db import trajectories
 from app.records import Call, Json, Offer, Policy, Stop, Trajectory, Turn, Use
@@ -57,7 +57,7 @@ class TrajectoryController(Controller):
         self,
         task_id: FromPath[UUID],
         session: Db,
-        access: Asking,
+        access: Caller,
         tokens: Annotated[bool, QueryParameter(description="false leaves token ids and logprobs out")] = True,
     ) -> TrajectoryView:
         """The record the rollout left. 404 until the rollout has ended."""

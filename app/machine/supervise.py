@@ -38,7 +38,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 class _Report(msgspec.Struct):
     """What /readyz says of the parts that a child builds on."""
 
-    parts: dict[str, str]
+    components: dict[str, str]
 
 
 class _Born(msgspec.Struct, frozen=True):
@@ -168,10 +168,10 @@ async def _shortcoming(client: httpx.AsyncClient, url: str) -> str:
 def _said(answer: httpx.Response) -> str:
     """In one line; of /readyz only the parts that are not ready."""
     try:
-        parts = msgspec.json.decode(answer.content, type=_Report).parts
+        components = msgspec.json.decode(answer.content, type=_Report).components
     except (msgspec.DecodeError, UnicodeDecodeError):
         return " ".join(answer.text[:500].split())
-    return "; ".join(f"{name}: {state}" for name, state in parts.items() if state != "ready")
+    return "; ".join(f"{name}: {state}" for name, state in components.items() if state != "ready")
 
 
 def _last_words(born: _Born) -> str:

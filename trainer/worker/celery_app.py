@@ -1,4 +1,4 @@
-"""A Celery worker for training. A message is only a doorbell: what is to be done stands in a table."""
+"""A Celery worker for training. A message only notifies: the queue is a table."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from uuid import UUID
 from celery import Celery, signals
 from celery.worker import state
 
-from app.queue import TRAIN, open_broker, ring
+from app.queue import TRAIN, notify_workers, open_broker
 from app.settings import Settings
 from trainer.engines.sleep import sleepers
 from trainer.worker.queue_reconciler import Reconciler
@@ -26,8 +26,8 @@ def build(settings: Settings, command: Sequence[str] = TRAINING) -> Celery:
         attend(UUID(run_id), settings, command, _is_stopping)
 
     seconds = min(_RECONCILE_SECONDS, settings.lease_seconds / 4)
-    bell = partial(ring, broker)
-    reconciler = Reconciler(settings.database_url, bell, seconds=seconds, sleepers=sleepers(settings))
+    notify = partial(notify_workers, broker)
+    reconciler = Reconciler(settings.database_url, notify, seconds=seconds, sleepers=sleepers(settings))
     signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     signals.worker_shutdown.connect(lambda **_: reconciler.stop(), weak=False)
     return broker

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from app.db import run_queue
 from app.db.models import RunState
-from tests.edge import Edge
+from tests.api_app import ApiApp
 
 
 class Ended(NamedTuple):
@@ -19,14 +19,14 @@ class Ended(NamedTuple):
     err: str
 
 
-class Shell:
+class SageCommand:
     """Runs `sage` against the server."""
 
-    def __init__(self, edge: Edge, url: str) -> None:
-        self.edge, self.url = edge, url
+    def __init__(self, api: ApiApp, url: str) -> None:
+        self.api, self.url = api, url
 
     async def sage(self, command: str, *options: str, **env: str) -> Ended:
-        key = self.edge.client.headers["Authorization"].removeprefix("Bearer ")
+        key = self.api.client.headers["Authorization"].removeprefix("Bearer ")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", command, "--url", self.url, *options),
             env={**os.environ, "KEY": key, **env},
@@ -39,13 +39,13 @@ class Shell:
     async def run_id(self) -> UUID:
         """Of the newest run, once there is one."""
         async with asyncio.timeout(30):
-            while not (found := (await self.edge.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
+            while not (found := (await self.api.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return UUID(found[0]["id"])
 
     async def work(self, *metrics: dict[str, Any], state: RunState = RunState.DONE, **how: Any) -> None:
         """Carry the next run out."""
-        run_id, sessions = await self.run_id(), self.edge.sessions
+        run_id, sessions = await self.run_id(), self.api.sessions
         async with sessions.begin() as session:
             await run_queue.claim(session, "worker", 30, run_id)
         for index, each in enumerate(metrics, start=1):

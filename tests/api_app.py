@@ -1,4 +1,4 @@
-"""The real HTTP application on a real database, without a runner: tests play the runner by writing its rows."""
+"""The real HTTP application on a real database, without a runner: tests write the rows that it would write."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -12,9 +12,9 @@ import msgspec
 from litestar import Litestar
 
 from app.api.app import create_app
-from app.api.dependencies import Parts
-from app.api.health import Probe
-from app.api.notifications import EventFeed
+from app.api.dependencies import Dependencies
+from app.api.health import ReadinessCheck
+from app.api.notifications import NotificationListener
 from app.db import keys, models, projects
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
@@ -28,22 +28,22 @@ BUSY = Occupancy({State.LIVE: 2, State.OUT: 1}, in_flight=3, waiting=4)
 PROMPT = "the prompt's hash"
 
 
-class Bell:
-    """In the places of the runner and of the broker: counts how often they were woken, and for which run."""
+class WakeRecorder:
+    """Stands in for the runner and the broker: counts the calls, and keeps the announced runs."""
 
     def __init__(self) -> None:
-        self.rung = 0
+        self.runner_wakes = 0
         self.runs: list[UUID] = []
 
-    def wake(self) -> None:
-        self.rung += 1
+    def wake_runner(self) -> None:
+        self.runner_wakes += 1
 
-    async def ring(self, run_id: UUID) -> None:
+    async def notify_workers(self, run_id: UUID) -> None:
         self.runs.append(run_id)
 
 
-class Shelf:
-    """In the library's place: finds what the test laid on it."""
+class StubSkillSearch:
+    """Stands in for the skill library: finds the `offers` that the test has set."""
 
     def __init__(self) -> None:
         self.offers: list[Offer] = []
@@ -58,19 +58,19 @@ class Shelf:
         return self.offers[:limit]
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """`client` carries an administrator's key; `demo` is the only project."""
+class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
+    """`client` sends an administrator's key; `demo` is the only project."""
 
     app: Litestar
     client: httpx.AsyncClient
     sessions: Sessions
     demo: models.Project
-    bell: Bell
-    shelf: Shelf
+    wakes: WakeRecorder
+    search: StubSkillSearch
     loads: Loads
 
     async def key(self, *scopes: str, project_id: UUID | None = None) -> dict[str, str]:
-        """Headers with a key of these scopes."""
+        """Headers with a new key that has these scopes."""
         async with self.sessions.begin() as session:
             _, secret = await keys.create(session, "test", scopes, project_id)
         return {"Authorization": f"Bearer {secret}"}
@@ -86,43 +86,53 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def open_edge(
+async def open_api_app(
     sessions: Sessions,
     database_url: str,
-    probes: Mapping[str, Probe] | None = None,
+    checks: Mapping[str, ReadinessCheck] | None = None,
     directory: Path | None = None,
-) -> AsyncIterator[Edge]:
-    bell, shelf, loads = Bell(), Shelf(), Loads()
+) -> AsyncIterator[ApiApp]:
+    wakes, search, loads = WakeRecorder(), StubSkillSearch(), Loads()
     async with sessions.begin() as session:
         demo = await projects.create(session, "demo")
         _, secret = await keys.create(session, "test admin", ["admin"])
 
     @asynccontextmanager
-    async def open_parts() -> AsyncIterator[Parts]:
-        async with EventFeed(database_url, ping_seconds=1.0) as feed, httpx.AsyncClient() as outside:
-            yield Parts(
+    async def open_dependencies() -> AsyncIterator[Dependencies]:
+        async with (
+            NotificationListener(database_url, ping_seconds=1.0) as listener,
+            httpx.AsyncClient() as http_client,
+        ):
+            yield Dependencies(
                 sessions=sessions,
-                feed=feed,
-                work=bell,
-                library=shelf,
-                swap=loads,
+                listener=listener,
+                wake_runner=wakes.wake_runner,
+                library=search,
                 promoter=Promoter(sessions, loads, PROMPT),
                 adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),
-                bell=bell,
-                client=outside,
-                probes=probes or {},
+                notify_workers=wakes.notify_workers,
+                http_client=http_client,
+                readiness_checks=checks or {},
                 occupancy=lambda: BUSY,
             )
 
-    app = create_app(open_parts)
+    app = create_app(open_dependencies)
     headers = {"Authorization": f"Bearer {secret}"}
     async with running(app), asgi_client(app, headers) as client:
-        yield Edge(app=app, client=client, sessions=sessions, demo=demo, bell=bell, shelf=shelf, loads=loads)
+        yield ApiApp(
+            app=app,
+            client=client,
+            sessions=sessions,
+            demo=demo,
+            wakes=wakes,
+            search=search,
+            loads=loads,
+        )
 
 
 @asynccontextmanager
 async def running(app: Litestar) -> AsyncIterator[None]:
-    """In a task of its own, because a fixture is left by another task than entered it."""
+    """Runs the lifespan in a task of its own: pytest may leave a fixture in another task than it entered it."""
     up, down = asyncio.Event(), asyncio.Event()
 
     async def live() -> None:
@@ -144,7 +154,7 @@ def asgi_client(app: Litestar, headers: dict[str, str]) -> httpx.AsyncClient:
 
 
 def problem(answer: httpx.Response) -> dict[str, object]:
-    """The body of an error answer, its form checked."""
+    """The body of an error response, after checking its form."""
     assert answer.headers["content-type"].startswith("application/problem+json"), answer.text
     body: dict[str, object] = answer.json()
     assert body["status"] == answer.status_code

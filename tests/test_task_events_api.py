@@ -11,39 +11,39 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.notifications import EventFeed
+from app.api.notifications import NotificationListener
 from app.db import events, models, task_queue, trajectories
 from app.db.database import Sessions
 from app.records import Policy, Stop, Task, Trajectory, Turn
-from tests.edge import Edge, open_edge, problem
+from tests.api_app import ApiApp, open_api_app, problem
+from tests.http_server import served
 from tests.rows import project_row, task_row
-from tests.sockets import served
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 
-async def tell(edge: Edge, task_id: UUID, *kinds: str) -> None:
+async def tell(api: ApiApp, task_id: UUID, *kinds: str) -> None:
     for kind in kinds:
-        async with edge.sessions.begin() as session:
+        async with api.sessions.begin() as session:
             await events.append(session, task_id, kind, {"of": kind})
 
 
-async def finish(edge: Edge, task_id: UUID) -> None:
-    async with edge.sessions.begin() as session:
+async def finish(api: ApiApp, task_id: UUID) -> None:
+    async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)
         await events.append(session, task_id, "done", {"state": "done"})
         await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
 
 
-async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(edge: Edge) -> None:
-    task_id = await edge.submit()
-    await tell(edge, task_id, "turn", "call")
-    await finish(edge, task_id)
-    answer = await edge.client.get(f"/v1/tasks/{task_id}/events")
+async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(api: ApiApp) -> None:
+    task_id = await api.submit()
+    await tell(api, task_id, "turn", "call")
+    await finish(api, task_id)
+    answer = await api.client.get(f"/v1/tasks/{task_id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
     lines = answer.text.splitlines()
     assert [line for line in lines if line.startswith(("event", "id"))] == [
@@ -57,66 +57,66 @@ async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(edge:
     assert 'data: {"of":"turn"}' in lines
 
 
-async def test_a_stream_resumes_after_the_last_event_it_saw(edge: Edge) -> None:
-    task_id = await edge.submit()
-    await tell(edge, task_id, "turn", "call")
-    await finish(edge, task_id)
-    rest = await edge.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "2"})
+async def test_a_stream_resumes_after_the_last_event_it_saw(api: ApiApp) -> None:
+    task_id = await api.submit()
+    await tell(api, task_id, "turn", "call")
+    await finish(api, task_id)
+    rest = await api.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "2"})
     assert [line for line in rest.text.splitlines() if line.startswith("id")] == ["id: 3"]
-    nothing = await edge.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "3"})
+    nothing = await api.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "3"})
     assert "id:" not in nothing.text
-    bad = await edge.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "last"})
+    bad = await api.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "last"})
     assert problem(bad)["status"] == 400
 
 
-async def test_an_event_arrives_while_the_stream_is_open(edge: Edge) -> None:
-    task_id = await edge.submit()
-    async with served(edge) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
+async def test_an_event_arrives_while_the_stream_is_open(api: ApiApp) -> None:
+    task_id = await api.submit()
+    async with served(api) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
         lines = answer.aiter_lines()
         for kind in ("turn", "observation"):
-            await tell(edge, task_id, kind)
+            await tell(api, task_id, kind)
             async with asyncio.timeout(3):  # far less than the ping: the notice woke it
                 while await anext(lines) != f"event: {kind}":
                     pass
-        await finish(edge, task_id)
+        await finish(api, task_id)
         async with asyncio.timeout(3):
             assert "event: done" in [line async for line in lines]
 
 
-async def test_a_stream_ends_when_the_project_of_its_task_is_deleted(edge: Edge) -> None:
-    task_id = await edge.submit()
-    async with served(edge) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
-        assert (await edge.client.delete("/v1/projects/demo")).status_code == 204
+async def test_a_stream_ends_when_the_project_of_its_task_is_deleted(api: ApiApp) -> None:
+    task_id = await api.submit()
+    async with served(api) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
+        assert (await api.client.delete("/v1/projects/demo")).status_code == 204
         async with asyncio.timeout(5):
             assert "event: done" not in [line async for line in answer.aiter_lines()]
 
 
-async def test_many_streams_of_many_tasks_each_hear_their_own(edge: Edge) -> None:
-    tasks = [await edge.submit(f"task {number}") for number in range(5)]
-    async with served(edge) as client:
+async def test_many_streams_of_many_tasks_each_hear_their_own(api: ApiApp) -> None:
+    tasks = [await api.submit(f"task {number}") for number in range(5)]
+    async with served(api) as client:
         reading = [asyncio.create_task(client.get(f"/v1/tasks/{task}/events", timeout=20)) for task in tasks * 4]
         await asyncio.sleep(0.2)
         for task in tasks:
-            await tell(edge, task, f"turn-{task}")
+            await tell(api, task, f"turn-{task}")
         for task in tasks:
-            await finish(edge, task)
+            await finish(api, task)
         for task, answer in zip(tasks * 4, await asyncio.gather(*reading), strict=True):
             assert answer.text.count("event: turn-") == 1
             assert f"event: turn-{task}" in answer.text
 
 
-async def test_a_server_told_to_stop_does_not_wait_for_open_streams(edge: Edge) -> None:
-    task_id = await edge.submit()
+async def test_a_server_told_to_stop_does_not_wait_for_open_streams(api: ApiApp) -> None:
+    task_id = await api.submit()
     async with asyncio.timeout(5):
-        async with served(edge) as client:
+        async with served(api) as client:
             reading = asyncio.create_task(client.get(f"/v1/tasks/{task_id}/events", timeout=60))
             await asyncio.sleep(0.2)
         await asyncio.wait([reading])
 
 
-async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(edge: Edge) -> None:
-    task_id = await edge.submit()
-    assert problem(await edge.client.get(f"/v1/tasks/{task_id}/trajectory"))["status"] == 404
+async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(api: ApiApp) -> None:
+    task_id = await api.submit()
+    assert problem(await api.client.get(f"/v1/tasks/{task_id}/trajectory"))["status"] == 404
     turns = (
         Turn(context_ids=(1, 2, 3), sampled_ids=(4, 5), logprobs=(-0.5, -0.25), text="a", observation="b"),
         Turn(context_ids=(6,), sampled_ids=(7,), logprobs=(-1.0,), text="c"),
@@ -130,41 +130,41 @@ async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(edge: Edge) -
         stop=Stop.COMPLETED,
         answer=3,
     )
-    async with edge.sessions.begin() as session:
-        await trajectories.save(session, edge.demo.id, record)
+    async with api.sessions.begin() as session:
+        await trajectories.save(session, api.demo.id, record)
 
-    shown = (await edge.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
+    shown = (await api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
     assert [turn["span"] for turn in shown["turns"]] == [[3, 5], [6, 7], [2, 4]]
     assert shown["turns"][0]["sampled_ids"] == [4, 5]
     assert shown["turns"][0]["logprobs"] == [-0.5, -0.25]
     assert (shown["stop"], shown["answer"], shown["policy"]["model"]) == ("completed", 3, "base")
 
-    brief = (await edge.client.get(f"/v1/tasks/{task_id}/trajectory?tokens=false")).json()
+    brief = (await api.client.get(f"/v1/tasks/{task_id}/trajectory?tokens=false")).json()
     assert not {"sampled_ids", "context_ids", "logprobs"} & brief["turns"][0].keys()
     assert brief["turns"][0]["text"] == "a"
 
 
-async def test_a_quiet_stream_says_that_it_lives(edge: Edge) -> None:
-    task_id = await edge.submit()
-    async with served(edge) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
+async def test_a_quiet_stream_says_that_it_lives(api: ApiApp) -> None:
+    task_id = await api.submit()
+    async with served(api) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
         lines = answer.aiter_lines()
         async with asyncio.timeout(5):
             for _ in range(2):
                 while await anext(lines) != ": ping":
                     pass
-        await finish(edge, task_id)
+        await finish(api, task_id)
 
 
 def test_by_default_it_says_so_every_fifteen_seconds(database_url: str) -> None:
-    assert EventFeed(database_url).ping_seconds == 15
+    assert NotificationListener(database_url).ping_seconds == 15
 
 
 async def test_a_runner_hears_of_a_task_that_another_process_was_given(
     committed: Sessions, database_url: str
 ) -> None:
     heard = asyncio.Event()
-    async with EventFeed(database_url) as feed, asyncio.timeout(10):
-        feed.call_at_work(heard.set)
+    async with NotificationListener(database_url) as listener, asyncio.timeout(10):
+        listener.on_task(heard.set)
         await heard.wait()  # it looks once when it begins to listen
         heard.clear()
         async with committed.begin() as session:
@@ -172,9 +172,9 @@ async def test_a_runner_hears_of_a_task_that_another_process_was_given(
         await heard.wait()
 
 
-async def test_a_lost_listening_connection_is_replaced(edge: Edge) -> None:
+async def test_a_lost_listening_connection_is_replaced(api: ApiApp) -> None:
     listening = "FROM pg_stat_activity WHERE query LIKE 'LISTEN sage_events%'"
-    async with edge.sessions() as session, asyncio.timeout(10):
+    async with api.sessions() as session, asyncio.timeout(10):
         first = await _only(session, f"SELECT pid {listening}")
         assert (await session.execute(text(f"SELECT pg_terminate_backend({first})"))).scalar() is True
         assert await _only(session, f"SELECT pid {listening} AND pid <> {first}") != first
@@ -190,7 +190,7 @@ async def test_a_listener_whose_host_is_lost_notices_within_a_minute() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, asyncio.timeout(10):
         port = server.sockets[0].getsockname()[1]
-        async with EventFeed(f"postgresql://postgres@127.0.0.1:{port}/postgres"):
+        async with NotificationListener(f"postgresql://postgres@127.0.0.1:{port}/postgres"):
             assert await asked.get() <= 60
 
 

@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from app.api.app import create_app
-from app.api.dependencies import Parts
-from app.api.notifications import EventFeed
+from app.api.dependencies import Dependencies
+from app.api.notifications import NotificationListener
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
 from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
-from tests.edge import BUSY, Bell, Edge, Shelf, asgi_client, open_edge, problem, running
+from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
 from tests.loading import Loads
 from tests.narrow import narrow
 
@@ -38,40 +38,40 @@ async def breaks() -> None:
 
 
 @pytest.fixture
-async def edge(committed: Sessions, database_url: str) -> AsyncIterator[Edge]:
-    async with open_edge(committed, database_url, {"database": answers, "engine": is_down}) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url, {"database": answers, "engine": is_down}) as opened:
         yield opened
 
 
-async def test_health_needs_no_key_and_readiness_says_what_is_not_ready_and_why(edge: Edge) -> None:
-    del edge.client.headers["Authorization"]
-    assert (await edge.client.get("/healthz")).json() == {"status": "up"}
-    answer = await edge.client.get("/readyz")
+async def test_health_needs_no_key_and_readiness_says_what_is_not_ready_and_why(api: ApiApp) -> None:
+    del api.client.headers["Authorization"]
+    assert (await api.client.get("/healthz")).json() == {"status": "up"}
+    answer = await api.client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["ready"] is False
-    assert answer.json()["parts"]["database"] == "ready"
-    assert "ENGINE_URLS" in answer.json()["parts"]["engine"]
+    assert answer.json()["components"]["database"] == "ready"
+    assert "ENGINE_URLS" in answer.json()["components"]["engine"]
 
 
-async def test_with_all_parts_up_it_is_ready(committed: Sessions, database_url: str) -> None:
-    async with open_edge(committed, database_url, {"database": answers}) as edge:
-        answer = await edge.client.get("/readyz")
+async def test_it_is_ready_when_all_components_are(committed: Sessions, database_url: str) -> None:
+    async with open_api_app(committed, database_url, {"database": answers}) as api:
+        answer = await api.client.get("/readyz")
     assert (answer.status_code, answer.json()) == (
         200,
-        {"ready": True, "parts": {"database": "ready"}, "remarks": {}},
+        {"ready": True, "components": {"database": "ready"}, "warnings": {}},
     )
 
 
-async def test_a_part_that_is_ready_may_say_what_it_goes_without(committed: Sessions, database_url: str) -> None:
-    async with open_edge(committed, database_url, {"engine": limps}) as edge:
-        answer = await edge.client.get("/readyz")
-    assert (answer.status_code, answer.json()["remarks"]) == (200, {"engine": "one of two is out"})
+async def test_a_ready_component_may_have_a_warning(committed: Sessions, database_url: str) -> None:
+    async with open_api_app(committed, database_url, {"engine": limps}) as api:
+        answer = await api.client.get("/readyz")
+    assert (answer.status_code, answer.json()["warnings"]) == (200, {"engine": "one of two is out"})
 
 
-async def test_metrics_count_requests_by_route_and_tasks_by_state(edge: Edge) -> None:
-    task_id = await edge.submit()
-    await edge.client.get(f"/v1/tasks/{task_id}")
-    text = (await edge.client.get("/metrics")).text
+async def test_metrics_count_requests_by_route_and_tasks_by_state(api: ApiApp) -> None:
+    task_id = await api.submit()
+    await api.client.get(f"/v1/tasks/{task_id}")
+    text = (await api.client.get("/metrics")).text
     assert 'sage_tasks{state="accepted"} 1.0' in text
     assert 'sage_model_servers{state="out"} 1.0' in text
     assert 'sage_generations{state="waiting"} 4.0' in text
@@ -79,9 +79,9 @@ async def test_metrics_count_requests_by_route_and_tasks_by_state(edge: Edge) ->
     assert 'path="/v1/tasks/{task_id}"' in text
 
 
-async def test_the_openapi_document_shows_errors_keys_and_every_route(edge: Edge) -> None:
-    del edge.client.headers["Authorization"]
-    document = (await edge.client.get("/schema/openapi.json")).json()
+async def test_the_openapi_document_shows_errors_keys_and_every_route(api: ApiApp) -> None:
+    del api.client.headers["Authorization"]
+    document = (await api.client.get("/schema/openapi.json")).json()
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -101,24 +101,24 @@ async def test_the_openapi_document_shows_errors_keys_and_every_route(edge: Edge
     assert used <= {tag["name"] for tag in document["tags"]}
 
 
-async def test_the_documentation_page_loads_nothing_from_elsewhere(edge: Edge) -> None:
-    del edge.client.headers["Authorization"]
-    page = await edge.client.get("/docs")
+async def test_the_documentation_page_loads_nothing_from_elsewhere(api: ApiApp) -> None:
+    del api.client.headers["Authorization"]
+    page = await api.client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "//" not in page.text.replace("<!doctype", "")
     for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"):
         assert f"/docs/static/{name}" in page.text
-        assert (await edge.client.get(f"/docs/static/{name}")).status_code == 200
+        assert (await api.client.get(f"/docs/static/{name}")).status_code == 200
 
 
-async def test_unknown_routes_and_methods_are_problems_too(edge: Edge) -> None:
-    assert problem(await edge.client.get("/v1/nothing"))["error"] == "NotFoundError"
-    assert problem(await edge.client.put("/v1/tasks"))["error"] == "MethodNotAllowedError"
+async def test_unknown_routes_and_methods_are_problems_too(api: ApiApp) -> None:
+    assert problem(await api.client.get("/v1/nothing"))["error"] == "NotFoundError"
+    assert problem(await api.client.put("/v1/tasks"))["error"] == "MethodNotAllowedError"
 
 
 async def test_a_bug_tells_the_caller_nothing_of_our_insides(committed: Sessions, database_url: str) -> None:
-    async with open_edge(committed, database_url, {"engine": breaks}) as edge:
-        answer = await edge.client.get("/readyz")
+    async with open_api_app(committed, database_url, {"engine": breaks}) as api:
+        answer = await api.client.get("/readyz")
     assert answer.status_code == 500
     assert problem(answer)["error"] == "InternalError"
     assert "secret" not in answer.text
@@ -128,46 +128,43 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
     nowhere = "postgresql://127.0.0.1:9/none"
 
     @asynccontextmanager
-    async def open_parts() -> AsyncIterator[Parts]:
+    async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with open_database(nowhere) as database, httpx.AsyncClient() as outside:
-            yield Parts(
+            yield Dependencies(
                 sessions=database.sessions,
-                feed=EventFeed(nowhere),
-                work=Bell(),
-                library=Shelf(),
-                swap=Loads(),
+                listener=NotificationListener(nowhere),
+                wake_runner=WakeRecorder().wake_runner,
+                library=StubSkillSearch(),
                 promoter=Promoter(database.sessions, Loads(), "prompt"),
                 adapters=AdapterDirectory(Path("adapters")),
-                bell=Bell(),
-                client=outside,
-                probes={"database": lambda: check_schema(database.engine)},
+                notify_workers=WakeRecorder().notify_workers,
+                http_client=outside,
+                readiness_checks={"database": lambda: check_schema(database.engine)},
                 occupancy=lambda: BUSY,
             )
 
-    app = create_app(open_parts)
+    app = create_app(open_dependencies)
     async with running(app), asgi_client(app, {"Authorization": "Bearer sage_x"}) as client:
         answer = await client.get("/v1/tasks")
         assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
         readiness = (await client.get("/readyz")).json()
-    assert "refuses" in readiness["parts"]["database"]
+    assert "refuses" in readiness["components"]["database"]
 
 
 async def test_a_request_that_gets_no_connection_is_asked_to_come_again(
     committed: Sessions, database_url: str
 ) -> None:
     del committed  # it empties the tables
-    async with narrow(database_url) as database, open_edge(database.sessions, database_url) as edge:
+    async with narrow(database_url) as database, open_api_app(database.sessions, database_url) as api:
         starving = asyncio.create_task(database.starve(1.5))
         await asyncio.sleep(0.3)
-        answer = await edge.client.get("/v1/tasks")
+        answer = await api.client.get("/v1/tasks")
         assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
         await starving
-        assert (await edge.client.get("/v1/tasks")).status_code == 200
+        assert (await api.client.get("/v1/tasks")).status_code == 200
 
 
-async def test_an_answer_carries_its_request_id(edge: Edge) -> None:
-    assert (await edge.client.get("/healthz", headers={"X-Request-ID": "abc-1"})).headers[
-        "x-request-id"
-    ] == "abc-1"
-    made_up = (await edge.client.get("/healthz", headers={"X-Request-ID": "a b\tc"})).headers["x-request-id"]
+async def test_an_answer_carries_its_request_id(api: ApiApp) -> None:
+    assert (await api.client.get("/healthz", headers={"X-Request-ID": "abc-1"})).headers["x-request-id"] == "abc-1"
+    made_up = (await api.client.get("/healthz", headers={"X-Request-ID": "a b\tc"})).headers["x-request-id"]
     assert len(made_up) == 32

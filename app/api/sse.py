@@ -1,0 +1,57 @@
+"""Server-sent events from the database: the body that all event streams share."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import UUID
+
+import msgspec
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.response import ServerSentEvent
+from litestar.response.sse import ServerSentEventMessage
+
+from app.api.notifications import NotificationListener
+
+BATCH_SIZE = 500  # rows read by one query
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The messages since the last read, oldest first. `ended`: the stream ends after them."""
+
+    messages: list[ServerSentEventMessage]
+    ended: bool = False
+
+
+Read = Callable[[], Awaitable[Batch]]
+"""Reads what is new, in a database session of its own."""
+
+
+def event_stream(listener: NotificationListener, subject: UUID, read: Read) -> ServerSentEvent:
+    """A response that sends what `read` returns, and reads again whenever `subject` may have news."""
+    return ServerSentEvent(_messages(listener, subject, read))
+
+
+async def _messages(
+    listener: NotificationListener, subject: UUID, read: Read
+) -> AsyncIterator[ServerSentEventMessage]:
+    """No database session is held between two reads, so an idle stream costs a dictionary entry."""
+    with listener.subscribe(subject) as news:
+        while True:
+            news.clear()  # before reading: what happens meanwhile wakes the stream again
+            batch = await read()
+            for each in batch.messages:
+                yield each
+            if batch.ended:
+                return
+            if not batch.messages and not await listener.wait(news):
+                yield ServerSentEventMessage(comment="ping", data=None)
+
+
+def message(event: str, data: object, number: int | None = None) -> ServerSentEventMessage:
+    return ServerSentEventMessage(data=msgspec.json.encode(data), event=event, id=number)
+
+
+def response_spec(description: str) -> ResponseSpec:
+    """For the OpenAPI document."""
+    ends = "A comment is sent at least every 15 s; the stream ends after `done`."
+    return ResponseSpec(
+        None, description=f"{description} {ends}", media_type="text/event-stream", generate_examples=False
+    )
