@@ -20,10 +20,10 @@ from app.api.notifications import NotificationListener
 from app.api.request_log import configure_logging
 from app.db.database import open_database
 from app.db.migrate import check_schema
-from app.engine.capability import Capabilities, Needs
-from app.engine.client import HttpEmbedder, HttpEngine
-from app.engine.health_monitor import Pace as Looks
-from app.engine.retry import PatientEngine
+from app.engine.capability import Capabilities, ServerRequirements
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEmbedder, HttpEngine
+from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import HostError, SettingError
 from app.gateway.ssrf import pinned
@@ -88,10 +88,13 @@ async def _open_dependencies(
         embedder = HttpEmbedder(settings.embeddings_url or urls[0])
         stack.push_async_callback(embedder.close)
         library = Library(
-            database.sessions, opening=embedder.named, retrieval=retrieval, limit=settings.skills_offered
+            database.sessions,
+            opening=embedder.resolve_model,
+            retrieval=retrieval,
+            limit=settings.skills_offered,
         )
         agent = Agent(
-            PatientEngine(swap),
+            RetryingEngine(swap),
             tokenizer,
             profile,
             sandbox,
@@ -130,18 +133,18 @@ async def _open_dependencies(
 def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
     return HttpEngine(
         urls_in(settings.engine_urls),
-        at_once=settings.engine_at_once,
+        max_in_flight=settings.engine_max_in_flight,
         timeout=settings.engine_timeout_seconds,
         load_timeout=settings.engine_load_timeout_seconds,
-        needs=Needs(
+        requirements=ServerRequirements(
             adapters=settings.adapters_dir,
             model=settings.model_dir,
             rank=RunSettings().lora_rank,
             vocabulary=tokenizer.vocab_size,
             loras=2,  # a task keeps the adapter it began with while the next one is swapped in
         ),
-        pace=Looks(sleepers=settings.engine_sleep != "never"),
-        base_apart=settings.engine_base_apart,
+        checks=HealthChecks(may_sleep=settings.engine_sleep != "never"),
+        separate_base=settings.engine_separate_base,
     )
 
 

@@ -58,13 +58,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the embedded model server."""
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of the embedded model server."""
-    engine_at_once: Count = 64
+    engine_max_in_flight: Count = 64
     """Requests in flight to one model server, per API process."""
     engine_timeout_seconds: Seconds = 600
     """Limit for one completion, after which another model server is asked."""
     engine_load_timeout_seconds: Seconds = 120
     """Limit for loading an adapter and for every request that generates nothing."""
-    engine_base_apart: bool = False
+    engine_separate_base: bool = False
     """Never send base and adapter requests in one batch, for a vLLM on a CPU, which mixes them up."""
     engine_sleep: Literal["never", "update"] = "never"
     """`update`: model servers release the GPU while a run updates its weights."""

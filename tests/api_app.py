@@ -18,13 +18,13 @@ from app.api.notifications import NotificationListener
 from app.db import keys, models, projects
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
-from app.engine.replica import State
+from app.engine.replica import ReplicaState
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
 from app.release.promote import Promoter
 from tests.loading import Loads
 
-BUSY = Occupancy({State.LIVE: 2, State.OUT: 1}, in_flight=3, waiting=4)
+BUSY = Occupancy({ReplicaState.LIVE: 2, ReplicaState.OUT: 1}, in_flight=3, waiting=4)
 PROMPT = "the prompt's hash"
 
 

@@ -1,4 +1,4 @@
-"""The embedded engine as it really runs: a process of its own."""
+"""The embedded engine in a process of its own."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def engine_process(model_dir: Path, *options: str) -> Iterator[str]:
-    """Gives its base URL, on a port the system chose."""
+    """Yields its base URL, on a free port."""
     with subprocess.Popen(
         engine_command("--model", str(model_dir), "--port", "0", *options), stdout=subprocess.PIPE, text=True
     ) as process:

@@ -16,7 +16,7 @@ import pytest
 
 from app.db import keys, projects
 from app.db.database import Sessions
-from tests.faulty import Reply, faulty
+from tests.faulty_proxy import Reply, faulty_proxy
 from tests.processes import free_ports
 from tests.scripted import byte_tokenizer
 
@@ -110,7 +110,7 @@ async def test_a_model_server_that_cannot_be_used_ends_the_start_with_what_to_ch
     async def other(path: str, *_: object) -> Reply:
         return 200, {"version": "1"} if path == "/version" else {"data": [{"id": "llama"}]}
 
-    async with faulty("http://127.0.0.1:9", other) as server:
+    async with faulty_proxy("http://127.0.0.1:9", other) as server:
         env = environment(tmp_path, database_url) | {"ENGINE_URLS": server.url}
         status, out, err = await run("-m", "app.cli", "serve", env=env)
     assert status != 0

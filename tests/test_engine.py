@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from app.engine.client import HttpEngine
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.errors import EngineRefusalError
 from tests.engine_process import engine_process

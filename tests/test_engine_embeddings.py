@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from app.engine.client import HttpEmbedder, HttpEngine
 from app.engine.embedded.embeddings import Embeddings
+from app.engine.http_engine import HttpEmbedder, HttpEngine
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
 from tests.tiny_model import make_model_dir

@@ -11,10 +11,10 @@ import pytest
 from app.db import models, releases, run_queue, runs, task_queue
 from app.db.database import Sessions
 from app.db.models import ReleaseState, RunState
-from app.engine.capability import TRIED
-from app.engine.client import HttpEngine
+from app.engine.capability import PROBE_PREFIX
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion
-from app.engine.retry import PatientEngine
+from app.engine.retry import RetryingEngine
 from app.errors import EngineError
 from app.records import Json
 from app.run_settings import RunSettings
@@ -95,7 +95,7 @@ async def test_a_server_that_was_restarted_has_proven_what_serves_before_it_is_a
             await swapping.release("b", ReleaseState.ACTIVE)
             before = await swapping.ask("a")
             first.close()
-            patient = PatientEngine(hot, pause=0.05)
+            patient = RetryingEngine(hot, pause=0.05)
             waiting = asyncio.create_task(patient.complete(PROMPT, model=shelf.names["a"], sampling=GREEDY))
             await asyncio.to_thread(second.enter_context, engine_process(shelf.model_dir, *options))
             assert await waiting == before
@@ -171,7 +171,7 @@ async def test_what_an_examination_left_behind_goes_also_while_a_run_trains(swap
     async with swapping.sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings())
         await run_queue.claim(session, "trainer", LEASE, run.id)
-    for name in (f"{TRIED}left", swapping.shelf.names["a"]):
+    for name in (f"{PROBE_PREFIX}left", swapping.shelf.names["a"]):
         await swapping.engine.load_adapter(name, swapping.shelf.path / swapping.shelf.names["a"])
     await swapping.load("b")
     assert await swapping.loaded() == ["a", "b"]

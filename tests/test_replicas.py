@@ -1,4 +1,4 @@
-"""What happens to requests when model servers die, hang, break off and come back."""
+"""Requests survive model servers that die, hang, break off and come back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -8,21 +8,21 @@ from typing import Any
 import httpx
 import pytest
 
-from app.engine.client import HttpEngine, Replica
-from app.engine.health_monitor import Pace
-from app.engine.noop_adapter import Shape, write_zero_adapter
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine, Replica
+from app.engine.noop_adapter import QueryShape, write_noop_adapter
 from app.engine.protocol import Sampling
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
-from tests.faulty import (
+from tests.faulty_proxy import (
     COMPLETIONS,
     Fault,
-    Faulty,
+    FaultyProxy,
     Forward,
     Reply,
     answering,
     cutting,
-    faulty,
+    faulty_proxy,
     hanging,
     held,
     rewriting,
@@ -30,8 +30,8 @@ from tests.faulty import (
 )
 from tests.tiny_model import make_model_dir
 
-QUICK = Pace(every=0.05, patience=10.0)
-LOOKS = Pace(every=0.05, patience=1.0, misses=2)
+QUICK = HealthChecks(interval=0.05, timeout=10.0)
+IMPATIENT = HealthChecks(interval=0.05, timeout=1.0, max_misses=2)
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +42,19 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-async def one(upstream: str) -> AsyncIterator[Faulty]:
-    async with faulty(upstream) as proxy:
+async def one(upstream: str) -> AsyncIterator[FaultyProxy]:
+    async with faulty_proxy(upstream) as proxy:
         yield proxy
 
 
 @pytest.fixture
-async def two(upstream: str) -> AsyncIterator[Faulty]:
-    async with faulty(upstream) as proxy:
+async def two(upstream: str) -> AsyncIterator[FaultyProxy]:
+    async with faulty_proxy(upstream) as proxy:
         yield proxy
 
 
-def open_engine(*proxies: Faulty, pace: Pace = QUICK, **options: Any) -> HttpEngine:
-    return HttpEngine([proxy.url for proxy in proxies], pace=pace, **options)
+def open_engine(*proxies: FaultyProxy, checks: HealthChecks = QUICK, **options: Any) -> HttpEngine:
+    return HttpEngine([proxy.url for proxy in proxies], checks=checks, **options)
 
 
 async def ask(engine: HttpEngine, seed: int = 0, prompt: tuple[int, ...] = (1, 2, 3)) -> tuple[int, ...]:
@@ -65,7 +65,9 @@ def asking(engine: HttpEngine, count: int) -> list[asyncio.Task[tuple[int, ...]]
     return [asyncio.create_task(ask(engine, seed)) for seed in range(count)]
 
 
-async def test_the_requests_of_a_server_that_dies_are_finished_by_the_other(one: Faulty, two: Faulty) -> None:
+async def test_the_requests_of_a_server_that_dies_are_completed_by_the_other(
+    one: FaultyProxy, two: FaultyProxy
+) -> None:
     gate = asyncio.Event()
     async with open_engine(one, two) as engine:
         expected = [await ask(engine, seed) for seed in range(6)]
@@ -79,9 +81,7 @@ async def test_the_requests_of_a_server_that_dies_are_finished_by_the_other(one:
         assert await asyncio.gather(*tasks) == expected
 
 
-async def test_a_server_that_comes_back_gets_requests_again_once_it_was_made_ready(
-    one: Faulty, two: Faulty
-) -> None:
+async def test_a_server_that_returns_gets_requests_once_it_is_ready(one: FaultyProxy, two: FaultyProxy) -> None:
     async with open_engine(one, two) as engine:
         back = engine.replicas[0]
         welcomed: list[tuple[Replica, bool, int]] = []
@@ -103,7 +103,7 @@ async def test_a_server_that_comes_back_gets_requests_again_once_it_was_made_rea
         assert len(one.bodies) - before == 2
 
 
-async def test_a_server_that_cannot_be_made_ready_stays_out(one: Faulty, two: Faulty) -> None:
+async def test_a_server_that_cannot_be_made_ready_stays_out(one: FaultyProxy, two: FaultyProxy) -> None:
     async with open_engine(one, two) as engine:
         tried = 0
 
@@ -121,15 +121,15 @@ async def test_a_server_that_cannot_be_made_ready_stays_out(one: Faulty, two: Fa
         assert await asyncio.gather(*asking(engine, 4))
 
 
-async def test_a_request_that_takes_too_long_is_asked_of_another_server(one: Faulty, two: Faulty) -> None:
+async def test_a_request_that_times_out_is_retried_on_another_server(one: FaultyProxy, two: FaultyProxy) -> None:
     async with open_engine(one, two, timeout=1.0) as engine:
         expected = await ask(engine)
         one.fault = hanging(COMPLETIONS)
         assert await asyncio.gather(*asking(engine, 2)) == [expected, await ask(engine, 1)]
-        await until(lambda: one.at_once == 0)  # the generation that took too long was given up
+        await until(lambda: one.at_once == 0)  # the generation that took too long was cancelled
 
 
-async def test_a_load_that_hangs_is_given_up_and_the_server_goes_on_answering(one: Faulty, tmp_path: Path) -> None:
+async def test_a_load_that_hangs_times_out_and_the_server_stays_live(one: FaultyProxy, tmp_path: Path) -> None:
     async with open_engine(one, load_timeout=0.5) as engine:
         expected = await ask(engine)
         one.fault = hanging("/v1/load_lora_adapter")
@@ -138,16 +138,16 @@ async def test_a_load_that_hangs_is_given_up_and_the_server_goes_on_answering(on
         assert await ask(engine) == expected
 
 
-async def test_a_server_that_hangs_altogether_holds_no_request(one: Faulty, two: Faulty) -> None:
-    async with open_engine(one, two, pace=LOOKS) as engine:
+async def test_a_server_that_hangs_altogether_delays_no_request(one: FaultyProxy, two: FaultyProxy) -> None:
+    async with open_engine(one, two, checks=IMPATIENT) as engine:
         expected = [await ask(engine, seed) for seed in range(4)]
         one.fault = hanging()
         assert await asyncio.gather(*asking(engine, 4)) == expected
         assert "does not answer" in str(engine.replicas[0].cause)
 
 
-async def test_one_failure_is_asked_elsewhere_and_three_in_a_row_put_a_server_out(
-    one: Faulty, two: Faulty
+async def test_one_failure_is_retried_elsewhere_and_three_in_a_row_eject_a_server(
+    one: FaultyProxy, two: FaultyProxy
 ) -> None:
     async with open_engine(one, two) as engine:
         expected = await ask(engine)
@@ -157,7 +157,7 @@ async def test_one_failure_is_asked_elsewhere_and_three_in_a_row_put_a_server_ou
             assert await ask(engine) == expected
             assert (
                 sum(body["prompt"] == [1, 2, 3] for body in one.bodies) == 1 + failures
-            )  # it is examined by others
+            )  # probes have other prompts
         await until(lambda: "oops" in str(engine.replicas[0].cause))
 
 
@@ -169,7 +169,9 @@ def aborted(_: Any, answer: Any) -> Any:
 @pytest.mark.parametrize(
     "fault", [cutting(COMPLETIONS), answering(503, "busy", COMPLETIONS), rewriting(COMPLETIONS, aborted)]
 )
-async def test_what_one_server_breaks_off_costs_nobody_an_answer(one: Faulty, two: Faulty, fault: Fault) -> None:
+async def test_a_generation_that_one_server_breaks_off_is_completed_by_another(
+    one: FaultyProxy, two: FaultyProxy, fault: Fault
+) -> None:
     async with open_engine(one, two) as engine:
         expected = await ask(engine)
         one.fault = fault
@@ -177,13 +179,13 @@ async def test_what_one_server_breaks_off_costs_nobody_an_answer(one: Faulty, tw
         assert engine.replicas[0].alive
 
 
-async def test_a_server_that_asks_for_a_pause_gets_it(one: Faulty, two: Faulty) -> None:
+async def test_a_server_that_asks_to_retry_later_is_not_ejected(one: FaultyProxy, two: FaultyProxy) -> None:
     async with open_engine(one, two) as engine:
         one.fault = answering(429, "slow down", COMPLETIONS)
         before = len(two.bodies)
         with pytest.raises(EngineError, match="slow down") as caught:
             await ask(engine)
-        assert not isinstance(caught.value, EngineRefusalError), "it may be asked again"
+        assert not isinstance(caught.value, EngineRefusalError), "it may be retried"
         assert len(two.bodies) == before
         assert await engine.health()
 
@@ -197,7 +199,9 @@ async def test_a_server_that_asks_for_a_pause_gets_it(one: Faulty, two: Faulty) 
         lambda choice: choice.update(logprobs={}),
     ],
 )
-async def test_a_server_that_gives_wrong_answers_is_out_at_once(one: Faulty, two: Faulty, change: Any) -> None:
+async def test_a_server_that_gives_invalid_answers_is_ejected_at_once(
+    one: FaultyProxy, two: FaultyProxy, change: Any
+) -> None:
     def spoil(_: Any, answer: Any) -> Any:
         change(answer["choices"][0])
         return answer
@@ -209,26 +213,28 @@ async def test_a_server_that_gives_wrong_answers_is_out_at_once(one: Faulty, two
         assert not engine.replicas[0].alive
 
 
-async def test_a_server_that_falls_again_and_again_is_let_back_ever_more_seldom(one: Faulty, two: Faulty) -> None:
-    let_in = 0
+async def test_a_server_ejected_again_and_again_is_readmitted_with_backoff(
+    one: FaultyProxy, two: FaultyProxy
+) -> None:
+    readmissions = 0
 
-    async def lying_to_others(path: str, body: Any, forward: Forward) -> Reply | None:
-        nonlocal let_in
-        let_in += path == "/version"  # the first question of every examination
+    async def corrupting_completions(path: str, body: Any, forward: Forward) -> Reply | None:
+        nonlocal readmissions
+        readmissions += path == "/version"  # the first request of every probe
         status, answer = await forward()
         if path == COMPLETIONS and body["prompt"] == [1, 2, 3]:
             answer["choices"][0]["prompt_token_ids"] = [9]
         return status, answer
 
-    async with open_engine(one, two, pace=Pace(every=0.1, patience=10.0)) as engine:
-        one.fault = lying_to_others
+    async with open_engine(one, two, checks=HealthChecks(interval=0.1, timeout=10.0)) as engine:
+        one.fault = corrupting_completions
         until_then = asyncio.get_running_loop().time() + 2
         while asyncio.get_running_loop().time() < until_then:
             await ask(engine)
-    assert 1 <= let_in <= 6  # after 0, 0.2, 0.6, 1.4 seconds, not 20 times
+    assert 1 <= readmissions <= 6  # after 0, 0.2, 0.6, 1.4 seconds, not 20 times
 
 
-async def test_a_refusal_is_not_asked_of_another_server(one: Faulty, two: Faulty) -> None:
+async def test_a_refusal_is_not_retried_on_another_server(one: FaultyProxy, two: FaultyProxy) -> None:
     async with open_engine(one, two) as engine:
         before = len(one.bodies) + len(two.bodies)
         with pytest.raises(EngineRefusalError, match="maximum context length") as caught:
@@ -238,7 +244,7 @@ async def test_a_refusal_is_not_asked_of_another_server(one: Faulty, two: Faulty
         assert await engine.health()
 
 
-async def test_where_all_are_out_each_is_named_with_its_cause(one: Faulty, two: Faulty) -> None:
+async def test_if_all_are_out_each_is_named_with_its_cause(one: FaultyProxy, two: FaultyProxy) -> None:
     two.fault = answering(503, "the engine is dead", "/health")
     async with open_engine(one, two) as engine:
         await one.down()
@@ -249,8 +255,10 @@ async def test_where_all_are_out_each_is_named_with_its_cause(one: Faulty, two: 
             await engine.ready()
 
 
-async def test_a_server_that_lost_its_adapters_gets_them_again(one: Faulty, upstream: str, tmp_path: Path) -> None:
-    path = write_zero_adapter(tmp_path, Shape(3, 64, 64), 4)
+async def test_a_server_that_lost_its_adapters_gets_them_again(
+    one: FaultyProxy, upstream: str, tmp_path: Path
+) -> None:
+    path = write_noop_adapter(tmp_path, QueryShape(3, 64, 64), 4)
     async with open_engine(one) as engine, httpx.AsyncClient(base_url=upstream) as http:
         await engine.load_adapter("x", path)
         assert engine.replicas[0].names == {"base", "x"}
@@ -265,22 +273,24 @@ async def test_a_server_that_lost_its_adapters_gets_them_again(one: Faulty, upst
         assert caught.value.code == 404
 
 
-async def test_a_server_that_lacks_only_what_another_process_unloaded_goes_on(one: Faulty, tmp_path: Path) -> None:
-    path = write_zero_adapter(tmp_path, Shape(3, 64, 64), 4)
+async def test_a_server_that_lacks_only_what_another_process_unloaded_stays_live(
+    one: FaultyProxy, tmp_path: Path
+) -> None:
+    path = write_noop_adapter(tmp_path, QueryShape(3, 64, 64), 4)
     async with open_engine(one) as engine, open_engine(one) as other:
         for name in "xy":
             await engine.load_adapter(name, path)
         [replica] = engine.replicas
-        examined = replica.capabilities
+        probed = replica.capabilities
         await other.unload_adapter("x")
         await until(lambda: "x" not in replica.names)
-        await asyncio.sleep(4 * QUICK.every)
+        await asyncio.sleep(4 * QUICK.interval)
         assert replica.names == {"base", "y"}
-        assert replica.capabilities is examined, "it was not taken for restarted"
+        assert replica.capabilities is probed, "it is not taken for restarted"
         await engine.unload_adapter("y")
 
 
-async def test_a_cancelled_request_ends_its_generation_on_the_server(one: Faulty, upstream: str) -> None:
+async def test_a_cancelled_request_ends_its_generation_on_the_server(one: FaultyProxy, upstream: str) -> None:
     async def running() -> float:
         async with httpx.AsyncClient(base_url=upstream) as http:
             lines = (await http.get("/metrics")).text.splitlines()

@@ -13,20 +13,20 @@ import pytest
 from app.db import audit
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.engine.client import HttpEngine
-from app.engine.health_monitor import Pace
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine
 from app.errors import AdapterError, EngineError, EngineRefusalError
 from app.records import Probe
 from tests.engine_process import engine_process
-from tests.faulty import (
+from tests.faulty_proxy import (
     COMPLETIONS,
     Fault,
-    Faulty,
+    FaultyProxy,
     Forward,
     Reply,
     answering,
     dying,
-    faulty,
+    faulty_proxy,
     freezing,
     rewriting,
     sound,
@@ -62,7 +62,7 @@ class Pair(msgspec.Struct, frozen=True):
     """Two model servers, the second behind a proxy that may fail."""
 
     swapping: Swapping
-    second: Faulty
+    second: FaultyProxy
 
     async def alone(self, index: int) -> list[str]:
         """What one of them has loaded, by short names."""
@@ -75,8 +75,10 @@ class Pair(msgspec.Struct, frozen=True):
 async def pair(servers: list[str], committed: Sessions, shelf: Shelf) -> AsyncIterator[Pair]:
     """With nothing loaded."""
     async with AsyncExitStack() as stack:
-        second = await stack.enter_async_context(faulty(servers[1]))
-        engine = await stack.enter_async_context(HttpEngine([servers[0], second.url], pace=Pace(every=0.2)))
+        second = await stack.enter_async_context(faulty_proxy(servers[1]))
+        engine = await stack.enter_async_context(
+            HttpEngine([servers[0], second.url], checks=HealthChecks(interval=0.2))
+        )
         for name in (await engine.loaded())[1:]:
             await engine.unload_adapter(name)
         yield Pair(Swapping(engine, committed, shelf, shelf.swap(engine, committed)), second)
@@ -171,8 +173,8 @@ async def test_a_server_that_dies_in_the_middle_undoes_the_other_and_the_rest_ca
 async def test_a_server_that_hangs_in_the_middle_is_missed_and_the_rest_can_go_on_without_it(
     pair: Pair, probe: Probe
 ) -> None:
-    pace, shelf = Pace(every=0.2, patience=2.0), pair.swapping.shelf
-    async with HttpEngine(pair.swapping.engine.urls, pace=pace) as engine:
+    checks, shelf = HealthChecks(interval=0.2, timeout=2.0), pair.swapping.shelf
+    async with HttpEngine(pair.swapping.engine.urls, checks=checks) as engine:
         assert await engine.health()
         hot = shelf.swap(engine, pair.swapping.sessions)
         pair.second.fault = freezing(pair.second, LOAD)

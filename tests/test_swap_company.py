@@ -9,17 +9,28 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.engine.client import HttpEngine
-from app.engine.health_monitor import Pace
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Sampling
 from app.errors import AdapterError, EngineError
 from tests.engine_process import engine_process
-from tests.faulty import COMPLETIONS, Fault, Faulty, Forward, Reply, faulty, hanging, held, sound, until
+from tests.faulty_proxy import (
+    COMPLETIONS,
+    Fault,
+    FaultyProxy,
+    Forward,
+    Reply,
+    faulty_proxy,
+    hanging,
+    held,
+    sound,
+    until,
+)
 from tests.swapping import Shelf, Swapping
 from tests.tiny_model import make_model_dir
 
 LOAD = "/v1/load_lora_adapter"
-QUICK = Pace(every=0.1)
+QUICK = HealthChecks(interval=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +53,10 @@ class Company:
         self._servers, self._sessions, self._shelf = servers, sessions, shelf
 
     @asynccontextmanager
-    async def process(self, fault: Fault = sound, **options: Any) -> AsyncIterator[tuple[Swapping, Faulty]]:
-        options = {"pace": QUICK} | options
+    async def process(self, fault: Fault = sound, **options: Any) -> AsyncIterator[tuple[Swapping, FaultyProxy]]:
+        options = {"checks": QUICK} | options
         async with (
-            faulty(self._servers[1], fault) as second,
+            faulty_proxy(self._servers[1], fault) as second,
             HttpEngine([self._servers[0], second.url], **options) as engine,
             self._shelf.swap(engine, self._sessions) as hot,
         ):
@@ -81,7 +92,10 @@ def failing_once(path: str, reply: Reply) -> Fault:
 async def test_a_server_that_is_ready_after_the_start_gets_what_serves(company: Company) -> None:
     gate = asyncio.Event()
     slow = held(gate, COMPLETIONS)
-    async with company.process(slow, pace=Pace(every=0.1, patience=0.5)) as (swapping, _):
+    async with company.process(slow, checks=HealthChecks(interval=0.1, timeout=0.5)) as (
+        swapping,
+        _,
+    ):
         await swapping.release("a", ReleaseState.ACTIVE)
         swapping.hot.wake()
         await until(lambda: has(swapping, "a", 0))
@@ -169,8 +183,11 @@ async def test_without_a_probe_a_server_that_returns_must_say_what_the_others_sa
 
 
 async def test_a_swap_before_a_busy_server_does_not_keep_its_health_from_being_seen(company: Company) -> None:
-    gate, pace = asyncio.Event(), Pace(every=0.1, patience=0.5, misses=2)
-    async with company.process(at_once=4, pace=pace) as (swapping, second), AsyncExitStack() as stack:
+    gate, checks = asyncio.Event(), HealthChecks(interval=0.1, timeout=0.5, max_misses=2)
+    async with (
+        company.process(at_once=4, checks=checks) as (swapping, second),
+        AsyncExitStack() as stack,
+    ):
         stack.callback(gate.set)
         await swapping.swap("a")
         second.fault = held(gate, COMPLETIONS)
@@ -194,5 +211,5 @@ async def test_a_server_from_which_another_process_unloads_is_not_taken_for_rest
         await other.unload("a")
         for replica in one.engine.replicas:
             await replica.models()
-            assert replica.lost() == set()
+            assert replica.take_lost() == set()
         assert [replica.state for replica in one.engine.replicas] == states

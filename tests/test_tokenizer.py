@@ -43,7 +43,7 @@ def test_rendered_and_encoded_messages_equal_those_of_transformers(model_dir: Pa
     assert ours.decode(expected) == theirs.decode(expected)
 
 
-def test_a_template_may_use_what_transformers_offers_it(model_dir: Path) -> None:
+def test_a_template_may_use_the_globals_of_transformers(model_dir: Path) -> None:
     template = (
         "{% generation %}{{ messages | tojson }}{% endgeneration %}{{ strftime_now('%Y') | length }}"
         "{{ eos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
@@ -56,7 +56,7 @@ def test_a_template_may_use_what_transformers_offers_it(model_dir: Path) -> None
     assert ChatTokenizer.load(model_dir).render([Message("user", "<ä>")], generate=False) == expected
 
 
-def test_decoding_gives_back_what_was_encoded_special_tokens_included(model_dir: Path) -> None:
+def test_decoding_inverts_encoding_special_tokens_included(model_dir: Path) -> None:
     tokenizer = ChatTokenizer.load(model_dir)
     text = f"{SPECIAL[1]}user\ntab\there  two spaces €{SPECIAL[2]}"
     ids = tokenizer.encode(text)
@@ -80,7 +80,7 @@ def test_lengths_and_card_come_from_the_directory(model_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
-def test_a_missing_file_is_named_with_what_a_directory_needs(model_dir: Path, name: str) -> None:
+def test_a_missing_file_is_named_with_the_files_a_directory_needs(model_dir: Path, name: str) -> None:
     (model_dir / name).unlink()
     with pytest.raises(ModelError, match=rf"has no {name}\. A model directory needs config\.json"):
         ChatTokenizer.load(model_dir)
@@ -93,7 +93,7 @@ def test_a_truncated_file_is_a_model_error(model_dir: Path, name: str) -> None:
         ChatTokenizer.load(model_dir)
 
 
-def test_a_template_that_refuses_the_messages_says_why(model_dir: Path) -> None:
+def test_a_template_that_rejects_the_messages_gives_its_reason(model_dir: Path) -> None:
     refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}ok"
     (model_dir / "chat_template.jinja").write_text(refusal)
     tokenizer = ChatTokenizer.load(model_dir)
@@ -101,7 +101,7 @@ def test_a_template_that_refuses_the_messages_says_why(model_dir: Path) -> None:
         tokenizer.render(CHAT, generate=True)
 
 
-def test_a_template_cannot_reach_out_of_its_sandbox(model_dir: Path) -> None:
+def test_a_template_cannot_escape_its_sandbox(model_dir: Path) -> None:
     (model_dir / "chat_template.jinja").write_text("{{ messages.__class__.__mro__[1].__subclasses__() }}")
     with pytest.raises(ModelError, match="unsafe"):
         ChatTokenizer.load(model_dir)

@@ -1,28 +1,28 @@
-"""What a deployment needs of a model server, and what a server proved that it can do."""
+"""The requirements of a deployment on a model server, and the capabilities a server has proved."""
 
 from pathlib import Path
 
 import msgspec
 
-TRIED = "capability-"  # so begin the names of adapters that are loaded to see whether a server can
+PROBE_PREFIX = "capability-"  # of the names of adapters that are loaded only to probe a server
 
 
-class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left out is not asked for."""
+class ServerRequirements(msgspec.Struct, frozen=True, kw_only=True):
+    """A field left at its default requires nothing."""
 
-    adapters: Path | None = None  # the directory that the server must see at the same path
-    model: Path | None = None  # the base, for the shapes of an adapter to try with
+    adapters: Path | None = None  # the adapter directory, which the server must see at the same path
+    model: Path | None = None  # the base model's directory, for the shapes of the probe adapter
     rank: int = 0  # of the deployment's adapters
-    vocabulary: int = 2**31  # token ids are below it
-    loras: int = 1  # adapters that answer at the same time
+    vocabulary: int = 2**31  # upper bound of token ids, exclusive
+    loras: int = 1  # adapters that must be usable at the same time
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one server. It returns token ids and raw logprobs, and loads adapters while it runs, or there is none."""
+    """Of one server. Every server returns token ids and raw logprobs and loads adapters at runtime, else none."""
 
     url: str
     version: str
     max_model_len: int | None
-    max_loras: int | None  # None: it has not told yet
+    max_loras: int | None  # None: not reported yet
     rank: int | None  # an adapter of this rank was loaded and unloaded; None: not probed
-    note: str = ""  # why not
+    note: str = ""  # why the rank was not probed

@@ -1,20 +1,20 @@
-"""Weights that gave NaN are gone, and short prompts of others still fail: how a server gets over it.
+"""Overwrites the KV cache blocks that weights with NaN left behind in a server.
 
-vLLM does not clear free blocks of its cache, and NaN in the unused part of one spoils whoever gets it (0 * NaN).
-It gives out first what was freed last, so that one long prompt writes over them.
+vLLM does not clear freed blocks, and NaN in the unused part of a block spoils the next sequence in it (0 * NaN).
+It reuses the blocks freed last first, so one long prompt overwrites them.
 """
 
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
 from app.records import BASE
 
-_LONG = 2048  # tokens: more than the prompts of a proof have together
-_SOME = 512  # where a server does not say how many it takes
+_LONG = 2048  # tokens: more than all prompts of a verification together
+_SOME = 512  # where the server does not report its context length
 
 
-async def rinse(replica: Replica, max_model_len: int | None) -> None:
+async def clear_nan_blocks(replica: Replica, max_model_len: int | None) -> None:
     """Raises what `complete` raises."""
     length = min(max_model_len or _SOME, _LONG) - 1
     prompt = tuple(1 + number % 31 for number in range(length))
     once = Sampling(max_tokens=1, temperature=0)
-    await replica.complete(prompt, model=BASE, sampling=once, loading=True)
+    await replica.complete(prompt, model=BASE, sampling=once, control=True)

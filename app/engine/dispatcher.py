@@ -1,4 +1,4 @@
-"""The line at the door of the model servers: who comes first is asked for first, and no server gets too much."""
+"""Assigns requests to model servers: first come, first served, with a limit of requests per server."""
 
 import asyncio
 from collections import Counter, deque
@@ -7,96 +7,102 @@ from http import HTTPStatus
 
 import msgspec
 
-from app.engine.replica import Replica, State
-from app.engine.routing import Load, choose
+from app.engine.replica import Replica, ReplicaState
+from app.engine.routing import Candidate, choose_replica
 from app.errors import EngineError, EngineRefusalError
 
 
 class Occupancy(msgspec.Struct, frozen=True):
-    """How busy the model servers are at a moment."""
+    """The load of the model servers at a moment."""
 
-    servers: dict[State, int]
-    in_flight: int = 0  # generations asked for
-    waiting: int = 0  # ones that no server has room for
+    servers: dict[ReplicaState, int]
+    in_flight: int = 0  # generations sent to a server
+    waiting: int = 0  # generations that wait for a server
 
 
-class Wish:
-    """One request that is to be answered by one of the servers it has not tried."""
+class PendingRequest:
+    """A request that waits for one of the servers it has not tried."""
 
     def __init__(self, model: str, blocks: Sequence[int], tried: Collection[Replica]) -> None:
         self.model, self.blocks, self.tried = model, blocks, tried
-        self.granted: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
+        self.assigned: asyncio.Future[Replica] = asyncio.get_running_loop().create_future()
 
 
-class Line:
-    """Call `look` whenever a server came, went, or has other adapters."""
+class Dispatcher:
+    """Call `dispatch` whenever a server comes, goes, or has other adapters."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
-        self._wishes: deque[Wish] = deque()
+        self._pending: deque[PendingRequest] = deque()
 
     @property
     def occupancy(self) -> Occupancy:
         states = Counter(one.state for one in self._replicas)
         return Occupancy(
-            {state: states[state] for state in State},
+            {state: states[state] for state in ReplicaState},
             sum(one.in_flight for one in self._replicas),
-            sum(not wish.granted.done() for wish in self._wishes),
+            sum(not request.assigned.done() for request in self._pending),
         )
 
-    async def enter(self, model: str, blocks: Sequence[int], tried: Collection[Replica]) -> Replica:
-        """A server with room, which is then taken: give it back with `leave`.
+    async def acquire(self, model: str, blocks: Sequence[int], tried: Collection[Replica]) -> Replica:
+        """A server with capacity, which is then occupied: give it back with `release`.
 
-        Raises EngineRefusalError (404) where none has the model, EngineError where none answers or all were tried.
+        Raises EngineRefusalError (404) if no live server has the model, EngineError if there is none left to try.
         """
-        wish = Wish(model, blocks, tried)
-        self._wishes.append(wish)
-        self.look()
+        request = PendingRequest(model, blocks, tried)
+        self._pending.append(request)
+        self.dispatch()
         try:
-            return await wish.granted
+            return await request.assigned
         except asyncio.CancelledError:
-            if wish.granted.done() and not wish.granted.cancelled() and wish.granted.exception() is None:
-                self.leave(wish.granted.result())
+            if (
+                request.assigned.done()
+                and not request.assigned.cancelled()
+                and request.assigned.exception() is None
+            ):
+                self.release(request.assigned.result())
             raise
 
-    def leave(self, replica: Replica) -> None:
+    def release(self, replica: Replica) -> None:
         replica.in_flight -= 1
-        self.look()
+        self.dispatch()
 
-    def look(self) -> None:
-        """Grants what can be granted, in the order of coming; a wish for a rare model holds up nobody else."""
-        kept = deque[Wish]()
-        while self._wishes:
-            wish = self._wishes.popleft()
-            if not wish.granted.done() and not self._decide(wish):
-                kept.append(wish)
-        self._wishes = kept
+    def dispatch(self) -> None:
+        """Assigns what can be assigned, in order of arrival; a request for a rare model blocks no other."""
+        kept = deque[PendingRequest]()
+        while self._pending:
+            request = self._pending.popleft()
+            if not request.assigned.done() and not self._assign(request):
+                kept.append(request)
+        self._pending = kept
 
-    def _decide(self, wish: Wish) -> bool:
-        """False: it has to wait."""
-        fit = [one for one in self._replicas if one.alive and wish.model in one.names and one not in wish.tried]
-        roomy = [one for one in fit if one.in_flight < one.at_once]
-        if roomy:
-            loads = [Load(one.in_flight, one.seen.prefix(wish.blocks)) for one in roomy]
-            replica = roomy[choose(loads)]
+    def _assign(self, request: PendingRequest) -> bool:
+        """False if the request has to wait."""
+        eligible = [
+            one for one in self._replicas if one.alive and request.model in one.names and one not in request.tried
+        ]
+        free = [one for one in eligible if one.in_flight < one.max_in_flight]
+        if free:
+            candidates = [Candidate(one.in_flight, one.recent.match(request.blocks)) for one in free]
+            replica = free[choose_replica(candidates)]
             replica.in_flight += 1
-            replica.seen.add(wish.blocks)
-            wish.granted.set_result(replica)
-        elif not fit and (error := self._hopeless(wish)):
-            wish.granted.set_exception(error)
-        return wish.granted.done()
+            replica.recent.add(request.blocks)
+            request.assigned.set_result(replica)
+        elif not eligible and (error := self._failure(request)):
+            request.assigned.set_exception(error)
+        return request.assigned.done()
 
-    def _hopeless(self, wish: Wish) -> EngineError | None:
-        """Why nobody will answer soon; None where a server is about to be ready."""
+    def _failure(self, request: PendingRequest) -> EngineError | None:
+        """The error of a request that no server will answer soon; None while a server is about to be ready."""
         if any(one.alive for one in self._replicas):
-            if wish.tried:
-                return EngineError("no other model server is there to ask.")
-            return EngineRefusalError(f"no model server has `{wish.model}`: load it.", HTTPStatus.NOT_FOUND)
-        if any(one.state in {State.NEW, State.RETURNING} for one in self._replicas):
+            if request.tried:
+                return EngineError("all model servers were tried.")
+            return EngineRefusalError(f"no model server has `{request.model}`: load it.", HTTPStatus.NOT_FOUND)
+        if any(one.state in {ReplicaState.NEW, ReplicaState.RETURNING} for one in self._replicas):
             return None
-        return all_out(self._replicas)
+        return no_server_error(self._replicas)
 
 
-def all_out(replicas: Sequence[Replica]) -> EngineError:
+def no_server_error(replicas: Sequence[Replica]) -> EngineError:
     causes = "; ".join(f"{one.url}: {one.cause}" for one in replicas)
     return EngineError(f"no model server answers. {causes}")

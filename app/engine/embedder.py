@@ -1,4 +1,4 @@
-"""Vectors from vLLM's `/v1/embeddings`, or the embedded server's."""
+"""Text embeddings from vLLM's `/v1/embeddings`, or the embedded server's."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 
 from app.engine.protocol import Vector
-from app.engine.vllm_api import Embeddings, Models, open_client, send
+from app.engine.vllm_api import EmbeddingReply, ModelList, open_client, send
 from app.errors import EngineError
 
 _AT_ONCE = 64
@@ -14,7 +14,7 @@ _TIMEOUT = 600.0
 
 
 class HttpEmbedder:
-    """Vectors of one model. `open` asks the server for its name where none is given."""
+    """Embeds with one model. `open` asks the server for the model's name if none is given."""
 
     def __init__(self, url: str, model: str = "") -> None:
         self.url, self._model = url.rstrip("/"), model
@@ -22,16 +22,16 @@ class HttpEmbedder:
 
     @classmethod
     async def open(cls, url: str, model: str = "") -> Self:
-        """Raises EngineError where the server is unreachable, or serves several models and none was named."""
+        """Raises EngineError if the server is unreachable, or serves several models and none was named."""
         embedder = cls(url, model)
         try:
-            return await embedder.named()
+            return await embedder.resolve_model()
         except EngineError:
             await embedder.close()
             raise
 
-    async def named(self) -> Self:
-        """This one, once it knows its model's name. Raises EngineError as `open` does; then try again later."""
+    async def resolve_model(self) -> Self:
+        """Looks up the model's name. Raises EngineError as `open` does; it may then be tried again."""
         self._model = self._model or await self._only_model()
         return self
 
@@ -46,14 +46,14 @@ class HttpEmbedder:
         if not texts:
             return []
         body = {"model": self._model, "input": list(texts), "encoding_format": "float"}
-        answer: Embeddings = await send(self._http, "POST", f"{self.url}/v1/embeddings", Embeddings, body)
+        answer: EmbeddingReply = await send(self._http, "POST", f"{self.url}/v1/embeddings", EmbeddingReply, body)
         rows = {row.index: row.embedding for row in answer.data}
         if sorted(rows) != list(range(len(texts))):
-            raise EngineError(f"{self.url} gave {len(answer.data)} vectors for {len(texts)} texts.")
+            raise EngineError(f"{self.url} returned {len(answer.data)} vectors for {len(texts)} texts.")
         return [_unit(rows[position]) for position in range(len(texts))]
 
     async def _only_model(self) -> str:
-        answer: Models = await send(self._http, "GET", f"{self.url}/v1/models", Models)
+        answer: ModelList = await send(self._http, "GET", f"{self.url}/v1/models", ModelList)
         models = answer.data
         candidates = [model.id for model in models if model.task == "embed"] or [model.id for model in models]
         if len(candidates) != 1:
@@ -65,5 +65,5 @@ def _unit(values: list[float]) -> Vector:
     vector = np.asarray(values, np.float32)
     length = float(np.linalg.norm(vector))
     if not np.isfinite(length) or length == 0:
-        raise EngineError("the embedding model gave a vector without a direction.")
+        raise EngineError("the embedding model returned a zero or non-finite vector.")
     return np.asarray(vector / length, np.float32)

@@ -1,6 +1,6 @@
-"""Keeps base and adapter generations apart, for servers that mix them up where they share a batch.
+"""A lock that keeps base and adapter generations from sharing a batch, for servers that mix them up.
 
-So does vLLM on CPUs without a fix: base requests in a batch with adapter requests get the last slot's adapter
+vLLM on CPUs does without a patch: base requests in a batch with adapter requests get the last slot's adapter
 (vllm#48421, #49656).
 """
 
@@ -10,48 +10,48 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Apart:
-    """Any number of one sort at once, never both. First come, first served, so neither sort waits for ever."""
+class GroupLock:
+    """Admits any number of holders of one group at a time. First come, first served, so neither group starves."""
 
     def __init__(self) -> None:
-        self._sort = False  # of those inside
-        self._inside = 0
+        self._group = False  # of the holders
+        self._holders = 0
         self._waiting: deque[tuple[bool, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def among(self, sort: bool) -> AsyncIterator[None]:
-        """Entered once nobody of the other sort is inside."""
-        if self._waiting or (self._inside and self._sort is not sort):
-            await self._wait(sort)
+    async def hold(self, group: bool) -> AsyncIterator[None]:
+        """Waits until no other group holds the lock."""
+        if self._waiting or (self._holders and self._group is not group):
+            await self._wait(group)
         else:
-            self._admit(sort)
+            self._admit(group)
         try:
             yield
         finally:
-            self._inside -= 1
-            self._let_in()
+            self._holders -= 1
+            self._admit_next()
 
-    async def _wait(self, sort: bool) -> None:
-        ticket = sort, asyncio.get_running_loop().create_future()
-        self._waiting.append(ticket)
+    async def _wait(self, group: bool) -> None:
+        waiter = group, asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await ticket[1]
+            await waiter[1]
         except asyncio.CancelledError:
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
-            elif not ticket[1].cancelled():  # let in at the same moment
-                self._inside -= 1
-            self._let_in()
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter[1].cancelled():  # admitted at the same moment
+                self._holders -= 1
+            self._admit_next()
             raise
 
-    def _let_in(self) -> None:
-        """Those at the head of the line, as long as they are of one sort."""
-        while self._waiting and (not self._inside or self._sort is self._waiting[0][0]):
-            sort, entered = self._waiting.popleft()
+    def _admit_next(self) -> None:
+        """Admits the head of the queue, as long as it is of one group."""
+        while self._waiting and (not self._holders or self._group is self._waiting[0][0]):
+            group, entered = self._waiting.popleft()
             if not entered.cancelled():
-                self._admit(sort)
+                self._admit(group)
                 entered.set_result(None)
 
-    def _admit(self, sort: bool) -> None:
-        self._sort = sort
-        self._inside += 1
+    def _admit(self, group: bool) -> None:
+        self._group = group
+        self._holders += 1

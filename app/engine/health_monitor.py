@@ -1,4 +1,4 @@
-"""Looks after one model server: takes it out when it is ill, and lets it back when it can do what is needed."""
+"""Checks one model server: takes it out when it fails, and readmits it once it has proved its capabilities."""
 
 import asyncio
 import random
@@ -7,132 +7,135 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from app.engine.capability import Needs
-from app.engine.capability_probe import examine
-from app.engine.replica import Replica, State
-from app.engine.vllm_api import NonsenseError, ReplicaError
+from app.engine.capability import ServerRequirements
+from app.engine.capability_probe import probe_capabilities
+from app.engine.replica import Replica, ReplicaState
+from app.engine.vllm_api import InvalidResponseError, ReplicaError
 from app.errors import AppError, EngineError, EngineRefusalError, SettingError
 from app.loop import Loop
 
 log = structlog.get_logger(__name__)
 
 OnReturn = Callable[[Replica], Awaitable[None]]
-"""Where it raises, the server stays out, and is tried again."""
+"""If it raises, the server stays out and is tried again."""
 
 
-class Pace(msgspec.Struct, frozen=True):
-    every: float = 1.0  # seconds between two looks, about
-    patience: float = 5.0  # seconds a look may take
-    misses: int = 3  # looks in a row without an answer that put a server out; a busy one may miss one
-    examination: float = 60.0  # seconds that the proof of what a server can do may take
-    sleepers: bool = False  # do servers sleep at times? Then each look asks
+class HealthChecks(msgspec.Struct, frozen=True):
+    interval: float = 1.0  # seconds between two checks, on average
+    timeout: float = 5.0  # seconds of one check
+    max_misses: int = 3  # checks in a row without an answer that put a server out; a busy one may miss one
+    probe_timeout: float = 60.0  # seconds of a capability probe
+    may_sleep: bool = False  # servers may be put to sleep, so each check asks
 
 
 class _Sleep(msgspec.Struct):
     is_sleeping: bool
 
 
-class Watch:
-    """`on_return` is called before a server gets its first requests, or requests again."""
+class HealthMonitor:
+    """`on_return` is called before a server gets its first requests, and before it gets requests again."""
 
-    def __init__(self, replica: Replica, needs: Needs, pace: Pace, on_return: OnReturn) -> None:
+    def __init__(
+        self, replica: Replica, requirements: ServerRequirements, checks: HealthChecks, on_return: OnReturn
+    ) -> None:
         self.replica = replica
-        self.refusal: SettingError | None = None  # of the last examination: its flags must be changed
-        self.looked = asyncio.Event()  # set after the first look
-        self._needs, self._pace, self._on_return = needs, pace, on_return
-        self.loop = Loop(f"health of {replica.url}", self._tick, pace.every)
+        self.setting_error: SettingError | None = None  # of the last probe: the server's flags must be changed
+        self.checked = asyncio.Event()  # set after the first check
+        self._needs, self._checks, self._on_return = requirements, checks, on_return
+        self.loop = Loop(f"health of {replica.url}", self._tick, checks.interval)
         replica.recheck = self.loop.wake
-        self._missed = 0
-        self._stumbles = 0  # times in a row that it was not let in
+        self._misses = 0
+        self._failed_admissions = 0  # in a row
         self._not_before = 0.0
 
     async def _tick(self) -> float:
-        """The checks of several processes spread out by chance."""
+        """Jittered, so that several processes do not check at the same time."""
         try:
-            await self._look()
+            await self._check()
         finally:
-            self.looked.set()
-        return self._pace.every * random.uniform(0.75, 1.25)
+            self.checked.set()
+        return self._checks.interval * random.uniform(0.75, 1.25)
 
-    async def _look(self) -> None:
-        if not await self._answers():
+    async def _check(self) -> None:
+        if not await self._is_healthy():
             return
-        lost = self.replica.lost()
+        lost = self.replica.take_lost()
         if lost:
             log.warning("a model server lost adapters: was it restarted?", url=self.replica.url, lost=sorted(lost))
         elif self.replica.alive or asyncio.get_running_loop().time() < self._not_before:
             return
-        await self._let_in()
+        await self._readmit()
 
-    async def _answers(self) -> bool:
+    async def _is_healthy(self) -> bool:
         try:
-            async with asyncio.timeout(self._pace.patience):
+            async with asyncio.timeout(self._checks.timeout):
                 await self.replica.ask("GET", "/health", None)
-                if self._pace.sleepers:
-                    await self._refuse_asleep()
+                if self._checks.may_sleep:
+                    await self._check_awake()
                 await self.replica.models()
         except TimeoutError:
-            self._miss(EngineError(f"{self.replica.url} does not answer: look into its log."))
-        except (NonsenseError, EngineRefusalError) as error:
-            self._keep_out(SettingError(f"ENGINE_URLS names a server that is no vLLM: {error}"))
+            self._count_miss(EngineError(f"{self.replica.url} does not answer: check its log."))
+        except (InvalidResponseError, EngineRefusalError) as error:
+            self._reject(SettingError(f"ENGINE_URLS names a server that is not vLLM: {error}"))
         except ReplicaError as error:
-            if error.code:  # it says itself that it is ill
+            if error.code:  # it reports itself as unhealthy
                 self.replica.eject(error)
             else:
-                self._miss(error)
+                self._count_miss(error)
         except EngineError as error:
             self.replica.eject(error)
         else:
-            self._missed = 0
+            self._misses = 0
             return True
         return False
 
-    def _miss(self, cause: EngineError) -> None:
-        """A busy server may be late, and a connection may break."""
-        self._missed += 1
-        if self._missed >= self._pace.misses or not self.replica.alive:
+    def _count_miss(self, cause: EngineError) -> None:
+        """A busy server may be late, and a connection may break, so one miss is tolerated."""
+        self._misses += 1
+        if self._misses >= self._checks.max_misses or not self.replica.alive:
             self.replica.eject(cause)
 
-    async def _refuse_asleep(self) -> None:
-        """Requests would wait in it for as long as a run updates on its GPU. Raises EngineError."""
+    async def _check_awake(self) -> None:
+        """Raises EngineError if the server sleeps: requests would wait as long as a run updates on its GPU."""
         try:
             state: _Sleep = await self.replica.ask("GET", "/is_sleeping", _Sleep)
         except EngineRefusalError as error:
             raise EngineError(
-                f"{self.replica.url} does not tell whether it sleeps: start vLLM with VLLM_SERVER_DEV_MODE=1 and "
+                f"{self.replica.url} does not report whether it sleeps: start vLLM with "
+                "VLLM_SERVER_DEV_MODE=1 and "
                 "--enable-sleep-mode, or set SAGE_ENGINE_SLEEP=never."
             ) from error
         if state.is_sleeping:
-            raise EngineError(f"{self.replica.url} is asleep: it wakes when the update on its GPU is done.")
+            raise EngineError(f"{self.replica.url} is asleep: it wakes when the update on its GPU has ended.")
 
-    async def _let_in(self) -> None:
-        """What failed before, here or at requests while its health was good, is tried ever more seldom."""
-        self.replica.enter(State.RETURNING)
+    async def _readmit(self) -> None:
+        """Backs off exponentially after failures, here or of requests while /health was good."""
+        self.replica.set_state(ReplicaState.RETURNING)
         try:
-            async with asyncio.timeout(self._pace.examination):
-                found = await examine(self.replica, self._needs)
-            self.replica.capabilities, self.refusal = found, None
+            async with asyncio.timeout(self._checks.probe_timeout):
+                capabilities = await probe_capabilities(self.replica, self._needs)
+            self.replica.capabilities, self.setting_error = capabilities, None
             await self._on_return(self.replica)
         except TimeoutError:
-            self._keep_out(EngineError(f"{self.replica.url} answers /health, and no request: look into its log."))
+            self._reject(EngineError(f"{self.replica.url} answers /health but no request: check its log."))
         except AppError as error:
-            self._keep_out(error)
+            self._reject(error)
         except Exception as error:  # a defect, which the loop logs
-            self._keep_out(EngineError(f"{self.replica.url} cannot be made ready: {error}"))
+            self._reject(EngineError(f"{self.replica.url} cannot be made ready: {error}"))
             raise
         else:
-            self._stumbles = 0
-            if self.replica.state is State.RETURNING:
-                self.replica.enter(State.LIVE)
-                log.info("a model server is ready", **msgspec.structs.asdict(found))
+            self._failed_admissions = 0
+            if self.replica.state is ReplicaState.RETURNING:
+                self.replica.set_state(ReplicaState.LIVE)
+                log.info("a model server is ready", **msgspec.structs.asdict(capabilities))
         finally:
-            pause = self._pace.every * 2 ** min(self.replica.falls + self._stumbles, 5)
+            pause = self._checks.interval * 2 ** min(self.replica.ejections + self._failed_admissions, 5)
             self._not_before = asyncio.get_running_loop().time() + pause
 
-    def _keep_out(self, cause: AppError) -> None:
-        self._stumbles += 1
+    def _reject(self, cause: AppError) -> None:
+        self._failed_admissions += 1
         if isinstance(cause, SettingError):
-            if str(cause) != str(self.refusal):
+            if str(cause) != str(self.setting_error):
                 log.error("a model server cannot be used", url=self.replica.url, cause=str(cause))
-            self.refusal = cause
+            self.setting_error = cause
         self.replica.eject(cause)

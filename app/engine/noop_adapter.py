@@ -1,4 +1,4 @@
-"""An adapter that changes nothing: the smallest thing by which a server shows that it takes adapters of a rank."""
+"""Writes an adapter that changes nothing, to probe whether a server loads adapters of a given rank."""
 
 import json
 import os
@@ -17,16 +17,16 @@ from app.errors import ModelError
 _LAYERS = ("num_hidden_layers", "hidden_size", "num_attention_heads")
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """Of the query projections that it covers."""
+class QueryShape(msgspec.Struct, frozen=True):
+    """Shape of the query projections that the adapter covers."""
 
     layers: int
-    width: int  # tokens go in so wide
-    queries: int  # and come out so wide
+    width: int  # input features
+    queries: int  # output features
 
 
-def shape_of(model: Path) -> Shape | None:
-    """None where the base's config.json does not tell, or its layers differ from each other."""
+def read_shape(model: Path) -> QueryShape | None:
+    """None if the base's config.json does not give it, or the layers differ from each other."""
     try:
         config: dict[str, Any] = read_json(model, "config.json")
     except ModelError:
@@ -35,11 +35,11 @@ def shape_of(model: Path) -> Shape | None:
     if not all(isinstance(config.get(name), int) for name in _LAYERS) or kinds != {"full_attention"}:
         return None
     layers, width, heads = (config[name] for name in _LAYERS)
-    return Shape(layers, width, heads * (config.get("head_dim") or width // heads))
+    return QueryShape(layers, width, heads * (config.get("head_dim") or width // heads))
 
 
-def write_zero_adapter(directory: Path, shape: Shape, rank: int) -> Path:
-    """`directory`/.capability-..., whole or not at all; written once. Raises OSError."""
+def write_noop_adapter(directory: Path, shape: QueryShape, rank: int) -> Path:
+    """Writes `directory`/.capability-... atomically, once. Raises OSError."""
     path = directory / f".capability-{rank}-{shape.layers}x{shape.width}x{shape.queries}"
     if path.is_dir():
         return path
@@ -69,7 +69,7 @@ def _config(rank: int) -> dict[str, Any]:
     }
 
 
-def _weights(shape: Shape, rank: int) -> dict[str, np.ndarray[Any, Any]]:
+def _weights(shape: QueryShape, rank: int) -> dict[str, np.ndarray[Any, Any]]:
     weights: dict[str, np.ndarray[Any, Any]] = {}
     for layer in range(shape.layers):
         name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"

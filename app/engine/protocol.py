@@ -1,4 +1,4 @@
-"""What every engine can do. It knows tokens and adapters; it knows nothing of tasks, skills or SQL."""
+"""The engine and embedder protocols. An engine knows tokens and adapters, but no tasks, skills or SQL."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,11 +17,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0  # 0 is greedy
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
-    allowed_token_ids: tuple[int, ...] = ()  # the only ones that may be drawn, if any; logprobs do not know of it
+    allowed_token_ids: tuple[int, ...] = ()  # if any, only these may be drawn; logprobs stay unmasked
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """One answer, as the engine reported it. Text is never tokenized a second time."""
+    """One completion, as the engine reported it. Text is never tokenized a second time."""
 
     ids: tuple[int, ...]  # the sampled tokens, a stop token included
     logprobs: tuple[float, ...]  # log p of each, at temperature 1
@@ -35,7 +35,7 @@ class Engine(Protocol):
 
 
 class Embedder(Protocol):
-    """Text to vectors, over HTTP. Vectors of different models are never compared."""
+    """Maps text to vectors. Vectors of different models are never compared."""
 
     @property
     def model(self) -> str: ...

@@ -1,4 +1,4 @@
-"""An engine that is down for a moment fails no task."""
+"""Retries, so that an engine that is down for a moment fails no task."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from app.errors import EngineError, EngineRefusalError
 log = structlog.get_logger(__name__)
 
 
-class PatientEngine:
-    """Asks again, ever more seldom, for as long as `seconds`. A refusal is final: asking again would not help."""
+class RetryingEngine:
+    """Retries with exponential backoff for `seconds`. A refusal is final: a retry would not help."""
 
     def __init__(self, engine: Engine, *, seconds: float = 120.0, pause: float = 0.25) -> None:
         self._engine = engine
@@ -31,6 +31,6 @@ class PatientEngine:
             except EngineError as error:
                 if clock() + pause > until:
                     raise
-                log.warning("the engine does not answer, asking again", cause=str(error), seconds=pause)
+                log.warning("the engine does not answer, retrying", cause=str(error), seconds=pause)
             await asyncio.sleep(pause)
             pause = min(pause * 2, 8.0)

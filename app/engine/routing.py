@@ -1,67 +1,67 @@
-"""Which replica answers a prompt: pure choices over what is known of each."""
+"""Chooses the replica for a prompt by load and prefix cache affinity. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-BLOCK = 64  # tokens hashed together
-_ROOM = 16_384  # blocks remembered of one replica: a million tokens, about what its cache holds
-SLACK = 4  # requests more than the idlest replica has, which a prompt may meet where its beginning was seen
+BLOCK_TOKENS = 64
+_MAX_BLOCKS = 16_384  # remembered per replica: a million tokens, about what its cache holds
+MAX_IMBALANCE = 4  # requests more than the idlest replica that a prompt accepts for a cached prefix
 
 
-class Load(msgspec.Struct, frozen=True):
-    """A replica that may answer."""
+class Candidate(msgspec.Struct, frozen=True):
+    """A replica that may serve a prompt."""
 
     in_flight: int
-    prefix: int  # blocks of the prompt's beginning that it saw lately
+    matched: int  # leading blocks of the prompt that it processed recently
 
 
-def blocks_of(model: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
-    """A hash for every whole block, of everything up to its end: equal only where the whole beginning is.
+def hash_blocks(model: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
+    """One hash per whole block, over everything up to its end: equal only if the whole prefix is.
 
-    >>> short, long = blocks_of("base", [7] * 64), blocks_of("base", [7] * 130)
-    >>> len(long), long[:1] == short, blocks_of("other", [7] * 64) == short
+    >>> short, long = hash_blocks("base", [7] * 64), hash_blocks("base", [7] * 130)
+    >>> len(long), long[:1] == short, hash_blocks("other", [7] * 64) == short
     (2, True, False)
     """
     hashes, last = list[int](), hash(model)
-    for start in range(0, len(prompt_ids) - BLOCK + 1, BLOCK):
-        last = hash((last, *prompt_ids[start : start + BLOCK]))
+    for start in range(0, len(prompt_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        last = hash((last, *prompt_ids[start : start + BLOCK_TOKENS]))
         hashes.append(last)
     return tuple(hashes)
 
 
-def choose(loads: Sequence[Load]) -> int:
-    """The index of the one to ask: of those about as idle as the idlest, that which knows most of the prompt.
+def choose_replica(candidates: Sequence[Candidate]) -> int:
+    """The index of the replica to use: of those nearly as idle as the idlest, the one with the longest match.
 
-    >>> choose([Load(2, 0), Load(1, 0)])
+    >>> choose_replica([Candidate(2, 0), Candidate(1, 0)])
     1
-    >>> choose([Load(2, 9), Load(1, 0)])
+    >>> choose_replica([Candidate(2, 9), Candidate(1, 0)])
     0
-    >>> choose([Load(6, 9), Load(1, 0)])
+    >>> choose_replica([Candidate(6, 9), Candidate(1, 0)])
     1
     """
-    idle = min(load.in_flight for load in loads)
-    near = [index for index, load in enumerate(loads) if load.in_flight <= idle + SLACK]
-    return min(near, key=lambda index: (-loads[index].prefix, loads[index].in_flight))
+    idle = min(candidate.in_flight for candidate in candidates)
+    near = [index for index, candidate in enumerate(candidates) if candidate.in_flight <= idle + MAX_IMBALANCE]
+    return min(near, key=lambda index: (-candidates[index].matched, candidates[index].in_flight))
 
 
-class Seen:
-    """The blocks a replica saw lately; the longest unseen are forgotten first."""
+class RecentPrefixes:
+    """The blocks that a replica processed recently; the least recently used are dropped first."""
 
-    def __init__(self, room: int = _ROOM) -> None:
-        self._room = room
+    def __init__(self, max_blocks: int = _MAX_BLOCKS) -> None:
+        self._max_blocks = max_blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def add(self, blocks: Sequence[int]) -> None:
-        for block in reversed(blocks):  # a beginning is of use without its end, not the other way round
+        for block in reversed(blocks):  # a prefix is of use without its end, not the other way round
             self._blocks[block] = None
             self._blocks.move_to_end(block)
-        while len(self._blocks) > self._room:
+        while len(self._blocks) > self._max_blocks:
             self._blocks.popitem(last=False)
 
-    def prefix(self, blocks: Iterable[int]) -> int:
-        """How many of the first blocks it knows, up to the first that it does not."""
+    def match(self, blocks: Iterable[int]) -> int:
+        """The number of leading blocks that were processed recently."""
         known = 0
         for block in blocks:
             if block not in self._blocks:

@@ -1,4 +1,4 @@
-"""Text to token ids and back, and the model's own chat template, without torch or transformers."""
+"""Tokenizes text and renders the model's own chat template, without torch or transformers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,26 +25,26 @@ _PROBE = "probe"
 
 
 class Message(msgspec.Struct, frozen=True):
-    role: str  # system, user, assistant, ...: whatever the template knows
+    role: str  # system, user, assistant, ...: any that the template supports
     content: str
 
 
 class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model directory says about text. Its ids are those of transformers' tokenizer."""
+    """The tokenizer and chat template of a model directory. Its ids are those of transformers' tokenizer."""
 
     tokenizer: Tokenizer
     template: jinja2.Template
-    source: str  # the template as it was written
-    special: dict[str, str]  # bos_token, eos_token, ...: what templates may name
-    eos_ids: tuple[int, ...]  # generation ends after any of these, also where nobody asked for it
-    stop_ids: tuple[int, ...]  # these, and the end of the chat's turn
-    max_length: int  # positions the model has
+    source: str  # of the template
+    special: dict[str, str]  # bos_token, eos_token, ...: variables of the template
+    eos_ids: tuple[int, ...]  # generation ends after any of these, whatever the request names
+    stop_ids: tuple[int, ...]  # these, and the end of a chat turn
+    max_length: int  # positions of the model
     vocab_size: int
     card: dict[str, Json]  # the YAML front matter of README.md
 
     @classmethod
     def load(cls, model_dir: Path) -> Self:
-        """Reads no weights. Raises ModelError, naming the file that is missing or does not parse."""
+        """Reads no weights. Raises ModelError that names the file that is missing or does not parse."""
         config = read_json(model_dir, "config.json")
         options = read_json(model_dir, "tokenizer_config.json")
         tokenizer = _tokenizer(model_dir)
@@ -66,7 +66,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def encode(self, text: str) -> list[int]:
-        """Special tokens written in the text become their ids; none are added."""
+        """Special tokens in the text become their ids; none are added."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -78,7 +78,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     def render(self, messages: Sequence[Message], *, generate: bool) -> str:
         """The conversation in the model's format; `generate` opens the assistant's next turn.
 
-        Raises ModelError where the template refuses the messages.
+        Raises ModelError if the template rejects the messages.
         """
         return _render(self.template, self.special, messages, generate=generate)
 
@@ -135,7 +135,7 @@ def _template(model_dir: Path, source: str) -> jinja2.Template:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote. It renders as its body."""
+    """`{% generation %}` marks text of the assistant. It renders as its body."""
 
     tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
 
@@ -149,7 +149,7 @@ class _Generation(Extension):
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    """Templates come with model files, so they run sandboxed, with what transformers offers them."""
+    """Templates come with model files, so they run sandboxed, with the globals that transformers provides."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -186,11 +186,11 @@ def _render(
             messages=chat, tools=None, documents=None, add_generation_prompt=generate, **special
         )
     except jinja2.TemplateError as error:
-        raise ModelError(f"the model's chat template refuses these messages: {error}") from error
+        raise ModelError(f"the model's chat template rejects these messages: {error}") from error
 
 
 def _token_text(token: Any) -> str:
-    """A special token is written as text, or as a dict about it."""
+    """A special token is configured as text, or as a dict with its content."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else ""
 
@@ -211,7 +211,7 @@ def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> set[int]:
 
 
 def _turn_end(tokenizer: Tokenizer, template: jinja2.Template, special: Mapping[str, str]) -> set[int]:
-    """The special token that the template writes after an answer. Not every model names it as its eos."""
+    """The special token that the template puts after an answer. Not every model has it as its eos."""
     messages = [Message("user", "?"), Message("assistant", _PROBE)]
     tail = _render(template, special, messages, generate=False).rpartition(_PROBE)[2].lstrip()
     ids: list[int] = tokenizer.encode(tail, add_special_tokens=False).ids
@@ -222,7 +222,7 @@ def _turn_end(tokenizer: Tokenizer, template: jinja2.Template, special: Mapping[
 def _number(model_dir: Path, config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int):
-        raise ModelError(f"{model_dir / 'config.json'} does not say {name}. Add it to the file.")
+        raise ModelError(f"{model_dir / 'config.json'} does not set {name}. Add it to the file.")
     return value
 
 

@@ -4,8 +4,8 @@ import structlog
 
 from app.db import adapters, run_queue
 from app.db.database import Sessions
-from app.engine.capability import TRIED
-from app.engine.client import HttpEngine
+from app.engine.capability import PROBE_PREFIX
+from app.engine.http_engine import HttpEngine
 from app.errors import EngineError
 from app.records import BASE
 
@@ -46,7 +46,7 @@ async def spare_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> 
         known = await adapters.known(session, loaded)
         training = await run_queue.any_running(session)
     idle = [name for name in loaded if name not in needed]
-    spare = [name for name in idle if not training or name in known or name.startswith(TRIED)]
+    spare = [name for name in idle if not training or name in known or name.startswith(PROBE_PREFIX)]
     return sorted(spare, key=active.__contains__)
 
 

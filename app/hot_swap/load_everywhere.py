@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from app.engine.capability_probe import TOO_HIGH
-from app.engine.clear_nan_blocks import rinse
+from app.engine.clear_nan_blocks import clear_nan_blocks
 from app.engine.protocol import Sampling
 from app.engine.replica import Replica
 from app.engine.vllm_api import ReplicaError
@@ -77,7 +77,7 @@ async def _load(replica: Replica, path: Path) -> float:
                 f"{replica.url} does not see {path} ({error}): share the directory at the same path"
             ) from error
         if error.code == HTTPStatus.INTERNAL_SERVER_ERROR:  # so vLLM refuses: what it cannot read, too high a rank
-            await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0), loading=True)
+            await replica.complete((1,), model=BASE, sampling=Sampling(max_tokens=1, temperature=0), control=True)
         elif not isinstance(error, EngineRefusalError):
             raise
         advice = _ADVICE if TOO_HIGH.search(str(error)) else ""
@@ -111,6 +111,6 @@ async def _undo(replicas: Sequence[Replica], name: str, *, asked: bool) -> None:
         try:
             await replica.unload(name)
             if asked:
-                await rinse(replica, replica.max_model_len)
+                await clear_nan_blocks(replica, replica.max_model_len)
         except EngineError as error:  # it forgets the adapter when it is restarted
             log.warning("a swap could not be undone here", replica=replica.url, model=name, cause=str(error))

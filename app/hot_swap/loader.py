@@ -18,7 +18,7 @@ from app.db import adapters, audit
 from app.db.advisory_locks import one_load
 from app.db.database import AWAY, Sessions
 from app.db.models import AuditAction
-from app.engine.client import HttpEngine
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
-from app.engine.vllm_api import NotFiniteError
+from app.engine.vllm_api import NonFiniteError
 from app.errors import AdapterError, EngineError
 from app.hot_swap.gather_all import together
 from app.hot_swap.verification import Figures, compare
@@ -52,8 +52,8 @@ async def _logprob(replica: Replica, model: str, probe: Probe, point: ProbePoint
 
 async def _said(replica: Replica, model: str, prompt_ids: Sequence[int], sampling: Sampling) -> Completion:
     try:
-        return await replica.complete(prompt_ids, model=model, sampling=sampling, loading=True)
-    except NotFiniteError as error:
+        return await replica.complete(prompt_ids, model=model, sampling=sampling, control=True)
+    except NonFiniteError as error:
         if model == BASE:
             raise
         raise AdapterError(f"these weights give values that are not finite: train others ({error})") from error

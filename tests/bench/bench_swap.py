@@ -23,7 +23,7 @@ import numpy as np
 from app.db import adapters, audit, embedded_postgres, models, projects, releases
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
-from app.engine.client import HttpEngine
+from app.engine.http_engine import HttpEngine
 from app.hot_swap.loader import HotSwap
 from app.hot_swap.receipt import Receipt
 from app.release.promote import Promoter

@@ -5,7 +5,7 @@ from pathlib import Path
 from app.db import models, releases
 from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.engine.client import HttpEngine
+from app.engine.http_engine import HttpEngine
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import HotSwap
 from tests.rows import project_row

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.capability import Needs
-from app.engine.client import HttpEngine
+from app.engine.capability import ServerRequirements
+from app.engine.http_engine import HttpEngine
 from app.errors import SettingError
 from tests.vllm.adapters import RANK
 from tests.vllm.conftest import Servers
 from tests.vllm.server import SEED_POLICY, SLOTS, WITH_LORA, VllmServer
 
 
-def needs(directory: Path, rank: int) -> Needs:
-    return Needs(adapters=directory, model=SEED_POLICY, rank=rank, loras=2)
+def needs(directory: Path, rank: int) -> ServerRequirements:
+    return ServerRequirements(adapters=directory, model=SEED_POLICY, rank=rank, loras=2)
 
 
 async def test_replicas_with_all_flags_are_taken_and_told_about(servers: Servers, tmp_path: Path) -> None:
-    async with HttpEngine([each.url for each in servers], needs=needs(tmp_path, RANK)) as engine:
+    async with HttpEngine([each.url for each in servers], requirements=needs(tmp_path, RANK)) as engine:
         found = await engine.check()
         assert [each.url for each in found] == [each.url for each in servers]
         for each in found:
@@ -28,7 +28,7 @@ async def test_replicas_with_all_flags_are_taken_and_told_about(servers: Servers
 
 
 async def test_a_rank_above_the_flag_is_refused(servers: Servers, tmp_path: Path) -> None:
-    async with HttpEngine([servers[1].url], needs=needs(tmp_path, 2 * RANK)) as engine:
+    async with HttpEngine([servers[1].url], requirements=needs(tmp_path, 2 * RANK)) as engine:
         with pytest.raises(SettingError, match=f"start it with --max-lora-rank {2 * RANK}"):
             await engine.check()
         assert not engine.replicas[0].alive
@@ -48,7 +48,7 @@ async def test_a_server_that_lacks_a_flag_is_refused_with_its_name(
 ) -> None:
     server = VllmServer(tmp_path / "vllm.log", flags, updating=updating)
     try:
-        async with HttpEngine([server.wait().url], needs=needs(tmp_path, RANK)) as engine:
+        async with HttpEngine([server.wait().url], requirements=needs(tmp_path, RANK)) as engine:
             with pytest.raises(SettingError, match=re.escape(words)):
                 await engine.check()
     finally:

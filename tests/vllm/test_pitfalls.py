@@ -15,10 +15,10 @@ import pytest
 
 from app.db.database import Sessions
 from app.db.models import ReleaseState
-from app.engine.client import HttpEngine
-from app.engine.health_monitor import Pace
-from app.engine.retry import PatientEngine
-from app.engine.vllm_api import NotFiniteError
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine
+from app.engine.retry import RetryingEngine
+from app.engine.vllm_api import NonFiniteError
 from app.errors import AdapterError
 from tests.vllm.adapters import (
     Weights,
@@ -89,13 +89,13 @@ async def test_what_such_weights_leave_in_its_memory_costs_no_task(
     server = VllmServer(tmp_path / "vllm.log").wait()
     path = spoiled(adapters[0], tmp_path, blown_up)
     try:
-        async with HttpEngine([server.url], pace=Pace(every=0.2)) as engine:
+        async with HttpEngine([server.url], checks=HealthChecks(interval=0.2)) as engine:
             [replica] = engine.replicas
             await replica.load(path.name, path)  # past all that keeps it from there
-            with pytest.raises(NotFiniteError):
-                await replica.complete(PROMPT, model=path.name, sampling=sampling(8), loading=True)
+            with pytest.raises(NonFiniteError):
+                await replica.complete(PROMPT, model=path.name, sampling=sampling(8), control=True)
             await replica.unload(path.name)
-            patient = PatientEngine(engine)
+            patient = RetryingEngine(engine)
             for length in (1, 2, 5, len(PROMPT)) * 4:
                 prompt = PROMPT[:length]
                 answer = await patient.complete(prompt, model="base", sampling=sampling(8))

@@ -7,7 +7,7 @@ import httpx
 from app.db import audit
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
-from app.engine.client import HttpEngine
+from app.engine.http_engine import HttpEngine
 from app.release.promote import Promoter
 from app.settings import Settings
 from tests.vllm.asking import metric, off_by, sampling, spoken

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.engine.client import HttpEngine
-from app.engine.health_monitor import Pace
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion
 from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter
@@ -36,7 +36,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmServe
 
 async def said(server: VllmServer, adapter: PublishedAdapter) -> list[Completion]:
     """By the base and by the adapter, through a client that asks whether the server sleeps."""
-    async with HttpEngine([server.url], pace=Pace(sleepers=True)) as engine:
+    async with HttpEngine([server.url], checks=HealthChecks(may_sleep=True)) as engine:
         await engine.load_adapter(adapter.hash, adapter.path)
         return [
             await engine.complete(PROMPT, model=model, sampling=sampling(20)) for model in ("base", adapter.hash)
@@ -51,7 +51,7 @@ async def test_memory_is_free_while_it_sleeps_and_base_and_adapter_answer_as_bef
     before, awake = await said(server, adapter), torch.cuda.mem_get_info()[0]
     with asleep([server.url]):
         assert torch.cuda.mem_get_info()[0] - awake > CACHE / 2
-        async with HttpEngine([server.url], pace=Pace(sleepers=True)) as engine:
+        async with HttpEngine([server.url], checks=HealthChecks(may_sleep=True)) as engine:
             with pytest.raises(EngineError, match="is asleep"):
                 await engine.complete(PROMPT, model="base", sampling=sampling(1))
     after = await said(server, adapter)

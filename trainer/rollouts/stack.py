@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import choose_profile
-from app.engine.client import HttpEngine
-from app.engine.retry import PatientEngine
+from app.engine.http_engine import HttpEngine
+from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings, urls_in
@@ -46,7 +46,7 @@ async def open_stack(
         sandbox = await stack.enter_async_context(ForkedSandbox())
         new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered))
         engine = await stack.enter_async_context(_engine(settings))
-        asked = PatientEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
+        asked = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
         agent = Agent(asked, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
         yield RolloutStack(agent, engine, opened, new_library)
 
@@ -57,10 +57,10 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
     if urls:
         async with HttpEngine(
             urls,
-            at_once=settings.engine_at_once,
+            max_in_flight=settings.engine_max_in_flight,
             timeout=settings.engine_timeout_seconds,
             load_timeout=settings.engine_load_timeout_seconds,
-            base_apart=settings.engine_base_apart,
+            separate_base=settings.engine_separate_base,
         ) as servers:
             yield servers
         return

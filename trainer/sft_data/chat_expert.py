@@ -8,7 +8,7 @@ from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.agent.prompt import Profile
 from app.engine.protocol import Completion, Sampling
-from app.engine.retry import PatientEngine
+from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Observation, Sandbox
@@ -73,7 +73,7 @@ class ChatExpert:
         for task in scenario.tasks:
             offers = await library.find(task.instruction, scenario.id)
             interpreter = Interpreter(self.endpoint, self.tokenizer, self.profile)
-            engine = PatientEngine(interpreter, seconds=self.patience)
+            engine = RetryingEngine(interpreter, seconds=self.patience)
             agent = Agent(engine, self.tokenizer, interpreter, self.sandbox, LIMITS, temperature)
             episode_runner = EpisodeRunner(agent, self.environment, Policy(self.endpoint.model))
             episodes.append(await episode_runner.run_task(scenario, task, library, offers))

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from app.agent.compact import Compact
 from app.agent.loop import Agent
-from app.engine.client import HttpEngine
+from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox

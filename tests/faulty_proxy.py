@@ -1,4 +1,4 @@
-"""A real HTTP proxy before a real model server, which does what servers and networks do when they fail."""
+"""A real HTTP proxy before a real model server that fails as servers and networks do."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import httpx
 Reply = tuple[int, Any]  # status, and JSON or text
 Forward = Callable[[], Awaitable[Reply]]
 Fault = Callable[[str, Any, Forward], Awaitable[Reply | None]]
-"""What is done with a request to a path: a reply, or None to cut the connection."""
+"""The reply to a request to a path, or None to cut the connection."""
 
 COMPLETIONS = "/v1/completions"
 
@@ -28,7 +28,7 @@ def answering(status: int, reply: Any, *paths: str) -> Fault:
 
 
 def hanging(*paths: str) -> Fault:
-    """No paths: everything."""
+    """Without paths: every request."""
 
     async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
         if not paths or path in paths:
@@ -39,7 +39,7 @@ def hanging(*paths: str) -> Fault:
 
 
 def held(gate: asyncio.Event, *paths: str) -> Fault:
-    """Until the gate is opened."""
+    """Replies after the gate opens."""
 
     async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
         if path in paths:
@@ -57,7 +57,7 @@ def cutting(*paths: str) -> Fault:
 
 
 def rewriting(path: str, change: Callable[[Any, Any], Any]) -> Fault:
-    """`change` gets the request's body and the server's answer, and gives another answer."""
+    """`change` gets the request's body and the server's answer, and returns another answer."""
 
     async def fault(asked: str, body: Any, forward: Forward) -> Reply | None:
         status, reply = await forward()
@@ -66,26 +66,26 @@ def rewriting(path: str, change: Callable[[Any, Any], Any]) -> Fault:
     return fault
 
 
-class Faulty:
-    """One answer per connection. `fault` may be exchanged at any time."""
+class FaultyProxy:
+    """Serves one reply per connection. `fault` may be replaced at any time."""
 
     def __init__(self, upstream: str, fault: Fault = sound) -> None:
         self.upstream, self.fault = upstream, fault
         self.url = ""
-        self.bodies: list[Any] = []  # of the completions that came, in their order
+        self.bodies: list[Any] = []  # of the completion requests, in order
         self.at_once, self.most = 0, 0  # completions under way, now and at most
         self._http = httpx.AsyncClient(timeout=60, trust_env=False)
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     async def up(self) -> None:
-        """Listens, where it did before."""
+        """Listens on the same port as before."""
         port = int(self.url.rpartition(":")[2]) if self.url else 0
         self._listener = await asyncio.start_server(self._serve, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
 
     async def down(self) -> None:
-        """As a process that is killed: connections break, and new ones are refused."""
+        """Like a killed process: connections break, and new ones are refused."""
         if self._listener is not None:
             self._listener.close()
         for connection in list(self._connections):
@@ -147,7 +147,7 @@ class Faulty:
 
 
 async def _while_connected(reader: asyncio.StreamReader, work: Any) -> Any:
-    """What `work` gives; None where the client goes away first, and the work is cancelled."""
+    """The result of `work`; None if the client disconnects first, which cancels the work."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(reader.read())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -157,8 +157,8 @@ async def _while_connected(reader: asyncio.StreamReader, work: Any) -> Any:
         working.cancel()
 
 
-def freezing(proxy: Faulty, at: str) -> Fault:
-    """It takes one such request, and answers nothing any more."""
+def freezing(proxy: FaultyProxy, at: str) -> Fault:
+    """Accepts one such request, and then answers nothing."""
 
     async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
         if path != at:
@@ -170,8 +170,8 @@ def freezing(proxy: Faulty, at: str) -> Fault:
     return fault
 
 
-def dying(proxy: Faulty, at: str) -> Fault:
-    """It takes one such request, and is gone."""
+def dying(proxy: FaultyProxy, at: str) -> Fault:
+    """Accepts one such request, and then stops."""
 
     async def fault(path: str, _: Any, forward: Forward) -> Reply | None:
         if path != at:
@@ -184,8 +184,8 @@ def dying(proxy: Faulty, at: str) -> Fault:
 
 
 @asynccontextmanager
-async def faulty(upstream: str, fault: Fault = sound) -> AsyncIterator[Faulty]:
-    proxy = Faulty(upstream, fault)
+async def faulty_proxy(upstream: str, fault: Fault = sound) -> AsyncIterator[FaultyProxy]:
+    proxy = FaultyProxy(upstream, fault)
     await proxy.up()
     try:
         yield proxy
@@ -194,7 +194,7 @@ async def faulty(upstream: str, fault: Fault = sound) -> AsyncIterator[Faulty]:
 
 
 async def until(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
-    """Generous, since the machine may be busy."""
+    """The timeout is generous, since the machine may be busy."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What the client sends, and how it keeps adapters the same on all model servers, one of which may fail."""
+"""Requests of the HTTP engine, and that all model servers keep the same adapters, even if one of them fails."""
 
 import asyncio
 import re
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.engine.client import HttpEmbedder, HttpEngine
-from app.engine.health_monitor import Pace
-from app.engine.noop_adapter import Shape, write_zero_adapter
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEmbedder, HttpEngine
+from app.engine.noop_adapter import QueryShape, write_noop_adapter
 from app.engine.protocol import Sampling
-from app.engine.retry import PatientEngine
+from app.engine.retry import RetryingEngine
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
-from tests.faulty import Fault, Faulty, Forward, Reply, answering, faulty, sound
+from tests.faulty_proxy import Fault, FaultyProxy, Forward, Reply, answering, faulty_proxy, sound
 from tests.tiny_model import make_model_dir
 
 LOAD = "/v1/load_lora_adapter"
-QUICK = Pace(every=0.05, patience=10.0)
+QUICK = HealthChecks(interval=0.05, timeout=10.0)
 ONE = Sampling(max_tokens=1, seed=4, stop_token_ids=(9,))
 
 
@@ -35,14 +35,14 @@ def upstreams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
 
 
 @pytest.fixture
-async def proxies(upstreams: tuple[str, str]) -> AsyncIterator[tuple[Faulty, Faulty]]:
-    async with faulty(upstreams[0]) as one, faulty(upstreams[1]) as two:
+async def proxies(upstreams: tuple[str, str]) -> AsyncIterator[tuple[FaultyProxy, FaultyProxy]]:
+    async with faulty_proxy(upstreams[0]) as one, faulty_proxy(upstreams[1]) as two:
         yield one, two
 
 
 @pytest.fixture
-async def engine(proxies: tuple[Faulty, Faulty]) -> AsyncIterator[HttpEngine]:
-    async with HttpEngine([proxy.url for proxy in proxies], pace=QUICK) as engine:
+async def engine(proxies: tuple[FaultyProxy, FaultyProxy]) -> AsyncIterator[HttpEngine]:
+    async with HttpEngine([proxy.url for proxy in proxies], checks=QUICK) as engine:
         yield engine
         for proxy in proxies:
             proxy.fault = sound
@@ -53,11 +53,11 @@ async def engine(proxies: tuple[Faulty, Faulty]) -> AsyncIterator[HttpEngine]:
 
 @pytest.fixture
 def adapter(tmp_path: Path) -> Path:
-    return write_zero_adapter(tmp_path, Shape(3, 64, 64), 4)
+    return write_noop_adapter(tmp_path, QueryShape(3, 64, 64), 4)
 
 
-async def test_a_completion_is_asked_for_by_ids_and_drawn_without_bias(upstreams: tuple[str, str]) -> None:
-    async with faulty(upstreams[0]) as proxy, HttpEngine([proxy.url], pace=QUICK) as engine:
+async def test_a_completion_is_requested_by_ids_and_sampled_without_bias(upstreams: tuple[str, str]) -> None:
+    async with faulty_proxy(upstreams[0]) as proxy, HttpEngine([proxy.url], checks=QUICK) as engine:
         answer = await engine.complete([1, 2], model="base", sampling=ONE)
         assert (len(answer.ids), len(answer.logprobs)) == (1, 1)
         body = proxy.bodies[-1]
@@ -66,16 +66,18 @@ async def test_a_completion_is_asked_for_by_ids_and_drawn_without_bias(upstreams
         assert (body["top_p"], body["top_k"], body["min_p"], body["repetition_penalty"]) == (1, 0, 0, 1)
 
 
-async def test_a_server_that_is_still_starting_answers_those_who_wait_for_it(upstreams: tuple[str, str]) -> None:
-    async with faulty(upstreams[0]) as proxy:
+async def test_a_server_that_is_still_starting_answers_requests_that_are_retried(
+    upstreams: tuple[str, str],
+) -> None:
+    async with faulty_proxy(upstreams[0]) as proxy:
         await proxy.down()
-        async with HttpEngine([proxy.url], pace=QUICK) as engine:
+        async with HttpEngine([proxy.url], checks=QUICK) as engine:
             with pytest.raises(
                 EngineError, match=rf"{proxy.url}.* is unreachable .*: start it, or correct ENGINE_URLS"
             ):
                 await engine.complete([1], model="base", sampling=ONE)
             assert not await engine.health()
-            patient = PatientEngine(engine, seconds=60, pause=0.05)
+            patient = RetryingEngine(engine, seconds=60, pause=0.05)
             asking = asyncio.create_task(patient.complete([1], model="base", sampling=ONE))
             await proxy.up()
             assert len((await asking).ids) == 1
@@ -90,7 +92,7 @@ def loading(refuse: Callable[[], bool], code: int = 500) -> Fault:
 
 
 async def test_a_load_that_fails_on_one_server_is_undone_on_the_others(
-    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+    engine: HttpEngine, proxies: tuple[FaultyProxy, FaultyProxy], adapter: Path
 ) -> None:
     proxies[1].fault = loading(lambda: True)
     with pytest.raises(EngineError, match="no room"):
@@ -107,7 +109,7 @@ async def test_a_load_that_fails_on_one_server_is_undone_on_the_others(
 
 
 async def test_an_adapter_that_was_there_before_a_failed_load_stays(
-    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+    engine: HttpEngine, proxies: tuple[FaultyProxy, FaultyProxy], adapter: Path
 ) -> None:
     await engine.replicas[0].load("x", adapter)
     proxies[1].fault = loading(lambda: True, code=409)
@@ -118,7 +120,7 @@ async def test_an_adapter_that_was_there_before_a_failed_load_stays(
 
 
 async def test_an_adapter_that_another_process_loads_at_the_same_time_is_loaded(
-    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+    engine: HttpEngine, proxies: tuple[FaultyProxy, FaultyProxy], adapter: Path
 ) -> None:
     async def raced(path: str, _: Any, forward: Forward) -> Reply | None:
         reply = await forward()
@@ -129,8 +131,8 @@ async def test_an_adapter_that_another_process_loads_at_the_same_time_is_loaded(
     assert await engine.models() == ["base", "x"]
 
 
-async def test_only_servers_that_have_an_adapter_are_asked_to_wear_it(
-    engine: HttpEngine, proxies: tuple[Faulty, Faulty], adapter: Path
+async def test_only_servers_that_have_an_adapter_get_its_requests(
+    engine: HttpEngine, proxies: tuple[FaultyProxy, FaultyProxy], adapter: Path
 ) -> None:
     await engine.replicas[1].load("x", adapter)
     before = len(proxies[0].bodies)
@@ -142,7 +144,7 @@ async def test_only_servers_that_have_an_adapter_are_asked_to_wear_it(
 
 
 def embedding(rows: list[dict[str, Any]]) -> Fault:
-    """A server of vectors, which the proxies' own is not."""
+    """An embedding server, which the proxies' own is not."""
 
     async def fault(path: str, _: Any, __: Forward) -> Reply | None:
         if path == "/v1/models":
@@ -154,7 +156,7 @@ def embedding(rows: list[dict[str, Any]]) -> Fault:
 
 async def test_vectors_come_in_the_order_of_the_texts_with_length_one() -> None:
     rows = [{"index": 1, "embedding": [6.0, 4.0]}, {"index": 0, "embedding": [3.0, 4.0]}]
-    async with faulty("http://127.0.0.1:9", embedding(rows)) as server:
+    async with faulty_proxy("http://127.0.0.1:9", embedding(rows)) as server:
         embedder = await HttpEmbedder.open(server.url)
         vectors = await embedder.embed(["a", "b"])
         assert await embedder.embed([]) == []
@@ -166,8 +168,8 @@ async def test_vectors_come_in_the_order_of_the_texts_with_length_one() -> None:
     assert vectors[0].dtype == np.float32
 
 
-async def test_a_server_of_several_models_must_be_told_which_one_embeds() -> None:
+async def test_a_server_of_several_models_needs_the_embedding_model_named() -> None:
     models = {"data": [{"id": "a"}, {"id": "b"}]}
-    async with faulty("http://127.0.0.1:9", answering(200, models, "/v1/models")) as server:
+    async with faulty_proxy("http://127.0.0.1:9", answering(200, models, "/v1/models")) as server:
         with pytest.raises(EngineError, match=re.escape(f"{server.url} serves a, b: name the embedding model")):
             await HttpEmbedder.open(server.url)

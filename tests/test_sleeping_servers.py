@@ -1,19 +1,19 @@
-"""A model server that sleeps while a run updates is asked nothing, and is asked again once it wakes."""
+"""A model server that sleeps while a run updates gets no requests, and gets them again once it wakes."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from app.engine.client import HttpEngine
-from app.engine.health_monitor import Pace
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Sampling
 from app.errors import EngineError
 from tests.engine_process import engine_process
-from tests.faulty import Faulty, Forward, Reply, faulty, until
+from tests.faulty_proxy import FaultyProxy, Forward, Reply, faulty_proxy, until
 from tests.tiny_model import make_model_dir
 
-PACE = Pace(every=0.05, patience=10.0, sleepers=True)
+CHECKS = HealthChecks(interval=0.05, timeout=10.0, may_sleep=True)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 class Bed:
-    """What /is_sleeping answers."""
+    """Replies to /is_sleeping."""
 
     def __init__(self) -> None:
         self.sleeping = False
@@ -36,19 +36,19 @@ async def ask(engine: HttpEngine) -> None:
     await engine.complete([1, 2, 3], model="base", sampling=Sampling(max_tokens=2))
 
 
-async def asked_by(engine: HttpEngine, proxy: Faulty) -> int:
+async def asked_by(engine: HttpEngine, proxy: FaultyProxy) -> int:
     before = len(proxy.bodies)
     await ask(engine)
     await ask(engine)
     return len(proxy.bodies) - before
 
 
-async def test_while_one_sleeps_the_other_is_asked_and_once_it_wakes_both_are(upstream: str) -> None:
+async def test_while_one_server_sleeps_the_other_gets_all_requests(upstream: str) -> None:
     bed, other = Bed(), Bed()
     async with (
-        faulty(upstream, bed.fault) as first,
-        faulty(upstream, other.fault) as second,
-        HttpEngine([first.url, second.url], pace=PACE) as engine,
+        faulty_proxy(upstream, bed.fault) as first,
+        faulty_proxy(upstream, other.fault) as second,
+        HttpEngine([first.url, second.url], checks=CHECKS) as engine,
     ):
         await ask(engine)
         bed.sleeping = True
@@ -64,12 +64,14 @@ async def test_while_one_sleeps_the_other_is_asked_and_once_it_wakes_both_are(up
         await ask(engine)
 
 
-async def test_a_server_that_cannot_tell_whether_it_sleeps_is_refused_by_the_flags_it_lacks(upstream: str) -> None:
-    async with HttpEngine([upstream], pace=PACE) as engine:
+async def test_a_server_that_cannot_report_whether_it_sleeps_is_refused_with_its_missing_flags(
+    upstream: str,
+) -> None:
+    async with HttpEngine([upstream], checks=CHECKS) as engine:
         with pytest.raises(EngineError, match=r"VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"):
             await ask(engine)
 
 
-async def test_where_no_server_sleeps_none_is_asked_whether_it_does(upstream: str) -> None:
-    async with HttpEngine([upstream], pace=Pace(every=0.05, patience=10.0)) as engine:
+async def test_servers_that_never_sleep_are_not_asked(upstream: str) -> None:
+    async with HttpEngine([upstream], checks=HealthChecks(interval=0.05, timeout=10.0)) as engine:
         await ask(engine)

@@ -1,4 +1,4 @@
-"""How much a model server is given at a time, in which order, and which one a prompt goes to."""
+"""How many requests a model server gets at a time, in which order, and which server a prompt goes to."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.engine.client import HttpEngine
-from app.engine.health_monitor import Pace
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Sampling
-from app.engine.replica import State
-from app.engine.routing import BLOCK, Seen, blocks_of
+from app.engine.replica import ReplicaState
+from app.engine.routing import BLOCK_TOKENS, RecentPrefixes, hash_blocks
 from tests.engine_process import engine_process
-from tests.faulty import COMPLETIONS, Faulty, faulty, held, sound, until
+from tests.faulty_proxy import COMPLETIONS, FaultyProxy, faulty_proxy, held, sound, until
 from tests.tiny_model import make_model_dir
 
 
@@ -24,12 +24,18 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def two_servers(upstream: str, at_once: int = 64) -> AsyncIterator[tuple[Faulty, Faulty, HttpEngine]]:
-    """The proxies have forgotten what the servers were examined by."""
+async def two_servers(
+    upstream: str, at_once: int = 64
+) -> AsyncIterator[tuple[FaultyProxy, FaultyProxy, HttpEngine]]:
+    """The proxies have recorded nothing of the capability probes."""
     async with (
-        faulty(upstream) as one,
-        faulty(upstream) as two,
-        HttpEngine([one.url, two.url], at_once=at_once, pace=Pace(every=0.05, patience=10.0)) as engine,
+        faulty_proxy(upstream) as one,
+        faulty_proxy(upstream) as two,
+        HttpEngine(
+            [one.url, two.url],
+            max_in_flight=at_once,
+            checks=HealthChecks(interval=0.05, timeout=10.0),
+        ) as engine,
     ):
         for proxy in (one, two):
             proxy.bodies.clear()
@@ -42,11 +48,11 @@ def asking(engine: HttpEngine, *prompts: list[int]) -> list[asyncio.Task[object]
     return [asyncio.create_task(engine.complete(prompt, model="base", sampling=one)) for prompt in prompts]
 
 
-def prompts_at(proxy: Faulty) -> list[list[int]]:
+def prompts_at(proxy: FaultyProxy) -> list[list[int]]:
     return [body["prompt"] for body in proxy.bodies]
 
 
-async def test_a_server_is_given_so_many_at_once_and_the_others_wait_in_order(upstream: str) -> None:
+async def test_a_server_gets_a_limited_number_of_requests_and_the_others_wait_in_order(upstream: str) -> None:
     prompts = [[number] for number in range(12)]
     gate = asyncio.Event()
     async with two_servers(upstream, at_once=2) as (one, two, engine):
@@ -55,17 +61,22 @@ async def test_a_server_is_given_so_many_at_once_and_the_others_wait_in_order(up
         await until(lambda: one.at_once == two.at_once == 2)
         assert [replica.in_flight for replica in engine.replicas] == [2, 2]
         busy = engine.occupancy()
-        assert (busy.servers[State.LIVE], busy.servers[State.OUT], busy.in_flight, busy.waiting) == (2, 0, 4, 8)
+        assert (busy.servers[ReplicaState.LIVE], busy.servers[ReplicaState.OUT], busy.in_flight, busy.waiting) == (
+            2,
+            0,
+            4,
+            8,
+        )
         assert (prompts_at(one), prompts_at(two)) == ([[0], [2]], [[1], [3]])
         gate.set()
         await asyncio.gather(*tasks)
         assert (one.most, two.most) == (2, 2)
-        for seen in (prompts_at(one), prompts_at(two)):  # two at once may overtake each other on their way
-            assert all(abs(sorted(seen).index(prompt) - place) <= 1 for place, prompt in enumerate(seen))
+        for recent in (prompts_at(one), prompts_at(two)):  # two at once may overtake each other on their way
+            assert all(abs(sorted(recent).index(prompt) - place) <= 1 for place, prompt in enumerate(recent))
         assert [replica.in_flight for replica in engine.replicas] == [0, 0]
 
 
-async def test_the_room_of_a_server_that_returns_is_used_at_once(upstream: str) -> None:
+async def test_the_capacity_of_a_server_that_returns_is_used_at_once(upstream: str) -> None:
     gate = asyncio.Event()
     async with two_servers(upstream, at_once=1) as (one, two, engine):
         await two.down()
@@ -80,7 +91,7 @@ async def test_the_room_of_a_server_that_returns_is_used_at_once(upstream: str) 
         await asyncio.gather(*tasks)
 
 
-async def test_one_who_stops_waiting_leaves_the_line_and_holds_no_place(upstream: str) -> None:
+async def test_a_request_cancelled_while_it_waits_occupies_no_server(upstream: str) -> None:
     gate = asyncio.Event()
     async with two_servers(upstream, at_once=1) as (one, two, engine):
         one.fault = two.fault = held(gate, COMPLETIONS)
@@ -94,10 +105,10 @@ async def test_one_who_stops_waiting_leaves_the_line_and_holds_no_place(upstream
         assert [replica.in_flight for replica in engine.replicas] == [0, 0]
 
 
-async def test_one_cancelled_in_the_moment_of_its_grant_gives_the_place_back(upstream: str) -> None:
+async def test_a_request_cancelled_as_it_is_assigned_releases_its_server(upstream: str) -> None:
     async with two_servers(upstream, at_once=1) as (one, _, engine):
         held_back = asking(engine, [1], [2], [3])
-        await asyncio.sleep(0)  # all three stand in line, two are granted, none has gone on
+        await asyncio.sleep(0)  # all three are queued, two are assigned, none has continued
         for task in held_back:
             task.cancel()
         await asyncio.gather(*held_back, return_exceptions=True)
@@ -106,9 +117,9 @@ async def test_one_cancelled_in_the_moment_of_its_grant_gives_the_place_back(ups
         await asyncio.gather(*asking(engine, [4], [5]))
 
 
-async def test_a_next_turn_goes_where_the_last_one_went_and_other_prompts_spread(upstream: str) -> None:
+async def test_a_next_turn_goes_to_the_server_of_the_last_one_and_other_prompts_spread(upstream: str) -> None:
     async with two_servers(upstream) as (one, two, engine):
-        opening, other = [3] * (2 * BLOCK), [4] * (2 * BLOCK)
+        opening, other = [3] * (2 * BLOCK_TOKENS), [4] * (2 * BLOCK_TOKENS)
         await asyncio.gather(*asking(engine, opening, other))
         for turn in range(1, 4):
             await asyncio.gather(*asking(engine, [*opening, *[5] * (turn * 10)]))
@@ -118,9 +129,9 @@ async def test_a_next_turn_goes_where_the_last_one_went_and_other_prompts_spread
         assert (len(one.bodies), len(two.bodies)) == (4, 4)
 
 
-async def test_a_server_that_was_out_is_not_believed_to_remember_anything(upstream: str) -> None:
+async def test_a_server_that_was_out_is_assumed_to_have_an_empty_cache(upstream: str) -> None:
     async with two_servers(upstream) as (one, two, engine):
-        opening = [3] * BLOCK
+        opening = [3] * BLOCK_TOKENS
         await asyncio.gather(*asking(engine, opening))
         await one.down()
         await until(lambda: not engine.replicas[0].alive)
@@ -132,27 +143,27 @@ async def test_a_server_that_was_out_is_not_believed_to_remember_anything(upstre
         assert (len(one.bodies), len(two.bodies)) == (0, 2)
 
 
-async def test_a_prompt_that_all_have_in_common_does_not_crowd_one_server(upstream: str) -> None:
+async def test_a_shared_prefix_does_not_overload_one_server(upstream: str) -> None:
     gate = asyncio.Event()
     async with two_servers(upstream) as (one, two, engine):
         one.fault = two.fault = held(gate, COMPLETIONS)
-        tasks = asking(engine, *([3] * BLOCK for _ in range(20)))
+        tasks = asking(engine, *([3] * BLOCK_TOKENS for _ in range(20)))
         await until(lambda: one.at_once + two.at_once == 20)
         assert abs(one.at_once - two.at_once) <= 4
         gate.set()
         await asyncio.gather(*tasks)
 
 
-def test_what_was_seen_longest_ago_is_forgotten_from_its_end() -> None:
-    seen = Seen(room=3)
-    first, second = blocks_of("base", [1] * (2 * BLOCK)), blocks_of("base", [2] * (2 * BLOCK))
-    seen.add(first)
-    seen.add(second)
-    assert (seen.prefix(first), seen.prefix(second)) == (1, 2)
+def test_the_least_recently_used_prefix_is_dropped_from_its_end() -> None:
+    recent = RecentPrefixes(max_blocks=3)
+    first, second = hash_blocks("base", [1] * (2 * BLOCK_TOKENS)), hash_blocks("base", [2] * (2 * BLOCK_TOKENS))
+    recent.add(first)
+    recent.add(second)
+    assert (recent.match(first), recent.match(second)) == (1, 2)
 
 
-def test_the_beginning_of_a_prompt_counts_for_its_own_model_only() -> None:
-    seen = Seen()
-    seen.add(blocks_of("base", [1] * BLOCK))
-    assert seen.prefix(blocks_of("base", [1] * (3 * BLOCK))) == 1
-    assert seen.prefix(blocks_of("adapter", [1] * BLOCK)) == 0
+def test_a_prefix_matches_for_its_own_model_only() -> None:
+    recent = RecentPrefixes()
+    recent.add(hash_blocks("base", [1] * BLOCK_TOKENS))
+    assert recent.match(hash_blocks("base", [1] * (3 * BLOCK_TOKENS))) == 1
+    assert recent.match(hash_blocks("adapter", [1] * BLOCK_TOKENS)) == 0

@@ -1,4 +1,4 @@
-"""Base and adapter requests never share a batch where a server would mix them up."""
+"""Base and adapter requests never share a batch on servers that would mix them up."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from app.engine.client import HttpEngine
-from app.engine.group_lock import Apart
+from app.engine.group_lock import GroupLock
+from app.engine.http_engine import HttpEngine
 from tests.engine_process import engine_process
-from tests.faulty import Forward, Reply, faulty
+from tests.faulty_proxy import Forward, Reply, faulty_proxy
 from tests.named_adapters import make_named
 from tests.swapping import GREEDY, PROMPT
 from tests.tiny_model import make_model_dir
@@ -19,17 +19,17 @@ BASE, ADAPTER = True, False
 
 
 class Crowd:
-    """Some who go in, and stay until they are told to leave."""
+    """Visitors that hold the lock until they are told to leave."""
 
     def __init__(self) -> None:
-        self.apart = Apart()
+        self.lock = GroupLock()
         self.inside: list[str] = []
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.doors: dict[str, asyncio.Event] = {}
 
-    async def send(self, name: str, sort: bool) -> None:
+    async def send(self, name: str, group: bool) -> None:
         self.doors[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._visit(name, sort))
+        self.tasks[name] = asyncio.create_task(self._visit(name, group))
         await settle()
 
     async def leave(self, name: str) -> None:
@@ -37,8 +37,8 @@ class Crowd:
         await self.tasks[name]
         await settle()
 
-    async def _visit(self, name: str, sort: bool) -> None:
-        async with self.apart.among(sort):
+    async def _visit(self, name: str, group: bool) -> None:
+        async with self.lock.hold(group):
             self.inside.append(name)
             await self.doors[name].wait()
             self.inside.remove(name)
@@ -49,7 +49,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_those_of_one_sort_go_in_together_and_the_other_sort_waits() -> None:
+async def test_one_group_enters_together_and_the_other_group_waits() -> None:
     crowd = Crowd()
     await crowd.send("one", BASE)
     await crowd.send("two", BASE)
@@ -62,7 +62,7 @@ async def test_those_of_one_sort_go_in_together_and_the_other_sort_waits() -> No
     await crowd.leave("other")
 
 
-async def test_who_comes_late_does_not_pass_one_that_waits() -> None:
+async def test_a_late_request_does_not_overtake_one_that_waits() -> None:
     crowd = Crowd()
     await crowd.send("one", BASE)
     await crowd.send("other", ADAPTER)
@@ -75,7 +75,7 @@ async def test_who_comes_late_does_not_pass_one_that_waits() -> None:
     await crowd.leave("late")
 
 
-async def test_one_that_gives_up_keeps_nobody_waiting() -> None:
+async def test_a_cancelled_request_blocks_nobody() -> None:
     crowd = Crowd()
     await crowd.send("one", BASE)
     await crowd.send("other", ADAPTER)
@@ -87,9 +87,9 @@ async def test_one_that_gives_up_keeps_nobody_waiting() -> None:
     await crowd.leave("late")
 
 
-async def test_one_that_is_let_in_and_cancelled_at_once_leaves_again() -> None:
+async def test_a_request_cancelled_as_it_is_admitted_releases_the_lock() -> None:
     crowd = Crowd()
-    async with crowd.apart.among(BASE):
+    async with crowd.lock.hold(BASE):
         await crowd.send("other", ADAPTER)
     crowd.tasks["other"].cancel()  # before it could run
     await settle()
@@ -126,19 +126,19 @@ async def mixed(server: str) -> AsyncIterator[tuple[str, list[set[str]]]]:
         finally:
             under_way.remove(body["model"])
 
-    async with faulty(server, watch) as proxy:
+    async with faulty_proxy(server, watch) as proxy:
         yield proxy.url, seen
 
 
-@pytest.mark.parametrize("apart", [True, False])
-async def test_a_server_never_has_both_at_once_where_it_is_asked_for(
-    mixed: tuple[str, list[set[str]]], model_dir: Path, tmp_path: Path, apart: bool
+@pytest.mark.parametrize("separate", [True, False])
+async def test_a_server_never_has_both_groups_at_once_if_they_are_separated(
+    mixed: tuple[str, list[set[str]]], model_dir: Path, tmp_path: Path, separate: bool
 ) -> None:
     url, seen = mixed
     name = make_named(model_dir, tmp_path, 1)
-    async with HttpEngine([url], base_apart=apart) as engine:
+    async with HttpEngine([url], separate_base=separate) as engine:
         await engine.load_adapter(name, tmp_path / name)
         models = ["base", name] * 6
         await asyncio.gather(*(engine.complete(PROMPT, model=model, sampling=GREEDY) for model in models))
         await engine.unload_adapter(name)
-    assert any({"base", name} <= together for together in seen) is not apart
+    assert any({"base", name} <= together for together in seen) is not separate

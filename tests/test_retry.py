@@ -1,4 +1,4 @@
-"""An engine that is down for a moment."""
+"""Retries while an engine is down for a moment."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.protocol import Sampling
-from app.engine.retry import PatientEngine
+from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, EngineRefusalError
 from tests.scripted import END, ScriptedEngine, byte_tokenizer
@@ -20,9 +20,9 @@ def tokenizer(tmp_path: Path) -> ChatTokenizer:
     return byte_tokenizer(tmp_path)
 
 
-async def test_it_asks_again_until_there_is_an_answer(tokenizer: ChatTokenizer) -> None:
+async def test_it_retries_until_there_is_an_answer(tokenizer: ChatTokenizer) -> None:
     scripted = ScriptedEngine(tokenizer, DOWN, DOWN, "here I am")
-    completion = await PatientEngine(scripted, pause=0.01).complete([1], model="base", sampling=SAMPLING)
+    completion = await RetryingEngine(scripted, pause=0.01).complete([1], model="base", sampling=SAMPLING)
     assert tokenizer.decode(completion.ids) == f"here I am{END}"
     assert len(scripted.prompts) == 3
 
@@ -30,14 +30,14 @@ async def test_it_asks_again_until_there_is_an_answer(tokenizer: ChatTokenizer) 
 async def test_a_refusal_is_final(tokenizer: ChatTokenizer) -> None:
     scripted = ScriptedEngine(tokenizer, EngineRefusalError("no such model"), "never said")
     with pytest.raises(EngineRefusalError):
-        await PatientEngine(scripted, pause=0.01).complete([1], model="base", sampling=SAMPLING)
+        await RetryingEngine(scripted, pause=0.01).complete([1], model="base", sampling=SAMPLING)
     assert len(scripted.prompts) == 1
 
 
-async def test_its_patience_ends(tokenizer: ChatTokenizer) -> None:
+async def test_it_gives_up_after_its_time(tokenizer: ChatTokenizer) -> None:
     scripted = ScriptedEngine(tokenizer, *[DOWN] * 99)
     started = time.monotonic()
     with pytest.raises(EngineError, match="down"):
-        await PatientEngine(scripted, seconds=0.2, pause=0.02).complete([1], model="base", sampling=SAMPLING)
+        await RetryingEngine(scripted, seconds=0.2, pause=0.02).complete([1], model="base", sampling=SAMPLING)
     assert time.monotonic() - started < 1
     assert 3 <= len(scripted.prompts) <= 5
