@@ -1,13 +1,20 @@
 """Parts as another package brings them: named "tests.own_parts:...", or installed into a directory."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
+from app.apis.catalog import Catalog
+from app.records import Trajectory
+from app.skills.extract import Draft
 from app.skills.fusion import Ranked
 from app.skills.retrieval import Query
 from app.skills.skill_index import SkillIndex
 
-GROUPS = {"sage.retrieval": {"longest": "longest_instruction"}}
+GROUPS = {
+    "sage.retrieval": {"longest": "longest_instruction"},
+    "sage.skill_checks": {"documented": "documented"},
+}
 
 
 def install(directory: Path) -> None:
@@ -26,3 +33,9 @@ def longest_instruction(index: SkillIndex, query: Query) -> Ranked[UUID]:
     keys = [key for key, _ in index.by_ngrams(query.instruction)]
     keys.sort(key=lambda key: len(index.offer(key).instruction), reverse=True)
     return [(key, {"longest": rank}) for rank, key in enumerate(keys[: query.limit], start=1)]
+
+
+def documented(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
+    """A skill has a docstring."""
+    if not draft.summary:
+        yield "It has no docstring."

@@ -14,10 +14,11 @@ from app.run_settings import RunSettings, refuse_hopeless
 from app.skills.extract import Draft, extract
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import load_retrieval, needs_embeddings
+from app.skills.validate import refusals
 from tests.own_parts import install, longest_instruction
-from tests.written import ARCHIVE, archived
+from tests.written import ARCHIVE, CATALOG, archived
 
-GROUPS = ("sage.commands", "sage.rewards", "sage.retrieval")
+GROUPS = ("sage.commands", "sage.environments", "sage.rewards", "sage.retrieval", "sage.skill_checks")
 
 
 def run(script: str, directory: Path | None = None) -> str:
@@ -94,3 +95,27 @@ print("longest" in plugins.names("sage.retrieval"), load_retrieval("longest").__
 """
     assert run(script, tmp_path) == "True longest_instruction\n"
     assert "longest" not in plugins.names("sage.retrieval")
+
+
+def test_a_check_of_an_installed_package_refuses_skills_like_the_built_in_ones(tmp_path: Path) -> None:
+    install(tmp_path)
+    script = """
+from app.skills.validate import validate
+from tests.written import ARCHIVE, CATALOG, archived
+bare = ARCHIVE.replace('''    \"\"\"Archive all mails from one person.\"\"\"\\n''', "")
+print(validate(archived("iris", bare), CATALOG).refused, len(validate(archived("iris"), CATALOG).kept))
+"""
+    assert run(script, tmp_path) == "{'archive_mails_by_person': ['It has no docstring.']} 1\n"
+    assert run(script) == "{} 1\n"
+
+
+def test_all_checks_run_in_the_order_of_their_names() -> None:
+    assert list(plugins.load_all("sage.skill_checks")) == sorted(plugins.names("sage.skill_checks"))
+    bad = msgspec.structs.replace(draft("list", "go"), apis=(), calls=0, source="def list(n): return x")
+    assert refusals(bad, archived(), CATALOG) == [
+        "It calls no API.",
+        "It was not called.",
+        "Its name hides the builtin list.",
+        "It needs names that it does not bring: x.",
+        "Parameters without a type: n.",
+    ]

@@ -1,17 +1,18 @@
-"""Which drafts are refused, and why."""
+"""The built-in checks: which drafts they refuse, and why."""
 
 import msgspec
 import pytest
 
 from app.apis.catalog import Catalog, Parameter
 from app.records import Use
-from app.skills.api_terms import vocabulary
-from app.skills.checks import MAX_SOURCE, check, is_wrapper, vet
+from app.skills.api_terms import api_terms
+from app.skills.checks import MAX_SOURCE, is_wrapper
 from app.skills.extract import extract
+from app.skills.validate import refusals, validate
 from tests.written import ARCHIVE, CATALOG, archived, ran, rollout
 
 
-def faults(
+def reasons(
     body: str, instruction: str = "archive mails from iris over 40", head: str = "f(who: str) -> int"
 ) -> list[str]:
     """Of a function that was called once and returned."""
@@ -19,7 +20,7 @@ def faults(
     name = head.partition("(")[0]
     trajectory = rollout(instruction, ran(code, Use(name, False, 1, 1)))
     [draft] = extract(trajectory)
-    return check(draft, trajectory, CATALOG)
+    return refusals(draft, trajectory, CATALOG)
 
 
 SEND = "apis.mail.sign_in(password=who)"
@@ -27,30 +28,32 @@ SEND = "apis.mail.sign_in(password=who)"
 
 def test_a_general_function_that_worked_is_kept() -> None:
     trajectory = archived("iris")
-    assert vet(trajectory, CATALOG).kept == tuple(extract(trajectory))
-    assert vet(trajectory, CATALOG).refused == {}
+    assert validate(trajectory, CATALOG).kept == tuple(extract(trajectory))
+    assert validate(trajectory, CATALOG).refused == {}
 
 
 def test_a_draft_that_does_not_compile_is_refused() -> None:
     trajectory = archived()
     [draft] = extract(trajectory)
-    assert check(msgspec.structs.replace(draft, source="def f(:"), trajectory, CATALOG) == ["It does not compile."]
+    assert refusals(msgspec.structs.replace(draft, source="def f(:"), trajectory, CATALOG) == [
+        "It does not compile."
+    ]
 
 
 def test_a_draft_too_long_to_offer_is_refused() -> None:
-    [fault] = faults(f"return {SEND}  # {'x' * MAX_SOURCE}")
-    assert fault == "It is longer than 8,000 characters."
+    [reason] = reasons(f"return {SEND}  # {'x' * MAX_SOURCE}")
+    assert reason == "It is longer than 8,000 characters."
 
 
 @pytest.mark.parametrize(
     "body", ["return token + {}", "global token; token = 1; {}", "return [token for _ in {}]"]
 )
 def test_a_name_of_the_session_that_is_not_brought_is_a_reason(body: str) -> None:
-    assert faults(body.format(SEND)) == ["It needs names that it does not bring: token."]
+    assert reasons(body.format(SEND)) == ["It needs names that it does not bring: token."]
 
 
 def test_builtins_and_apis_need_not_be_brought() -> None:
-    assert faults(f"return len(sorted([{SEND}]))") == []
+    assert reasons(f"return len(sorted([{SEND}]))") == []
 
 
 @pytest.mark.parametrize(
@@ -58,11 +61,11 @@ def test_builtins_and_apis_need_not_be_brought() -> None:
     [("f(who, n: int)", "who"), ("f(*who, **rest)", "who, rest"), ("f(n: int, /, *, who)", "who")],
 )
 def test_every_parameter_needs_a_type(head: str, names: str) -> None:
-    assert faults(f"return {SEND}", head=head) == [f"Parameters without a type: {names}."]
+    assert reasons(f"return {SEND}", head=head) == [f"Parameters without a type: {names}."]
 
 
 def test_a_name_that_hides_a_builtin_is_a_reason() -> None:
-    assert faults(f"return {SEND}", head="list(who: str)") == ["Its name hides the builtin list."]
+    assert reasons(f"return {SEND}", head="list(who: str)") == ["Its name hides the builtin list."]
 
 
 @pytest.mark.parametrize(
@@ -76,23 +79,23 @@ def test_a_name_that_hides_a_builtin_is_a_reason() -> None:
 def test_only_a_call_of_the_function_itself_that_returned_counts(use: Use, reason: str) -> None:
     trajectory = rollout("go", ran("def f() -> None:\n    apis.mail.fetch_mails()\n", use))
     [draft] = extract(trajectory)
-    assert check(draft, trajectory, CATALOG) == [reason]
+    assert refusals(draft, trajectory, CATALOG) == [reason]
 
 
 def test_looking_things_up_or_ending_the_task_is_no_api_call() -> None:
-    assert faults("apis.supervisor.complete_task(apis.api_docs.search(who))") == ["It calls no API."]
+    assert reasons("apis.supervisor.complete_task(apis.api_docs.search(who))") == ["It calls no API."]
 
 
 def test_an_api_that_does_not_exist_is_a_reason() -> None:
-    assert faults("apis.mail.fetch_mail(who)") == ["It names APIs that do not exist: mail.fetch_mail."]
+    assert reasons("apis.mail.fetch_mail(who)") == ["It names APIs that do not exist: mail.fetch_mail."]
 
 
 @pytest.mark.parametrize(
     "literal", ['"iris"', '"Iris"', '"from iris"', "40", "40.0", '"over 40"', 'f"{who} iris"', '{"iris": 1}']
 )
 def test_a_detail_of_the_task_in_the_body_is_a_reason(literal: str) -> None:
-    [fault] = faults(f"return {SEND}, {literal}")
-    assert fault.startswith("It carries details of its own task that should be arguments: ")
+    [reason] = reasons(f"return {SEND}, {literal}")
+    assert reason.startswith("It carries details of its own task that should be arguments: ")
 
 
 @pytest.mark.parametrize(
@@ -114,28 +117,28 @@ def test_a_detail_of_the_task_in_the_body_is_a_reason(literal: str) -> None:
     ],
 )
 def test_what_belongs_to_the_apis_or_to_nobody_is_no_detail(literal: str) -> None:
-    assert faults(f"return {SEND}, {literal}", "mail sender fetch_mails from iris 0 1 true none") == []
+    assert reasons(f"return {SEND}, {literal}", "mail sender fetch_mails from iris 0 1 true none") == []
 
 
 def test_a_default_is_a_detail_but_docstrings_and_annotations_are_not() -> None:
-    [fault] = faults(f"return {SEND}", head='f(who: str = "iris")')
-    assert "'iris'" in fault
+    [reason] = reasons(f"return {SEND}", head='f(who: str = "iris")')
+    assert "'iris'" in reason
     body = f'"""iris"""\n    n: "iris" = {SEND}\n    return n'
-    assert faults(body, head='f(who: "iris") -> "iris"') == []
+    assert reasons(body, head='f(who: "iris") -> "iris"') == []
 
 
 def test_numbers_are_read_as_people_write_them() -> None:
-    [fault] = faults(f"return {SEND}, 1200.5", "pay 1,200.50 to iris")
-    assert "1200.5" in fault
+    [reason] = reasons(f"return {SEND}, 1200.5", "pay 1,200.50 to iris")
+    assert "1200.5" in reason
 
 
 def test_a_helper_with_a_detail_makes_its_caller_unfit() -> None:
     code = 'def who() -> str:\n    return "iris"\ndef f() -> None:\n    apis.mail.sign_in(who())\n'
     trajectory = rollout("archive mails from iris", ran(code, Use("f", False, 1, 1), Use("who", False, 1, 1)))
-    assert set(vet(trajectory, CATALOG).refused) == {"who", "f"}
+    assert set(validate(trajectory, CATALOG).refused) == {"who", "f"}
 
 
-def test_values_that_a_schema_spells_out_are_vocabulary() -> None:
+def test_values_that_a_schema_spells_out_are_api_terms() -> None:
     schema = {"anyOf": [{"enum": ["urgent", 3]}, {"items": {"properties": {"Due": {"default": "today"}}}}]}
     operation = CATALOG.apps["mail"].operations["file_mail"]
     parameter = Parameter(name="level", wire_name="X-Level", place="query", required=True, schema=schema)
@@ -143,7 +146,7 @@ def test_values_that_a_schema_spells_out_are_vocabulary() -> None:
         CATALOG.apps["mail"],
         operations={"file_mail": msgspec.structs.replace(operation, parameters=(parameter,))},
     )
-    words = vocabulary(Catalog({"mail": app}))
+    words = api_terms(Catalog({"mail": app}))
     assert words == {"mail", "file_mail", "level", "x-level", "urgent", "3", "due", "today"}
 
 

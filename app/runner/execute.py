@@ -27,8 +27,8 @@ from app.runner.score import score
 from app.runner.skill_selection import Offering
 from app.runner.task_journal import TaskJournal, told_of
 from app.settings import Settings
-from app.skills.checks import vet
 from app.skills.library import Library
+from app.skills.validate import validate
 
 log = structlog.get_logger(__name__)
 
@@ -160,12 +160,12 @@ class Desk:
 
     async def _keep_skills(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> None:
         """What the task wrote and what passes the checks. A resumed task does not store it a second time."""
-        vetted = vet(trajectory, setting.catalog)
-        kept = [draft.name for draft in vetted.kept]
-        log.debug("functions of a task", task=str(row.id), kept=kept, refused=vetted.refused)
+        validated = validate(trajectory, setting.catalog)
+        kept = [draft.name for draft in validated.kept]
+        log.debug("functions of a task", task=str(row.id), kept=kept, refused=validated.refused)
         async with self.sessions() as session:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
-        drafts = [draft for draft in vetted.kept if draft.name not in already]
+        drafts = [draft for draft in validated.kept if draft.name not in already]
         if not drafts:
             return
         stored = await self.library.save(

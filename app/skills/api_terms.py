@@ -1,4 +1,4 @@
-"""The words that belong to a project's APIs and not to one task: a skill may carry these. Pure."""
+"""The terms of a project's APIs, which a skill may contain: they belong to no single task. Pure."""
 
 from collections.abc import Iterator, Mapping
 from weakref import WeakKeyDictionary
@@ -16,10 +16,10 @@ _BOUNDS = (
     "maxItems",
     "maxLength",
 )
-_KNOWN: WeakKeyDictionary[Operation, frozenset[str]] = WeakKeyDictionary()
+_TERMS: WeakKeyDictionary[Operation, frozenset[str]] = WeakKeyDictionary()
 
 
-def vocabulary(catalog: Catalog) -> frozenset[str]:
+def api_terms(catalog: Catalog) -> frozenset[str]:
     """Lower-case names of apps, operations, arguments and fields, and the values that their schemas spell out."""
     apps = catalog.apps.values()
     operations = (operation for app in apps for operation in app.operations.values())
@@ -27,10 +27,10 @@ def vocabulary(catalog: Catalog) -> frozenset[str]:
 
 
 def _of_operation(operation: Operation) -> frozenset[str]:
-    """Computed once: a rollout's drafts are checked against the same hundred operations."""
-    words = _KNOWN.get(operation)
+    """Cached: all drafts of a rollout are checked against the same hundred operations."""
+    words = _TERMS.get(operation)
     if words is None:
-        words = _KNOWN[operation] = frozenset(word.lower() for word in _words(operation))
+        words = _TERMS[operation] = frozenset(word.lower() for word in _words(operation))
     return words
 
 
@@ -43,7 +43,7 @@ def _words(operation: Operation) -> Iterator[str]:
 
 
 def _of_schema(schema: Json) -> Iterator[str]:
-    """Walks whatever stands where a schema should: documents are other people's."""
+    """Accepts anything in place of a schema: documents are not ours."""
     if isinstance(schema, Mapping):
         for key, value in schema.items():
             yield from _spelled_out(key, value)

@@ -1,19 +1,17 @@
-"""Is a draft fit to be kept? Pure."""
+"""The built-in checks of a draft skill, each a part of the entry-point group `sage.skill_checks`. Pure."""
 
 import ast
 import builtins
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from app.apis.catalog import Catalog
 from app.records import Json, Trajectory
-from app.skills.api_terms import vocabulary
-from app.skills.extract import Draft, api_references, extract, global_names, parse
+from app.skills.api_terms import api_terms
+from app.skills.extract import Draft, api_references, global_names
 
 MAX_SOURCE = 8_000  # characters: a skill is offered as a whole, and a prompt is short
-_BUILT_IN = {"supervisor.complete_task"}  # with all of api_docs: there in every project, and in no catalog
+_BUILT_IN = {"supervisor.complete_task"}  # like all of api_docs, in every project and in no catalog
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _WORD = re.compile(r"\w+")
 _ORDINARY = frozenset(
@@ -25,51 +23,21 @@ _ORDINARY = frozenset(
 )
 
 
-class Vetted(msgspec.Struct, frozen=True):
-    """The drafts of one rollout, sorted."""
-
-    kept: tuple[Draft, ...]
-    refused: dict[str, list[str]]  # name -> reasons
-
-
-def vet(trajectory: Trajectory, catalog: Catalog) -> Vetted:
-    """Extract and check what a rollout wrote."""
-    reasons = {draft: check(draft, trajectory, catalog) for draft in extract(trajectory)}
-    kept = tuple(draft for draft, found in reasons.items() if not found)
-    return Vetted(kept, {draft.name: found for draft, found in reasons.items() if found})
-
-
-def check(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str]:
-    """Why the draft is no skill: one sentence per reason. None: keep it."""
-    tree = parse(draft.source)
-    if tree is None:
-        return ["It does not compile."]
+def length(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
+    """A skill is short enough to be offered as a whole."""
     if len(draft.source) > MAX_SOURCE:
-        return [f"It is longer than {MAX_SOURCE:,} characters."]
-    return [
-        *_name_faults(draft, tree),
-        *_use_faults(draft),
-        *_api_faults(draft, catalog),
-        *_literal_faults(tree, trajectory.task.instruction, vocabulary(catalog)),
-    ]
+        yield f"It is longer than {MAX_SOURCE:,} characters."
 
 
-def is_wrapper(source: str) -> bool:
-    """Is a skill one API call in a function's clothes? One call in one place, and that not in a loop."""
-    tree = ast.parse(source)
-    loops = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-    looped = any(api_references(node)[0] for node in ast.walk(tree) if isinstance(node, loops))
-    found, dynamic = api_references(tree)
-    return len(found) == 1 and not dynamic and not looped
-
-
-def _name_faults(draft: Draft, tree: ast.Module) -> Iterator[str]:
+def self_contained(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
+    """A skill brings every name it needs, hides no builtin, and types its parameters."""
     if draft.name == "apis" or hasattr(builtins, draft.name):
         yield f"Its name hides the builtin {draft.name}."
     missing = global_names(draft.source) - set(dir(builtins)) - {"apis"}
     if missing:
         yield f"It needs names that it does not bring: {', '.join(sorted(missing))}."
-    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == draft.name)
+    body = ast.parse(draft.source).body
+    function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == draft.name)
     given = function.args
     parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     untyped = [each.arg for each in parameters if each and each.annotation is None]
@@ -77,14 +45,16 @@ def _name_faults(draft: Draft, tree: ast.Module) -> Iterator[str]:
         yield f"Parameters without a type: {', '.join(untyped)}."
 
 
-def _use_faults(draft: Draft) -> Iterator[str]:
+def returned(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
+    """A skill was called, and a call of it returned."""
     if not draft.calls:
         yield "It was not called."
     elif not draft.returned:
         yield "No call of it returned."
 
 
-def _api_faults(draft: Draft, catalog: Catalog) -> Iterator[str]:
+def api_calls(draft: Draft, _trajectory: Trajectory, catalog: Catalog) -> Iterator[str]:
+    """A skill calls APIs of the project, and only those that exist."""
     outside = [api for api in draft.apis if not api.startswith("api_docs.") and api not in _BUILT_IN]
     if not outside:
         yield "It calls no API."
@@ -94,13 +64,24 @@ def _api_faults(draft: Draft, catalog: Catalog) -> Iterator[str]:
         yield f"It names APIs that do not exist: {', '.join(unknown)}."
 
 
-def _literal_faults(tree: ast.Module, instruction: str, known: frozenset[str]) -> Iterator[str]:
+def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iterator[str]:
+    """A skill takes the details of its task as arguments, and does not carry them in its code."""
+    instruction, known = trajectory.task.instruction, api_terms(catalog)
     words = _WORD.findall(instruction.lower())
-    numbers = {float(found.replace(",", "")) for found in _NUMBER.findall(instruction)}
-    found = [value for value in _constants(tree) if _is_detail(value, words, numbers, known)]
-    if found:
-        shown = ", ".join(repr(value) for value in dict.fromkeys(found))
+    numbers = {float(number.replace(",", "")) for number in _NUMBER.findall(instruction)}
+    details = [value for value in _constants(ast.parse(draft.source)) if _is_detail(value, words, numbers, known)]
+    if details:
+        shown = ", ".join(repr(value) for value in dict.fromkeys(details))
         yield f"It carries details of its own task that should be arguments: {shown}."
+
+
+def is_wrapper(source: str) -> bool:
+    """Whether a skill only wraps one API call: one call in one place, and that not in a loop."""
+    tree = ast.parse(source)
+    loops = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+    looped = any(api_references(node)[0] for node in ast.walk(tree) if isinstance(node, loops))
+    references, dynamic = api_references(tree)
+    return len(references) == 1 and not dynamic and not looped
 
 
 def _is_detail(value: Json, words: list[str], numbers: set[float], known: frozenset[str]) -> bool:
@@ -117,7 +98,7 @@ def _contains(words: list[str], own: list[str]) -> bool:
 
 
 def _constants(node: ast.AST) -> Iterator[Json]:
-    """Constants that the code computes with: neither annotations nor docstrings nor other idle strings."""
+    """Constants that the code computes with: no annotations, docstrings or other strings that stand alone."""
     for field, value in ast.iter_fields(node):
         children = value if isinstance(value, list) else [value]
         for child in children if field not in ("annotation", "returns") else ():

@@ -10,8 +10,9 @@ from app.agent.hooks import Watcher
 from app.agent.loop import Agent, Origin, run_rollout
 from app.gateway.gateway import Gateway
 from app.records import Offer, Policy, Task, Trajectory
-from app.skills.checks import is_wrapper, vet
+from app.skills.checks import is_wrapper
 from app.skills.memory import MemoryLibrary
+from app.skills.validate import validate
 from trainer.environment import Environment, Scenario, Verdict
 
 
@@ -50,7 +51,7 @@ class EpisodeRunner:
             verdict = await world.verify(trajectory)
             if library is None:
                 return Episode(trajectory, verdict)
-            drafts = vet(trajectory, world.catalog).kept
+            drafts = validate(trajectory, world.catalog).kept
             saved = await library.save(drafts, scenario.id)
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
             return Episode(trajectory, verdict, frozenset(offer.skill_id for offer in earning))

@@ -1,0 +1,34 @@
+"""Validates the functions of a rollout before they are kept as skills. Pure."""
+
+import msgspec
+
+from app import plugins
+from app.apis.catalog import Catalog
+from app.records import Trajectory
+from app.skills.extract import Draft, extract, parse
+
+
+class ValidatedDrafts(msgspec.Struct, frozen=True):
+    """The drafts of one rollout: those that every check accepts, and the reasons against the others."""
+
+    kept: tuple[Draft, ...]
+    refused: dict[str, list[str]]  # name -> reasons
+
+
+def validate(trajectory: Trajectory, catalog: Catalog) -> ValidatedDrafts:
+    """Extract and check the functions that a rollout wrote."""
+    reasons = {draft: refusals(draft, trajectory, catalog) for draft in extract(trajectory)}
+    kept = tuple(draft for draft, against in reasons.items() if not against)
+    return ValidatedDrafts(kept, {draft.name: against for draft, against in reasons.items() if against})
+
+
+def refusals(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str]:
+    """The reasons of all registered checks to refuse a draft, in the order of the checks' names; empty: keep it.
+
+    A check is a function `(Draft, Trajectory, Catalog) -> Iterable[str]` of the entry-point group
+    `sage.skill_checks`. It may rely on a draft that compiles.
+    """
+    if parse(draft.source) is None:
+        return ["It does not compile."]
+    checks = plugins.load_all("sage.skill_checks").values()
+    return [reason for check in checks for reason in check(draft, trajectory, catalog)]
