@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 LIVE := $(patsubst %,tests/bench/bench_%.py,swap overhead lora_tax)
 PYTHON ?= python3
 
-.PHONY: serve test test-vllm lint install bench bench-vllm lock clean
+.PHONY: serve test test-vllm lint install bench bench-vllm manual lock clean
 
 serve: install
 	@exec $(BIN)/sage up
@@ -45,6 +45,10 @@ $(VLLM)/.installed: tests/vllm/requirements.lock $(wildcard tests/vllm/on_cpu/*.
 	$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps -r tests/vllm/requirements.lock
 	$(VLLM)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation tests/vllm/on_cpu
 	@touch $@
+
+# After a change of settings or REST: writes the manual's generated pages.
+manual: install
+	$(BIN)/python -m tests.reference_pages
 
 # After a change of dependencies: installs what pyproject.toml allows, and writes down what came.
 lock:

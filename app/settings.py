@@ -134,7 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Raises SettingError with the variable's name where a value does not fit."""
         values: dict[str, Any] = {}
         for name in cls.__struct_fields__:
-            variable = name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
+            variable = variable_of(name)
             if variable in env:
                 kind = cls.__annotations__[name]
                 try:
@@ -153,6 +153,15 @@ def _check(name: str, variable: str, value: str) -> None:
             plugins.find(_PARTS[name], value)
         except InvalidError as error:
             raise SettingError(f"{variable}={value!r}: {error}") from error
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting.
+
+    >>> variable_of("port"), variable_of("database_url")
+    ('SAGE_PORT', 'DATABASE_URL')
+    """
+    return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
 
 
 def urls_in(text: str) -> list[str]:

@@ -17,6 +17,7 @@ from app.api.dependencies import Dependencies
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
 from app.api.keys import KeyController
+from app.api.manual import manual_routes
 from app.api.openapi_pages import docs_routes, openapi_config
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
@@ -74,7 +75,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
-        route_handlers=[v1, healthz, readyz, metrics, *docs_routes()],
+        route_handlers=[v1, healthz, readyz, metrics, *docs_routes(), *manual_routes()],
         dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware],

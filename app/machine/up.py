@@ -125,7 +125,8 @@ async def _first_key(url: str) -> str | None:
 def _welcome(settings: Settings, secret: str | None, demo: DemoIndex | None) -> str:
     address = base_url(settings.host, settings.port)
     key = secret or "...  # shown at the first start; for another: sage keys create NAME"
-    lines = [f"  API   {address}   docs {address}/docs   logs {settings.data_dir / 'logs'}"]
+    lines = [f"  API   {address}   docs {address}/docs   manual {address}/manual"]
+    lines += [f"  logs  {settings.data_dir / 'logs'}"]
     lines += ["", f"  export KEY={key}"]
     if demo is not None:
         lines += first_task(address, demo.task)
