@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from app.api.app import create_app
-from app.api.dependencies import Parts
+from app.api.dependencies import Dependencies
 
 Json = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def rest_page() -> str:
 def openapi_document() -> dict[str, Any]:
     """As the server serves it, without a server."""
 
-    def closed() -> AbstractAsyncContextManager[Parts]:
+    def closed() -> AbstractAsyncContextManager[Dependencies]:
         raise AssertionError("the document needs no running part")
 
     schema = create_app(closed).openapi_schema.to_schema()

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from app.api.app import create_app
-from app.api.dependencies import Parts
+from app.api.dependencies import Dependencies
 from app.manual.site.manual import DIRECTORY, Page, load_manual
 from app.manual.site.markdown import render
-from tests.edge import asgi_client, problem
+from tests.api_app import asgi_client, problem
 from tests.reference_pages import reference_pages
 
 REPOSITORY = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ class Links(HTMLParser):
                 self.anchors.add(value)
 
 
-def no_parts() -> AbstractAsyncContextManager[Parts]:
+def no_parts() -> AbstractAsyncContextManager[Dependencies]:
     raise AssertionError("the manual needs no database, no model and no key")
 
 
