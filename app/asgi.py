@@ -34,9 +34,9 @@ from app.records import Json
 from app.release.promote import Promoter
 from app.release.reconciler import Keeper
 from app.run_settings import RunSettings
-from app.runner.execute import Desk
-from app.runner.runner import Pace, Runner
-from app.runner.shadow import Shadows
+from app.runner.execute import TaskExecutor
+from app.runner.runner import Runner, RunnerOptions
+from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits, Sandbox
 from app.settings import Settings, urls_in
@@ -102,16 +102,16 @@ async def _open_dependencies(
             temperature=settings.temperature,
         )
         outside = await stack.enter_async_context(_open_client(settings.tasks_at_once))
-        desk = Desk(database.sessions, agent, library, outside, settings)
+        executor = TaskExecutor(database.sessions, agent, library, outside, settings)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
-        pace = Pace(at_once=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
-        runner = await stack.enter_async_context(Runner(database.sessions, desk.carry_out, pace))
+        options = RunnerOptions(concurrency=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
+        runner = await stack.enter_async_context(Runner(database.sessions, executor.execute, options))
         listener.on_task(runner.wake)
         listener.on_release(swap.wake)
         listener.on_release(keeper.wake)
-        working = Shadows(database.sessions, desk, lambda: runner.running < settings.tasks_at_once)
-        listener.on_release((await stack.enter_async_context(working)).wake)
+        shadow_runner = ShadowRunner(database.sessions, executor, lambda: runner.running < settings.tasks_at_once)
+        listener.on_release((await stack.enter_async_context(shadow_runner)).wake)
         yield Dependencies(
             sessions=database.sessions,
             listener=listener,

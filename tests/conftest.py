@@ -19,8 +19,8 @@ from app.db.database import Sessions, full_url, open_database
 from app.db.migrate import migrate
 from app.db.models import Base
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.desk import Office, open_office
 from tests.ledger import Ledger
+from tests.ledger_project import LedgerProject, open_ledger_project
 from tests.scripted import byte_tokenizer
 
 _RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
@@ -86,11 +86,13 @@ async def bare_sandbox() -> AsyncIterator[ForkedSandbox]:
 
 
 @pytest.fixture
-async def office(committed: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path) -> AsyncIterator[Office]:
+async def project(
+    committed: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path
+) -> AsyncIterator[LedgerProject]:
     """A project with one API, and all that a runner needs to carry out its tasks."""
     ledger = Ledger()
     async with ledger.client() as client:
-        yield await open_office(committed, bare_sandbox, byte_tokenizer(tmp_path), ledger, client)
+        yield await open_ledger_project(committed, bare_sandbox, byte_tokenizer(tmp_path), ledger, client)
 
 
 @pytest.fixture

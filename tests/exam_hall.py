@@ -26,8 +26,8 @@ from app.hot_swap.adapter_directory import AdapterDirectory
 from app.queue import worker_notifier
 from app.records import Offer
 from app.release.promote import Promoter
-from app.runner.execute import Desk
-from app.runner.runner import Pace, Runner
+from app.runner.execute import TaskExecutor
+from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
@@ -103,8 +103,10 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
                 engine, tokenizer, Compact(), sandbox, RolloutLimits(turn_tokens=2000)
             )  # of one byte each
             library = Library(sessions)
-            desk = Desk(sessions, agent, library, client, Settings())
-            async with Runner(sessions, desk.carry_out, Pace(at_once=4, poll_seconds=0.1)) as runner:
+            executor = TaskExecutor(sessions, agent, library, client, Settings())
+            async with Runner(
+                sessions, executor.execute, RunnerOptions(concurrency=4, poll_seconds=0.1)
+            ) as runner:
                 yield Dependencies(
                     sessions=sessions,
                     listener=listener,

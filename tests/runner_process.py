@@ -10,8 +10,8 @@ from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
 from app.agent.loop import Agent
 from app.db.database import open_database
-from app.runner.execute import Desk
-from app.runner.runner import Pace, Runner
+from app.runner.execute import TaskExecutor
+from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
@@ -20,7 +20,7 @@ from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
 AT_ONCE = 6
 """A kill leaves no more tasks than these in doubt."""
-PACE = Pace(at_once=AT_ONCE, lease_seconds=2, poll_seconds=0.1)
+OPTIONS = RunnerOptions(concurrency=AT_ONCE, lease_seconds=2, poll_seconds=0.1)
 TURNS = (
     "mine = []\ndef write(text: str) -> None:\n    mine.append(apis.ledger.add_entry(text=text)['id'])\n"
     "write('{word} 1')\nwrite('{word} 2')",
@@ -52,8 +52,8 @@ async def run(database_url: str, directory: Path) -> None:
     ):
         agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
         library = Library(database.sessions, retrieval=query_ngram)
-        desk = Desk(database.sessions, agent, library, client, Settings())
-        async with Runner(database.sessions, desk.carry_out, PACE):
+        executor = TaskExecutor(database.sessions, agent, library, client, Settings())
+        async with Runner(database.sessions, executor.execute, OPTIONS):
             await asyncio.Event().wait()
 
 

@@ -11,7 +11,7 @@ from app.db.shadows import ShadowOutcome
 from app.errors import EngineError
 from app.records import Call, Stop
 from tests.api_app import ApiApp, open_api_app, problem
-from tests.canary_desk import Project
+from tests.canary_project import Project
 from tests.http_server import served
 from tests.ledger import Ledger
 from tests.rows import trajectory_of, turn_of
@@ -100,14 +100,14 @@ async def test_shadows_are_asked_for_and_compared_in_pairs(api: ApiApp, project:
         await finished(project, "ledger.list_entries", score=score)
     answer = await api.client.post(path, json={"tasks": 50})
     assert (answer.status_code, answer.json()["tasks"], answer.json()["waiting"]) == (202, 3, 3)
-    for failure in (None, None, "it wanted to write: ledger.add_entry"):
+    for failure in (None, None, "it tried to write: ledger.add_entry"):
         outcome = ShadowOutcome(stop=Stop.COMPLETED, score=1.0, turns=4, generated_tokens=50, failure=failure)
         async with api.sessions.begin() as session:
             shadow = await shadows.claim(session, "me", 30)
             assert shadow is not None
             await shadows.finish(session, shadow, outcome)
     shown = (await api.client.get(path)).json()
-    assert (shown["waiting"], shown["failures"]) == (0, {"it wanted to write: ledger.add_entry": 1})
+    assert (shown["waiting"], shown["failures"]) == (0, {"it tried to write: ledger.add_entry": 1})
     assert [shown["score"][name] for name in ("tasks", "before", "shadow")] == [2, 0.5, 1.0]
     assert shown["score"]["difference"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
     assert [shown["turns"][name] for name in ("tasks", "before", "shadow")] == [3, 2.0, 4.0]

@@ -16,8 +16,8 @@ from app.release import canary
 from app.release.canary_decision import Action
 from app.release.promote import Promoter
 from app.release.reconciler import Keeper
-from tests.canary_desk import Project, begin, open_project, settle
-from tests.desk import until
+from tests.canary_project import Project, begin, open_project, settle
+from tests.ledger_project import until
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
 from app.release.canary_decision import Action, Rules
-from tests.canary_desk import Project, begin, judge, open_project, settle
+from tests.canary_project import Project, begin, judge, open_project, settle
 
 CHECKED: dict[str, Any] = {"check_code": "score = float(answer['total'] == 42)"}
 

@@ -12,8 +12,8 @@ import httpx
 
 from app.db import keys, projects
 from app.db.database import Sessions
-from tests.desk import put_ledger, until
 from tests.ledger import Ledger
+from tests.ledger_project import put_ledger, until
 from tests.processes import free_ports
 from tests.runner_process import AT_ONCE, script
 from tests.scripted import ScriptedEngine, byte_tokenizer

@@ -15,7 +15,7 @@ from app.errors import DatabaseError
 from app.machine.data_dir_lock import HeldError, hold
 from app.machine.local_database import keep_database, lend_database
 from app.settings import Settings
-from tests.desk import until
+from tests.ledger_project import until
 from tests.processes import alive, gone
 
 

@@ -18,8 +18,8 @@ from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.queue import worker_notifier
 from app.release.promote import Promoter
-from app.runner.execute import Desk
-from app.runner.runner import Pace, Runner
+from app.runner.execute import TaskExecutor
+from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
@@ -60,8 +60,8 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
             NotificationListener(database_url) as listener,
         ):
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
-            desk = Desk(committed, agent, library, live, Settings())
-            async with Runner(committed, desk.carry_out, Pace(at_once=2)) as runner:
+            executor = TaskExecutor(committed, agent, library, live, Settings())
+            async with Runner(committed, executor.execute, RunnerOptions(concurrency=2)) as runner:
                 yield Dependencies(
                     sessions=committed,
                     listener=listener,

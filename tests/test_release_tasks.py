@@ -10,7 +10,7 @@ from app.db import apis, models, releases, trajectories
 from app.db.models import ReleaseState, TaskState
 from app.records import Trajectory
 from app.release import manifest
-from tests.desk import Office
+from tests.ledger_project import LedgerProject
 from tests.scripted import Answer, ScriptedEngine, block
 
 
@@ -20,44 +20,44 @@ def looking(prompt: str, turn: int) -> Answer:  # noqa: ARG001
     return block("apis.supervisor.complete_task()" if turn else look)
 
 
-async def rename(office: Office, name: str) -> models.Release:
+async def rename(project: LedgerProject, name: str) -> models.Release:
     """The document calls the ledger's one way to write otherwise from now on."""
-    text = json.dumps(office.ledger.document("http://ledger.test")).replace('"add_entry"', f'"{name}"')
-    async with office.sessions.begin() as session:
-        serving = await manifest.hold(session, office.project.id)
-        await apis.put(
-            session, office.project.id, "ledger", source="upload", document=json.loads(text), digest=name
-        )
+    text = json.dumps(project.ledger.document("http://ledger.test")).replace('"add_entry"', f'"{name}"')
+    async with project.sessions.begin() as session:
+        serving = await manifest.hold(session, project.id)
+        await apis.put(session, project.id, "ledger", source="upload", document=json.loads(text), digest=name)
         return await manifest.tools_changed(session, serving, ["ledger"], "key me")
 
 
-async def trajectory(office: Office, task_id: UUID) -> Trajectory:
-    assert (await office.ended(task_id)).state is TaskState.DONE
-    async with office.sessions() as session:
+async def trajectory(project: LedgerProject, task_id: UUID) -> Trajectory:
+    assert (await project.ended(task_id)).state is TaskState.DONE
+    async with project.sessions() as session:
         return await trajectories.of_task(session, task_id)
 
 
-async def pin(office: Office, task_id: UUID, release_id: UUID) -> None:
-    async with office.sessions.begin() as session:
+async def pin(project: LedgerProject, task_id: UUID, release_id: UUID) -> None:
+    async with project.sessions.begin() as session:
         await session.execute(update(models.Task).where(models.Task.id == task_id).values(release_id=release_id))
 
 
-async def test_tasks_of_releases_that_serve_side_by_side_each_see_their_own_tools(office: Office) -> None:
-    engine = ScriptedEngine(office.tokenizer, script=looking)
-    async with office.runner(engine):
-        before = await trajectory(office, await office.submit())
-        release = await rename(office, "append_entry")
-        after = await trajectory(office, await office.submit())
+async def test_tasks_of_releases_that_serve_side_by_side_each_see_their_own_tools(
+    project: LedgerProject,
+) -> None:
+    engine = ScriptedEngine(project.tokenizer, script=looking)
+    async with project.runner(engine):
+        before = await trajectory(project, await project.submit())
+        release = await rename(project, "append_entry")
+        after = await trajectory(project, await project.submit())
     assert before.policy.release is not None
-    late = await office.submit()
-    await pin(office, late, before.policy.release)  # as one that was claimed before, and whose runner died
-    async with office.sessions.begin() as session:
-        canary = await releases.propose(session, office.project.id, "f00d")
+    late = await project.submit()
+    await pin(project, late, before.policy.release)  # as one that was claimed before, and whose runner died
+    async with project.sessions.begin() as session:
+        canary = await releases.propose(session, project.id, "f00d")
         canary.state, canary.canary_percent = ReleaseState.CANARY, 1.0
-    tried = await office.submit()
-    await pin(office, tried, canary.id)
-    async with office.runner(engine):
-        again, new = await trajectory(office, late), await trajectory(office, tried)
+    tried = await project.submit()
+    await pin(project, tried, canary.id)
+    async with project.runner(engine):
+        again, new = await trajectory(project, late), await trajectory(project, tried)
     for each, offered, model, number in (
         (before, "add_entry", "base", before.policy.release),
         (again, "add_entry", "base", before.policy.release),
@@ -66,7 +66,7 @@ async def test_tasks_of_releases_that_serve_side_by_side_each_see_their_own_tool
     ):
         assert f"{offered}(" in each.turns[0].observation
         assert (each.policy.model, each.policy.release) == (model, number)
-    async with office.sessions() as session:
-        prompts = [each.prompt for each in await releases.of_project(session, office.project.id)]
-    agent = office.desk(engine).agent
+    async with project.sessions() as session:
+        prompts = [each.prompt for each in await releases.of_project(session, project.id)]
+    agent = project.executor(engine).agent
     assert prompts == [prompt_hash(agent.profile, agent.tokenizer)] * 3

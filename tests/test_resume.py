@@ -17,8 +17,8 @@ from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Call, Stop, Turn
 from app.runner.task_journal import TaskJournal
-from tests.desk import Office, put_ledger, until
 from tests.ledger import Ledger
+from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.runner_process import AT_ONCE
 from tests.scripted import END, ScriptedEngine, block
 
@@ -111,33 +111,33 @@ async def _all_ended(sessions: Sessions, ids: list[Any]) -> bool:
     ],
 )
 async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_same(
-    office: Office, code: str, api: str, arguments: dict[str, Any], stop: Stop
+    project: LedgerProject, code: str, api: str, arguments: dict[str, Any], stop: Stop
 ) -> None:
-    task_id = await _died_in_a_call(office, code, Call(seq=0, turn=0, api=api, arguments=arguments))
-    async with office.runner(ScriptedEngine(office.tokenizer, block("apis.supervisor.complete_task()"))):
-        row = await office.ended(task_id)
+    task_id = await _died_in_a_call(project, code, Call(seq=0, turn=0, api=api, arguments=arguments))
+    async with project.runner(ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))):
+        row = await project.ended(task_id)
     assert (row.state, row.stop) == (TaskState.DONE, stop)
-    assert office.ledger.entries == []
+    assert project.ledger.entries == []
     if stop == Stop.IN_DOUBT:
         assert api in (row.failure or "")
 
 
-async def test_code_that_swallows_the_doubt_still_calls_nothing(office: Office) -> None:
+async def test_code_that_swallows_the_doubt_still_calls_nothing(project: LedgerProject) -> None:
     code = "try:\n    apis.ledger.add_entry(text='a')\nexcept Exception:\n    apis.ledger.add_entry(text='b')"
     lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={"text": "a"})
-    task_id = await _died_in_a_call(office, code, lost)
-    async with office.runner(ScriptedEngine(office.tokenizer, block("apis.supervisor.complete_task()"))):
-        row = await office.ended(task_id)
+    task_id = await _died_in_a_call(project, code, lost)
+    async with project.runner(ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))):
+        row = await project.ended(task_id)
     assert row.stop == Stop.IN_DOUBT
-    assert office.ledger.entries == []
+    assert project.ledger.entries == []
 
 
-async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(office: Office) -> None:
-    await office.submit()
-    async with office.sessions.begin() as session:
+async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(project: LedgerProject) -> None:
+    await project.submit()
+    async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)
     assert row is not None
-    journal = TaskJournal(office.sessions, row, "someone else", Halt())
+    journal = TaskJournal(project.sessions, row, "someone else", Halt())
     turn = Turn(context_ids=(1,), sampled_ids=(), logprobs=(), text="hm")
     with pytest.raises(Exception, match="no longer held"):
         await journal.sampled(0, turn)
@@ -146,13 +146,13 @@ async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(office: Offi
     assert (await journal.origin()).recorded == ()
 
 
-async def _died_in_a_call(office: Office, code: str, call: Call) -> Any:
+async def _died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
     """What a runner leaves that dies while its first call is out."""
-    task_id = await office.submit(use_skills=False)
-    ids = tuple(office.tokenizer.encode(block(code) + END))
-    opening = tuple(office.tokenizer.encode("..."))
+    task_id = await project.submit(use_skills=False)
+    ids = tuple(project.tokenizer.encode(block(code) + END))
+    opening = tuple(project.tokenizer.encode("..."))
     turn = Turn(context_ids=opening, sampled_ids=ids, logprobs=(0.0,) * len(ids), text=block(code))
-    async with office.sessions.begin() as session:
+    async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "dead", 0)
         assert row is not None
         await turns.begin(session, row.id, "dead", 0, turn)
@@ -161,26 +161,26 @@ async def _died_in_a_call(office: Office, code: str, call: Call) -> Any:
     return task_id
 
 
-async def test_a_safe_call_is_written_before_the_next_that_is_not_goes_out(office: Office) -> None:
-    journal, row = await _journal(office)
+async def test_a_safe_call_is_written_before_the_next_that_is_not_goes_out(project: LedgerProject) -> None:
+    journal, row = await _journal(project)
     look = Call(seq=0, turn=0, api="ledger.list_entries", arguments={}, result=[])
     await journal.begin(look, True)
     await journal.end(look)
     await journal.begin(Call(seq=1, turn=0, api="ledger.add_entry", arguments={}), False)
-    async with office.sessions() as session:
+    async with project.sessions() as session:
         made = await calls.of_task(session, row.id)
     assert [(each.seq, each.call is not None) for each in made] == [(0, True), (1, False)]
 
 
 async def test_what_waits_to_be_written_is_written_and_told_at_the_latest_when_the_rollout_ends(
-    office: Office,
+    project: LedgerProject,
 ) -> None:
-    journal, row = await _journal(office)
+    journal, row = await _journal(project)
     look = Call(seq=0, turn=0, api="ledger.list_entries", arguments={"token": "abc"}, result=[])
     await journal.begin(look, True)
     await journal.end(look)
     await journal.flush()
-    async with office.sessions() as session:
+    async with project.sessions() as session:
         [told] = await events.after(session, row.id)
         [made] = await calls.of_task(session, row.id)
     assert (told.kind, told.data["api"], told.data["arguments"]) == (
@@ -191,9 +191,9 @@ async def test_what_waits_to_be_written_is_written_and_told_at_the_latest_when_t
     assert made.call == look
 
 
-async def _journal(office: Office) -> tuple[TaskJournal, models.Task]:
-    await office.submit()
-    async with office.sessions.begin() as session:
+async def _journal(project: LedgerProject) -> tuple[TaskJournal, models.Task]:
+    await project.submit()
+    async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)
     assert row is not None
-    return TaskJournal(office.sessions, row, "me", Halt()), row
+    return TaskJournal(project.sessions, row, "me", Halt()), row

@@ -13,8 +13,8 @@ from app.db import models, offers, skills, task_queue, trajectories
 from app.db.models import TaskState
 from app.errors import EngineError, EngineRefusalError
 from app.records import Stop
-from app.runner.runner import Pace, Runner
-from tests.desk import PACE, Office, until
+from app.runner.runner import Runner, RunnerOptions
+from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.narrow import narrow
 from tests.scripted import Answer, ScriptedEngine, block
 
@@ -47,12 +47,12 @@ class Stuck(ScriptedEngine):
         return prompt
 
 
-async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(office: Office) -> None:
-    engine = ScriptedEngine(office.tokenizer, script=writing)
-    async with office.runner(engine) as runner:
-        task_id = await office.submit()
+async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(project: LedgerProject) -> None:
+    engine = ScriptedEngine(project.tokenizer, script=writing)
+    async with project.runner(engine) as runner:
+        task_id = await project.submit()
         runner.wake()
-        row = await office.ended(task_id)
+        row = await project.ended(task_id)
     assert (row.state, row.stop, row.failure, row.turns, row.calls) == (
         TaskState.DONE,
         Stop.COMPLETED,
@@ -61,93 +61,95 @@ async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(office
         1,
     )
     assert row.release_id is not None
-    async with office.sessions() as session:
+    async with project.sessions() as session:
         trajectory = await trajectories.of_task(session, task_id)
     assert trajectory.policy.release == row.release_id
     assert row.generated_tokens == trajectory.generated_tokens > 0
-    told = await office.told(task_id)
+    told = await project.events(task_id)
     assert [kind for kind, _ in told] == ["turn", "call", "observation", "turn", "observation", "skill", "done"]
     assert told[1][1]["api"] == "ledger.add_entry"
     assert told[2][1]["text"] == "1"
     assert told[-1][1]["stop"] == "completed"
 
 
-async def test_the_next_task_uses_the_skill_that_the_first_one_left(office: Office) -> None:
-    async with office.runner(ScriptedEngine(office.tokenizer, script=writing)):
-        first = await office.submit("write hello into the ledger")
-        await office.ended(first)
-        second = await office.submit("write goodbye into the ledger")
-        await office.ended(second)
-        without = await office.submit("write nothing into the ledger", use_skills=False)
-        await office.ended(without)
-    async with office.sessions() as session:
+async def test_the_next_task_uses_the_skill_that_the_first_one_left(project: LedgerProject) -> None:
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
+        first = await project.submit("write hello into the ledger")
+        await project.ended(first)
+        second = await project.submit("write goodbye into the ledger")
+        await project.ended(second)
+        without = await project.submit("write nothing into the ledger", use_skills=False)
+        await project.ended(without)
+    async with project.sessions() as session:
         [made] = await skills.made_by(session, first)
         [(edge, skill)] = await offers.to_task(session, second)
         assert await offers.to_task(session, without) == []
     assert (made.name, made.apis, skill.id) == ("write_entry", ["ledger.add_entry"], made.id)
     assert (edge.calls, edge.returned) == (1, 1)
-    assert [entry.text for entry in office.ledger.entries] == ["hello", "goodbye", "nothing"]
-    told = [data["what"] for kind, data in await office.told(second) if kind == "skill"]
+    assert [entry.text for entry in project.ledger.entries] == ["hello", "goodbye", "nothing"]
+    told = [data["what"] for kind, data in await project.events(second) if kind == "skill"]
     assert told == ["offered", "used"]
 
 
-async def test_a_cancelled_task_stops_within_a_second_or_so(office: Office) -> None:
-    engine = Stuck(office.tokenizer)
-    async with office.runner(engine):
-        task_id = await office.submit()
+async def test_a_cancelled_task_stops_within_a_second_or_so(project: LedgerProject) -> None:
+    engine = Stuck(project.tokenizer)
+    async with project.runner(engine):
+        task_id = await project.submit()
         await until(lambda: _is(engine.thinking == 1))
-        async with office.sessions.begin() as session:
+        async with project.sessions.begin() as session:
             await session.merge(models.Task(id=task_id, cancel_requested=True))
         started = time.monotonic()
-        row = await office.ended(task_id)
+        row = await project.ended(task_id)
     assert time.monotonic() - started < 2
     assert (row.state, row.stop, engine.thinking) == (TaskState.CANCELLED, Stop.CANCELLED, 0)
 
 
-async def test_no_more_tasks_run_at_once_than_allowed(office: Office) -> None:
-    engine = Stuck(office.tokenizer)
-    async with office.runner(engine, Pace(at_once=2, poll_seconds=0.05, grace_seconds=0.2)) as runner:
+async def test_no_more_tasks_run_at_once_than_allowed(project: LedgerProject) -> None:
+    engine = Stuck(project.tokenizer)
+    async with project.runner(
+        engine, RunnerOptions(concurrency=2, poll_seconds=0.05, grace_seconds=0.2)
+    ) as runner:
         for _ in range(4):
-            await office.submit()
+            await project.submit()
         await until(lambda: _is(engine.thinking == 2))
         await asyncio.sleep(0.3)
         assert (engine.thinking, runner.running) == (2, 2)
 
 
-async def test_a_runner_that_leaves_hands_its_tasks_to_the_next(office: Office) -> None:
-    stuck = Stuck(office.tokenizer)
-    long_lease = Pace(lease_seconds=600, poll_seconds=0.05, grace_seconds=1)
-    async with office.runner(stuck, long_lease):
-        task_id = await office.submit()
+async def test_a_runner_that_leaves_hands_its_tasks_to_the_next(project: LedgerProject) -> None:
+    stuck = Stuck(project.tokenizer)
+    long_lease = RunnerOptions(lease_seconds=600, poll_seconds=0.05, grace_seconds=1)
+    async with project.runner(stuck, long_lease):
+        task_id = await project.submit()
         await until(lambda: _is(stuck.thinking == 1))
-    row = await office.row(task_id)
+    row = await project.row(task_id)
     assert (row.state, row.owner) == (TaskState.RUNNING, None)
-    async with office.runner(ScriptedEngine(office.tokenizer, script=writing), long_lease):
-        row = await office.ended(task_id)
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing), long_lease):
+        row = await project.ended(task_id)
     assert (row.stop, row.attempt) == (Stop.COMPLETED, 2)
 
 
-async def test_a_rollout_whose_task_was_taken_up_by_another_is_dropped(office: Office) -> None:
-    engine = Stuck(office.tokenizer)
-    async with office.runner(engine) as runner:
-        task_id = await office.submit()
+async def test_a_rollout_whose_task_was_taken_up_by_another_is_dropped(project: LedgerProject) -> None:
+    engine = Stuck(project.tokenizer)
+    async with project.runner(engine) as runner:
+        task_id = await project.submit()
         await until(lambda: _is(engine.thinking == 1))
-        async with office.sessions.begin() as session:
+        async with project.sessions.begin() as session:
             await session.merge(models.Task(id=task_id, owner="another"))
         await until(lambda: _is(runner.running == 0))
-    row = await office.row(task_id)
+    row = await project.row(task_id)
     assert (row.state, row.owner) == (TaskState.RUNNING, "another")
 
 
-async def test_a_live_lease_outlasts_its_first_term(office: Office) -> None:
-    engine = Stuck(office.tokenizer)
-    async with office.runner(engine, Pace(lease_seconds=0.9, poll_seconds=0.05, grace_seconds=0.2)):
-        task_id = await office.submit()
+async def test_a_live_lease_outlasts_its_first_term(project: LedgerProject) -> None:
+    engine = Stuck(project.tokenizer)
+    async with project.runner(engine, RunnerOptions(lease_seconds=0.9, poll_seconds=0.05, grace_seconds=0.2)):
+        task_id = await project.submit()
         await until(lambda: _is(engine.thinking == 1))
         await asyncio.sleep(2)
-        async with office.sessions.begin() as session:
+        async with project.sessions.begin() as session:
             assert await task_queue.claim(session, "another", 1) is None
-        assert (await office.row(task_id)).attempt == 1
+        assert (await project.row(task_id)).attempt == 1
 
 
 @pytest.mark.parametrize(
@@ -158,26 +160,26 @@ async def test_a_live_lease_outlasts_its_first_term(office: Office) -> None:
     ],
 )
 async def test_an_engine_error_fails_the_task_with_its_message(
-    office: Office, error: EngineError, failure: str
+    project: LedgerProject, error: EngineError, failure: str
 ) -> None:
-    async with office.runner(ScriptedEngine(office.tokenizer, error)):
-        row = await office.ended(await office.submit())
+    async with project.runner(ScriptedEngine(project.tokenizer, error)):
+        row = await project.ended(await project.submit())
     assert (row.state, row.failure) == (TaskState.FAILED, failure)
 
 
-async def test_a_bug_fails_one_task_without_its_secrets_and_not_the_next(office: Office) -> None:
+async def test_a_bug_fails_one_task_without_its_secrets_and_not_the_next(project: LedgerProject) -> None:
     def broken(prompt: str, turn: int) -> Answer:
         if "break" in prompt:
             raise ZeroDivisionError("secret")
         return writing(prompt, turn)
 
-    async with office.runner(ScriptedEngine(office.tokenizer, script=broken)):
-        bad = await office.ended(await office.submit("break it"))
-        good = await office.ended(await office.submit())
+    async with project.runner(ScriptedEngine(project.tokenizer, script=broken)):
+        bad = await project.ended(await project.submit("break it"))
+        good = await project.ended(await project.submit())
     assert (bad.state, good.state) == (TaskState.FAILED, TaskState.DONE)
     assert bad.failure is not None
     assert "secret" not in bad.failure
-    assert (await office.told(bad.id))[-1][0] == "done"
+    assert (await project.events(bad.id))[-1][0] == "done"
 
 
 @pytest.mark.parametrize(
@@ -191,46 +193,46 @@ async def test_a_bug_fails_one_task_without_its_secrets_and_not_the_next(office:
     ],
 )
 async def test_a_check_scores_the_task_with_read_access_only(
-    office: Office, check: str, score: float | None, failure: str | None
+    project: LedgerProject, check: str, score: float | None, failure: str | None
 ) -> None:
     answers = (block(SKILL.format(word="hi")), block("apis.supervisor.complete_task(answer={'n': 1})"))
-    async with office.runner(ScriptedEngine(office.tokenizer, *answers)):
-        row = await office.ended(await office.submit(check_code=check))
+    async with project.runner(ScriptedEngine(project.tokenizer, *answers)):
+        row = await project.ended(await project.submit(check_code=check))
     assert (row.state, row.score) == (TaskState.DONE, score)
     assert failure is None or failure in (row.failure or "")
-    assert len(office.ledger.entries) == 1
+    assert len(project.ledger.entries) == 1
 
 
-async def test_a_task_over_which_runners_die_again_and_again_is_given_up(office: Office) -> None:
-    task_id = await office.submit()
-    async with office.sessions.begin() as session:
+async def test_a_task_over_which_runners_die_again_and_again_is_given_up(project: LedgerProject) -> None:
+    task_id = await project.submit()
+    async with project.sessions.begin() as session:
         await session.merge(models.Task(id=task_id, attempt=10))
-    async with office.runner(ScriptedEngine(office.tokenizer, script=writing), PACE):
-        row = await office.ended(task_id)
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing), OPTIONS):
+        row = await project.ended(task_id)
     assert row.state == TaskState.FAILED
-    assert office.ledger.entries == []
+    assert project.ledger.entries == []
 
 
 async def test_a_runner_that_gets_no_connection_for_a_while_goes_on_claiming_and_looking(
-    office: Office, database_url: str
+    project: LedgerProject, database_url: str
 ) -> None:
-    engine = Stuck(office.tokenizer)
+    engine = Stuck(project.tokenizer)
     async with (
         narrow(database_url) as database,
-        Runner(database.sessions, office.desk(engine).carry_out, PACE) as runner,
+        Runner(database.sessions, project.executor(engine).execute, OPTIONS) as runner,
     ):
-        first = await office.submit()
+        first = await project.submit()
         await until(lambda: _is(engine.thinking == 1))
         await database.starve(1.5)
-        await office.submit()
+        await project.submit()
         runner.wake()
         await until(lambda: _is(engine.thinking == 2))
-        async with office.sessions.begin() as session:
+        async with project.sessions.begin() as session:
             await session.merge(models.Task(id=first, cancel_requested=True))
-        assert (await office.ended(first)).state == TaskState.CANCELLED
+        assert (await project.ended(first)).state == TaskState.CANCELLED
 
 
-async def test_a_bug_in_a_look_at_the_queue_is_not_the_last_look(office: Office) -> None:
+async def test_a_bug_in_a_look_at_the_queue_is_not_the_last_look(project: LedgerProject) -> None:
     class Broken:
         """Sessions of which the first one is a defect."""
 
@@ -241,45 +243,45 @@ async def test_a_bug_in_a_look_at_the_queue_is_not_the_last_look(office: Office)
             self.opened += 1
             if self.opened == 1:
                 raise ZeroDivisionError
-            return office.sessions.begin()
+            return project.sessions.begin()
 
         def __call__(self) -> Any:
-            return office.sessions()
+            return project.sessions()
 
     sessions: Any = Broken()
-    engine = ScriptedEngine(office.tokenizer, script=writing)
-    async with Runner(sessions, office.desk(engine).carry_out, PACE):
-        assert (await office.ended(await office.submit())).state == TaskState.DONE
+    engine = ScriptedEngine(project.tokenizer, script=writing)
+    async with Runner(sessions, project.executor(engine).execute, OPTIONS):
+        assert (await project.ended(await project.submit())).state == TaskState.DONE
     assert sessions.opened > 1
 
 
 async def test_a_task_that_gets_no_connection_is_left_to_be_taken_up_again(
-    office: Office, database_url: str
+    project: LedgerProject, database_url: str
 ) -> None:
-    engine = ScriptedEngine(office.tokenizer, script=writing)
+    engine = ScriptedEngine(project.tokenizer, script=writing)
     async with narrow(database_url) as database:
-        desk = replace(office.desk(engine), sessions=database.sessions)
-        task_id = await office.submit()
-        async with office.sessions.begin() as session:
+        executor = replace(project.executor(engine), sessions=database.sessions)
+        task_id = await project.submit()
+        async with project.sessions.begin() as session:
             task = await task_queue.claim(session, "me", 30)
         assert task is not None
         starving = asyncio.create_task(database.starve(2))
         await asyncio.sleep(0.1)
         with pytest.raises(NoConnectionError):
-            await desk.carry_out(task, "me", Halt())
+            await executor.execute(task, "me", Halt())
         await starving
-    assert (await office.row(task_id)).state == TaskState.RUNNING
+    assert (await project.row(task_id)).state == TaskState.RUNNING
 
 
 async def _is(value: bool) -> bool:
     return value
 
 
-async def test_a_runner_that_is_woken_while_it_stops_stops(office: Office) -> None:
+async def test_a_runner_that_is_woken_while_it_stops_stops(project: LedgerProject) -> None:
     """Both at once, in either order, many times: news must not make it forget that it was told to stop."""
     for delay in range(40):
         async with asyncio.timeout(20):
-            async with office.runner(ScriptedEngine(office.tokenizer, script=writing)) as runner:
+            async with project.runner(ScriptedEngine(project.tokenizer, script=writing)) as runner:
                 for _ in range(delay):
                     await asyncio.sleep(0)
                 await asyncio.sleep(0.01)

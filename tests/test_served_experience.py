@@ -1,7 +1,7 @@
 """Runs of kind `logged` and `sft` read what a runner wrote: real sandbox, API, library and tables."""
 
 from app.run_settings import RunSettings
-from tests.desk import Office
+from tests.ledger_project import LedgerProject
 from tests.scripted import Answer, ScriptedEngine, block
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import read_best, read_logged
@@ -22,25 +22,25 @@ def writing(prompt: str, turn: int) -> Answer:
 
 
 async def test_the_maker_and_the_user_of_a_skill_are_rewarded_for_tasks_that_were_really_served(
-    office: Office,
+    project: LedgerProject,
 ) -> None:
-    async with office.runner(ScriptedEngine(office.tokenizer, script=writing)):
-        alone = [await work(office, score, use_skills=False) for score in (1, 0)]
-        helped = [await work(office, score) for score in (1, 0)]
-    base = BaseModel("seed", office.tokenizer)
-    async with office.sessions() as session:
-        logged = await read_logged(session, office.project.id, RunSettings(), base)
-        best = await read_best(session, office.project.id, RunSettings(), base)
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
+        alone = [await work(project, score, use_skills=False) for score in (1, 0)]
+        helped = [await work(project, score) for score in (1, 0)]
+    base = BaseModel("seed", project.tokenizer)
+    async with project.sessions() as session:
+        logged = await read_logged(session, project.id, RunSettings(), base)
+        best = await read_best(session, project.id, RunSettings(), base)
     found = {each.trajectory.task.id: (each.reward, each.position) for each in logged.steps[0]}
     assert found == {alone[0]: (2.0, 0), alone[1]: (0.0, 0), helped[0]: (2.0, 1), helped[1]: (0.0, 1)}
     assert logged.data.dropped == {}
     assert [each.task.id for each in best.trajectories] == [alone[0], helped[0]]
 
 
-async def work(office: Office, score: int, *, use_skills: bool = True) -> object:
+async def work(project: LedgerProject, score: int, *, use_skills: bool = True) -> object:
     """Run one task to its end, with a check that always gives this score."""
-    task_id = await office.submit(
+    task_id = await project.submit(
         "write hello into the ledger", check_code=f"score = {score}", use_skills=use_skills
     )
-    await office.ended(task_id)
+    await project.ended(task_id)
     return task_id

@@ -10,9 +10,9 @@ from app.db import models, offers, releases, shadows, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineRefusalError
 from app.records import Stop
-from app.runner.shadow import Shadows
-from app.runner.shadow_candidates import ask_for
-from tests.desk import Office, until
+from app.runner.shadow import ShadowRunner
+from app.runner.shadow_candidates import request_shadows
+from tests.ledger_project import LedgerProject, until
 from tests.narrow import narrow
 from tests.scripted import Answer, ScriptedEngine, block
 
@@ -23,160 +23,164 @@ DONE = "apis.supervisor.complete_task(answer=7)"
 CHECK = "score = 1.0 if answer == 7 else 0.25"
 
 
-async def served(office: Office, *codes: str, **more: object) -> UUID:
+async def served(project: LedgerProject, *codes: str, **more: object) -> UUID:
     """A task that was carried out with these turns."""
-    engine = ScriptedEngine(office.tokenizer, *map(block, codes))
-    async with office.runner(engine):
-        task_id = await office.submit("look into the ledger", **more)
-        await office.ended(task_id)
+    engine = ScriptedEngine(project.tokenizer, *map(block, codes))
+    async with project.runner(engine):
+        task_id = await project.submit("look into the ledger", **more)
+        await project.ended(task_id)
     return task_id
 
 
-async def propose(office: Office) -> models.Release:
-    async with office.sessions.begin() as session:
-        return await releases.propose(session, office.project.id, "f00d")
+async def propose(project: LedgerProject) -> models.Release:
+    async with project.sessions.begin() as session:
+        return await releases.propose(session, project.id, "f00d")
 
 
-async def ask(office: Office, release: models.Release, count: int = 50) -> int:
-    async with office.sessions.begin() as session:
-        return await ask_for(session, release, count)
+async def ask(project: LedgerProject, release: models.Release, count: int = 50) -> int:
+    async with project.sessions.begin() as session:
+        return await request_shadows(session, release, count)
 
 
-async def pairs(office: Office, release: models.Release) -> list[shadows.ShadowedTask]:
-    async with office.sessions() as session:
+async def pairs(project: LedgerProject, release: models.Release) -> list[shadows.ShadowedTask]:
+    async with project.sessions() as session:
         return await shadows.of_release(session, release.id)
 
 
-async def shadowed(office: Office, release: models.Release, engine: ScriptedEngine) -> list[ShadowOutcome]:
+async def shadowed(project: LedgerProject, release: models.Release, engine: ScriptedEngine) -> list[ShadowOutcome]:
     async def all_are_done() -> bool:
-        return all(pair.shadow for pair in await pairs(office, release))
+        return all(pair.shadow for pair in await pairs(project, release))
 
-    async with Shadows(office.sessions, office.desk(engine), lambda: True, pause=0.1):
+    async with ShadowRunner(project.sessions, project.executor(engine), lambda: True, pause=0.1):
         await until(all_are_done)
-    return [pair.shadow for pair in await pairs(office, release) if pair.shadow]
+    return [pair.shadow for pair in await pairs(project, release) if pair.shadow]
 
 
-async def traces(office: Office, task_id: UUID) -> list[object]:
+async def traces(project: LedgerProject, task_id: UUID) -> list[object]:
     """Everything that is kept of a task."""
-    async with office.sessions() as session:
+    async with project.sessions() as session:
         row = await session.get_one(models.Task, task_id)
         columns = {column.name: getattr(row, column.name) for column in models.Task.__table__.columns}
         record = await trajectories.of_task(session, task_id)
         offered = await offers.offered(session, task_id)
         kept = await session.scalars(select(models.Skill.id).where(models.Skill.project_id == row.project_id))
-        return [columns, record, offered, [*kept], await office.told(task_id)]
+        return [columns, record, offered, [*kept], await project.events(task_id)]
 
 
-async def test_a_shadow_does_the_task_again_by_its_release_and_touches_nothing(office: Office) -> None:
-    await served(office, SKILL, DONE)
-    task_id = await served(office, READ, DONE, check_code=CHECK)
-    release = await propose(office)
-    before = await traces(office, task_id)
-    assert await ask(office, release, 1) == 1
-    engine = ScriptedEngine(office.tokenizer, block("print(look())"), block(SKILL), block(READ), block(DONE))
-    [outcome] = await shadowed(office, release, engine)
+async def test_a_shadow_does_the_task_again_by_its_release_and_touches_nothing(
+    project: LedgerProject,
+) -> None:
+    await served(project, SKILL, DONE)
+    task_id = await served(project, READ, DONE, check_code=CHECK)
+    release = await propose(project)
+    before = await traces(project, task_id)
+    assert await ask(project, release, 1) == 1
+    engine = ScriptedEngine(project.tokenizer, block("print(look())"), block(SKILL), block(READ), block(DONE))
+    [outcome] = await shadowed(project, release, engine)
     assert (outcome.stop, outcome.failure, outcome.score, outcome.turns) == (Stop.COMPLETED, None, 1.0, 4)
     assert outcome.generated_tokens > 0
     assert set(engine.models) == {"f00d"}
     assert "look()" in engine.prompts[0], "it is offered what the task was offered"
-    assert await traces(office, task_id) == before
-    async with office.sessions() as session:
+    assert await traces(project, task_id) == before
+    async with project.sessions() as session:
         assert (await releases.get(session, release.id)).prompt is None, "it has not served"
-    [pair] = await pairs(office, release)
+    [pair] = await pairs(project, release)
     assert (pair.score, pair.turns) == (1.0, 2)
 
 
-async def test_it_has_the_seed_of_the_task_and_sees_its_clock(office: Office) -> None:
-    engine = ScriptedEngine(office.tokenizer, block("import time"), block(DONE))
-    async with office.runner(engine):
-        task_id = await office.submit("look")
-        began = (await office.ended(task_id)).started_at
-    release = await propose(office)
-    await ask(office, release)
+async def test_it_has_the_seed_of_the_task_and_sees_its_clock(project: LedgerProject) -> None:
+    engine = ScriptedEngine(project.tokenizer, block("import time"), block(DONE))
+    async with project.runner(engine):
+        task_id = await project.submit("look")
+        began = (await project.ended(task_id)).started_at
+    release = await propose(project)
+    await ask(project, release)
     clock = "import datetime; print(datetime.datetime.now(datetime.UTC).isoformat()[:16])"
-    again = ScriptedEngine(office.tokenizer, block(clock), block(DONE))
-    await shadowed(office, release, again)
+    again = ScriptedEngine(project.tokenizer, block(clock), block(DONE))
+    await shadowed(project, release, again)
     assert [each.seed for each in again.samplings] == [each.seed for each in engine.samplings]
     assert began is not None
     assert began.isoformat()[:16] in again.prompts[1].rpartition("user")[2]
 
 
-async def test_one_that_would_write_is_told_no_and_counts_as_failure(office: Office) -> None:
-    await served(office, READ, DONE, check_code=CHECK)
-    release = await propose(office)
-    await ask(office, release)
-    engine = ScriptedEngine(office.tokenizer, block(WRITE), block(DONE))
-    [outcome] = await shadowed(office, release, engine)
-    assert outcome.failure == "it wanted to write: ledger.add_entry"
+async def test_one_that_would_write_is_told_no_and_counts_as_failure(project: LedgerProject) -> None:
+    await served(project, READ, DONE, check_code=CHECK)
+    release = await propose(project)
+    await ask(project, release)
+    engine = ScriptedEngine(project.tokenizer, block(WRITE), block(DONE))
+    [outcome] = await shadowed(project, release, engine)
+    assert outcome.failure == "it tried to write: ledger.add_entry"
     assert (outcome.stop, outcome.score) == (Stop.COMPLETED, 1.0)
-    assert office.ledger.entries == []
+    assert project.ledger.entries == []
     assert "only reading is allowed" in engine.prompts[1]
 
 
-async def test_only_tasks_of_other_releases_that_only_read_are_done_again_the_latest_first(office: Office) -> None:
-    await served(office, WRITE, DONE)
-    release = await propose(office)
-    with pytest.raises(ConflictError, match=r"none of the last 1,000 tasks.*only reads.*x-safe"):
-        await ask(office, release)
-    older, newer = await served(office, READ, DONE), await served(office, "x = 1", DONE)
-    assert await ask(office, release, 1) == 1
-    async with office.sessions() as session:
+async def test_only_tasks_of_other_releases_that_only_read_are_done_again_the_latest_first(
+    project: LedgerProject,
+) -> None:
+    await served(project, WRITE, DONE)
+    release = await propose(project)
+    with pytest.raises(ConflictError, match=r"none of the last 1,000 tasks.*is read-only.*x-safe"):
+        await ask(project, release)
+    older, newer = await served(project, READ, DONE), await served(project, "x = 1", DONE)
+    assert await ask(project, release, 1) == 1
+    async with project.sessions() as session:
         assert list(await session.scalars(select(models.Shadow.task_id))) == [newer]
-    assert await ask(office, release) == 2, "asked for again, a task is not done twice"
-    assert len(await pairs(office, release)) == 2
-    async with office.sessions.begin() as session:
+    assert await ask(project, release) == 2, "asked for again, a task is not done twice"
+    assert len(await pairs(project, release)) == 2
+    async with project.sessions.begin() as session:
         await releases.activate(session, release.id)
-    await served(office, READ, DONE)
-    assert await ask(office, release) == 2
+    await served(project, READ, DONE)
+    assert await ask(project, release) == 2
     assert older != newer
 
 
-async def test_a_shadow_that_cannot_be_carried_out_or_scored_says_why(office: Office) -> None:
-    await served(office, READ, DONE, check_code="score = answer + 0")
-    await served(office, READ, DONE)
-    release = await propose(office)
-    await ask(office, release)
+async def test_a_shadow_that_cannot_be_carried_out_or_scored_says_why(project: LedgerProject) -> None:
+    await served(project, READ, DONE, check_code="score = answer + 0")
+    await served(project, READ, DONE)
+    release = await propose(project)
+    await ask(project, release)
     refusal = EngineRefusalError("no such model", 404)
-    engine = ScriptedEngine(office.tokenizer, refusal, block("apis.supervisor.complete_task(answer='x')"))
-    outcomes = await shadowed(office, release, engine)
+    engine = ScriptedEngine(project.tokenizer, refusal, block("apis.supervisor.complete_task(answer='x')"))
+    outcomes = await shadowed(project, release, engine)
     assert sorted((each.stop is None, (each.failure or "")[:16]) for each in outcomes) == [
         (False, "the check failed"),
         (True, "no such model"),
     ]
 
 
-async def test_a_killed_process_costs_nothing_and_cannot_write_any_more(office: Office) -> None:
-    await served(office, READ, DONE)
-    release = await propose(office)
-    await ask(office, release)
-    async with office.sessions.begin() as session:
+async def test_a_killed_process_costs_nothing_and_cannot_write_any_more(project: LedgerProject) -> None:
+    await served(project, READ, DONE)
+    release = await propose(project)
+    await ask(project, release)
+    async with project.sessions.begin() as session:
         lost = await shadows.claim(session, "killed", 30)
         assert lost is not None
         assert await shadows.claim(session, "other", 30) is None
         await session.execute(text("UPDATE shadows SET lease_until = now() - interval '1 second'"))
-    [outcome] = await shadowed(office, release, ScriptedEngine(office.tokenizer, block(DONE)))
+    [outcome] = await shadowed(project, release, ScriptedEngine(project.tokenizer, block(DONE)))
     assert outcome.stop is Stop.COMPLETED
-    async with office.sessions.begin() as session:
+    async with project.sessions.begin() as session:
         assert not await shadows.finish(session, lost, ShadowOutcome(failure="too late"))
-    [pair] = await pairs(office, release)
+    [pair] = await pairs(project, release)
     assert pair.shadow == outcome
 
 
-async def test_a_shadow_over_which_processes_die_is_given_up(office: Office) -> None:
-    await served(office, READ, DONE)
-    release = await propose(office)
-    await ask(office, release)
-    async with office.sessions.begin() as session:
+async def test_a_shadow_over_which_processes_die_is_given_up(project: LedgerProject) -> None:
+    await served(project, READ, DONE)
+    release = await propose(project)
+    await ask(project, release)
+    async with project.sessions.begin() as session:
         for _ in range(3):
             assert await shadows.claim(session, "killed", -1) is not None
-    [outcome] = await shadowed(office, release, ScriptedEngine(office.tokenizer, block(DONE)))
-    assert outcome == ShadowOutcome(failure="3 processes died over this shadow, so it is given up")
+    [outcome] = await shadowed(project, release, ScriptedEngine(project.tokenizer, block(DONE)))
+    assert outcome == ShadowOutcome(failure="3 processes died during this shadow, so it is given up")
 
 
-async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(office: Office) -> None:
-    await served(office, READ, DONE)
-    release = await propose(office)
-    await ask(office, release)
+async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(project: LedgerProject) -> None:
+    await served(project, READ, DONE)
+    release = await propose(project)
+    await ask(project, release)
     busy, begun = True, asyncio.Event()
 
     class Thinks(ScriptedEngine):
@@ -185,34 +189,36 @@ async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(office: 
             await asyncio.sleep(3600)
             raise AssertionError
 
-    async with Shadows(office.sessions, office.desk(Thinks(office.tokenizer)), lambda: not busy) as working:
+    async with ShadowRunner(
+        project.sessions, project.executor(Thinks(project.tokenizer)), lambda: not busy
+    ) as working:
         await asyncio.sleep(0.3)
         assert not begun.is_set()
         busy = False
         working.wake()
         async with asyncio.timeout(10):
             await begun.wait()
-    async with office.sessions.begin() as session:
+    async with project.sessions.begin() as session:
         again = await shadows.claim(session, "other", 30)
         assert again is not None
         assert again.attempt == 1, "leaving in order is no death"
 
 
 async def test_after_a_while_without_a_connection_shadows_are_done_again(
-    office: Office, database_url: str
+    project: LedgerProject, database_url: str
 ) -> None:
-    await served(office, READ, DONE)
-    release = await propose(office)
-    engine = ScriptedEngine(office.tokenizer, block(DONE))
+    await served(project, READ, DONE)
+    release = await propose(project)
+    engine = ScriptedEngine(project.tokenizer, block(DONE))
     async with (
         narrow(database_url) as database,
-        Shadows(database.sessions, office.desk(engine), lambda: True, pause=0.1) as working,
+        ShadowRunner(database.sessions, project.executor(engine), lambda: True, pause=0.1) as working,
     ):
         await database.starve(0.5)
-        await ask(office, release)
+        await ask(project, release)
         working.wake()
 
         async def is_done() -> bool:
-            return all(pair.shadow for pair in await pairs(office, release))
+            return all(pair.shadow for pair in await pairs(project, release))
 
         await until(is_done)

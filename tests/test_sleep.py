@@ -13,7 +13,7 @@ from tests.processes import free_ports
 from tests.rows import LEASE, project_row
 from tests.sleepy_server import SleepyServer, sleepy_server
 from trainer.engines.sleep import asleep, asleep_for, sleepers, wake
-from trainer.worker.queue_reconciler import rouse
+from trainer.worker.queue_reconciler import wake_idle
 
 
 @pytest.fixture
@@ -98,16 +98,16 @@ async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_unde
     async with sessions.begin() as session:
         run = await runs.create(session, (await project_row(session)).id, RunSettings(kind=RunKind.SFT))
         await run_queue.claim(session, "me", LEASE, run.id)
-    await rouse(sessions, [server.url])
+    await wake_idle(sessions, [server.url])
     assert server.sleeping, "it sleeps for the update of this run"
     async with sessions.begin() as session:
         await run_queue.expire(session, run.id, "me")
         await run_queue.requeue_expired(session)
-    await rouse(sessions, [server.url])
+    await wake_idle(sessions, [server.url])
     assert not server.sleeping
 
 
 async def test_a_server_that_does_not_wake_stops_no_worker(sessions: Sessions, server: SleepyServer) -> None:
     server.sleeping, server.deaf = True, 1000
-    await rouse(sessions, [server.url])
+    await wake_idle(sessions, [server.url])
     assert server.sleeping

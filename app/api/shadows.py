@@ -66,7 +66,7 @@ class ShadowController(Controller):
         this release, with the same seed, clock and skills. A call that would write is refused and counted. The
         tasks themselves, their skills and trajectories stay as they are. 409 if no finished task only reads."""
         row = await find_release(session, access, release_id)
-        await shadow_candidates.ask_for(session, row, data.tasks)
+        await shadow_candidates.request_shadows(session, row, data.tasks)
         await session.commit()
         return ShadowsView.of(await shadows.of_release(session, row.id))
 

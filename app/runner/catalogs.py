@@ -1,4 +1,4 @@
-"""The catalogs of projects, made from the documents in the database and kept while these do not change."""
+"""Catalogs of projects, parsed from the documents in the database and cached until these change."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from app.apis.credentials import BearerTokens
 from app.apis.openapi import parse_document
 from app.release.manifest import ApiDocument
 
-_KEPT = 3  # versions of one API: releases that serve side by side may have different ones
+_KEPT = 3  # versions per API: releases that serve side by side may have different ones
 _Version = tuple[str, str, str | None]
 
 
 class Catalogs:
-    """Parses each document once per version; of each API the latest few are kept."""
+    """Parses each document once per version, and caches the last few versions of each API."""
 
     def __init__(self) -> None:
         self._apps: dict[UUID, dict[_Version, App]] = {}
 
     async def of(self, apis: Sequence[ApiDocument]) -> Catalog:
-        """Raises ApiDocumentError where a stored document cannot be read any more."""
+        """Raises ApiDocumentError if a stored document can no longer be parsed."""
         return Catalog({api.name: await self._app(api) for api in apis})
 
     async def _app(self, api: ApiDocument) -> App:
@@ -36,5 +36,5 @@ class Catalogs:
         return versions[version]
 
 
-def tokens_of(apis: Sequence[ApiDocument]) -> BearerTokens:
+def bearer_tokens(apis: Sequence[ApiDocument]) -> BearerTokens:
     return BearerTokens({api.name: api.secret for api in apis if api.secret})

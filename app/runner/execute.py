@@ -1,4 +1,4 @@
-"""Carries one claimed task out, from its row to its trajectory: the place where all parts of the app meet."""
+"""Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,22 +22,22 @@ from app.gateway.gateway import Gateway
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.manifest import ApiDocument
-from app.runner.catalogs import Catalogs, tokens_of
+from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.score import score
-from app.runner.skill_selection import Offering
-from app.runner.task_journal import TaskJournal, told_of
+from app.runner.skill_selection import SkillSelection
+from app.runner.task_journal import TaskJournal, skill_event
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.validate import validate
 
 log = structlog.get_logger(__name__)
 
-_TRIES = 3  # with a sandbox that breaks
-_ATTEMPTS = 10  # of runners that died over a task, after which it is given up
+_SANDBOX_TRIES = 3
+_MAX_ATTEMPTS = 10  # runners that may die during a task
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """What the project gives the task to work with."""
+class TaskContext(msgspec.Struct, frozen=True):
+    """The policy and the APIs that a project gives its tasks."""
 
     policy: Policy
     project: str
@@ -46,8 +46,8 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Desk:
-    """What all tasks are carried out with."""
+class TaskExecutor:
+    """Executes tasks, with the parts that all of them share."""
 
     sessions: Sessions
     agent: Agent
@@ -57,53 +57,52 @@ class Desk:
     catalogs: Catalogs = field(default_factory=Catalogs)
 
     @cached_property
-    def offering(self) -> Offering:
-        return Offering(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
+    def skill_selection(self) -> SkillSelection:
+        return SkillSelection(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
 
     @cached_property
     def prompt(self) -> str:
         return prompt_hash(self.agent.profile, self.agent.tokenizer)
 
-    async def carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
-        """Every end but a parked one is written to the task's row, as long as the owner holds it.
+    async def execute(self, row: models.Task, owner: str, halt: Halt) -> None:
+        """Roll the task out and write how it ended to its row, unless it was suspended or the owner lost it.
 
-        Raises what UNAVAILABLE names where the database does not answer; the task can then be taken up where it
-        stands.
+        Raises UNAVAILABLE if the database does not answer; the task can then be resumed.
         """
         try:
-            await self._carry_out(row, owner, halt)
+            await self._execute(row, owner, halt)
         except ParkedError:
-            log.info("a task is parked", task=str(row.id))
+            log.info("a task was suspended", task=str(row.id))
         except AppError as error:
             log.warning("a task failed", task=str(row.id), cause=str(error))
             await self._fail(row, owner, str(error))
         except UNAVAILABLE:
             raise
         except Exception:  # the last resort: one bad task must not stop the others
-            log.exception("a task broke", task=str(row.id))
+            log.exception("a task failed on an internal error", task=str(row.id))
             await self._fail(row, owner, "internal error: the server's log has the details")
 
-    async def _carry_out(self, row: models.Task, owner: str, halt: Halt) -> None:
-        if row.attempt > _ATTEMPTS:
-            raise InvalidError(f"{_ATTEMPTS} runners died over this task, so it is given up")
-        setting = await self.setting(row.project_id, row.release_id, serves=True)
+    async def _execute(self, row: models.Task, owner: str, halt: Halt) -> None:
+        if row.attempt > _MAX_ATTEMPTS:
+            raise InvalidError(f"{_MAX_ATTEMPTS} runners died during this task, so it is given up")
+        context = await self.context(row.project_id, row.release_id, serves=True)
         journal = TaskJournal(self.sessions, row, owner, halt)
-        trajectory = await self._rollout(row, setting, journal, owner)
+        trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
-                scored = await self.score(row, setting, trajectory)
+                scored = await self.score(row, context, trajectory)
             except (InvalidError, SandboxError) as error:
                 failure = str(error)
         if trajectory.stop == Stop.COMPLETED and scored != 0:
-            await self._keep_skills(row, setting, trajectory)
+            await self._keep_skills(row, context, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
-    async def setting(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> Setting:
-        """Of a release; None: of the one that is active. One that serves has its prompt written down."""
+    async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
+        """Of a release, or of the active one if None. `serves` records the prompt that the release serves with."""
         async with self.sessions() as session:
             project = await projects.by_id(session, project_id)
             if release_id is None:
@@ -115,32 +114,34 @@ class Desk:
                 await manifest.served_with(session, release, self.prompt)
                 await session.commit()
         catalog = await self.catalogs.of(documents)
-        return Setting(Policy(release.model, release.id), project.name, documents, catalog)
+        return TaskContext(Policy(release.model, release.id), project.name, documents, catalog)
 
-    async def _rollout(self, row: models.Task, setting: Setting, journal: TaskJournal, owner: str) -> Trajectory:
-        task = Task(row.id, row.instruction, setting.project, row.scenario, row.variables)
-        for left in reversed(range(_TRIES)):
+    async def _rollout(
+        self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
+    ) -> Trajectory:
+        task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
+        for left in reversed(range(_SANDBOX_TRIES)):
             origin = await journal.origin()
-            gateway = self.gateway(row, setting, journal=journal)
+            gateway = self.gateway(row, context, journal=journal)
             limit = self.settings.skills_offered
-            offered = await self.offering.choose(row, origin, owner, apis=gateway.names(), limit=limit)
-            journal.offer(offered)
+            offered = await self.skill_selection.select(row, origin, owner, apis=gateway.names(), limit=limit)
+            journal.offered = offered
             try:
-                return await run_rollout(self.agent, task, setting.policy, gateway, offered, origin, journal)
+                return await run_rollout(self.agent, task, context.policy, gateway, offered, origin, journal)
             except SandboxError as error:
                 if not left:
                     raise
-                log.warning("the sandbox broke, the task goes on in another", task=str(row.id), cause=str(error))
+                log.warning("the sandbox failed, the task goes on in another", task=str(row.id), cause=str(error))
         raise AssertionError("the last try returns or raises")
 
     def gateway(
-        self, row: models.Task, setting: Setting, *, journal: TaskJournal | None, read_only: bool = False
+        self, row: models.Task, context: TaskContext, *, journal: TaskJournal | None, read_only: bool = False
     ) -> Gateway:
         return Gateway(
-            setting.catalog,
+            context.catalog,
             self.client,
             variables=row.variables,
-            credentials=tokens_of(setting.apis),
+            credentials=bearer_tokens(context.apis),
             journal=journal,
             read_only=read_only,
             max_calls=self.agent.limits.calls,
@@ -148,21 +149,21 @@ class Desk:
             allow_private_hosts=self.settings.allow_private_hosts,
         )
 
-    async def score(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> float:
+    async def score(self, row: models.Task, context: TaskContext, trajectory: Trajectory) -> float:
         return await score(
             row.check_code or "",
             trajectory.answer,
             sandbox=self.agent.sandbox,
-            gateway=self.gateway(row, setting, journal=None, read_only=True),
+            gateway=self.gateway(row, context, journal=None, read_only=True),
             limits=self.agent.limits.session,
             now=row.started_at,
         )
 
-    async def _keep_skills(self, row: models.Task, setting: Setting, trajectory: Trajectory) -> None:
-        """What the task wrote and what passes the checks. A resumed task does not store it a second time."""
-        validated = validate(trajectory, setting.catalog)
+    async def _keep_skills(self, row: models.Task, context: TaskContext, trajectory: Trajectory) -> None:
+        """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
+        validated = validate(trajectory, context.catalog)
         kept = [draft.name for draft in validated.kept]
-        log.debug("functions of a task", task=str(row.id), kept=kept, refused=validated.refused)
+        log.debug("skills of a task", task=str(row.id), kept=kept, refused=validated.refused)
         async with self.sessions() as session:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
         drafts = [draft for draft in validated.kept if draft.name not in already]
@@ -177,7 +178,7 @@ class Desk:
         )
         async with self.sessions.begin() as session:
             for offer in stored:
-                await events.append(session, row.id, "skill", told_of("written", offer))
+                await events.append(session, row.id, "skill", skill_event("written", offer))
 
     async def _finish(
         self, row: models.Task, owner: str, trajectory: Trajectory, outcome: task_queue.TaskOutcome
@@ -188,17 +189,17 @@ class Desk:
                 return
             await trajectories.save(session, row.project_id, _masked(trajectory))
             await offers.record_uses(session, trajectory)
-            await events.append(session, row.id, "done", _told(outcome))
+            await events.append(session, row.id, "done", _event_data(outcome))
 
     async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
         outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=failure)
         async with self.sessions.begin() as session:
             if await task_queue.finish(session, row.id, owner, outcome):
-                await events.append(session, row.id, "done", _told(outcome))
+                await events.append(session, row.id, "done", _event_data(outcome))
 
 
 def _masked(trajectory: Trajectory) -> Trajectory:
-    """Without the passwords and tokens that calls took and gave: what is kept may be read and trained on."""
+    """Mask passwords and tokens in the calls: stored trajectories may be read and trained on."""
     turns = (msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls))) for turn in trajectory.turns)
     return msgspec.structs.replace(trajectory, turns=tuple(turns))
 
@@ -216,6 +217,6 @@ def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) 
     )
 
 
-def _told(outcome: task_queue.TaskOutcome) -> dict[str, object]:
-    told: dict[str, object] = msgspec.to_builtins(outcome)
-    return told
+def _event_data(outcome: task_queue.TaskOutcome) -> dict[str, object]:
+    data: dict[str, object] = msgspec.to_builtins(outcome)
+    return data

@@ -1,4 +1,4 @@
-"""Which finished tasks can be done again without side effects: those that only read."""
+"""Selects finished tasks that can be replayed without side effects: those that only read."""
 
 from collections.abc import Set
 from uuid import UUID
@@ -11,7 +11,7 @@ from app.errors import ConflictError
 from app.release import manifest
 from app.runner.catalogs import Catalogs
 
-_LOOKED_AT = 1_000  # finished tasks, the newest
+_WINDOW = 1_000  # finished tasks, the newest
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -23,35 +23,35 @@ class _Turn(msgspec.Struct, frozen=True):
 
 
 class _Calls(msgspec.Struct, frozen=True):
-    """What a stored trajectory called; the rest of it is skipped."""
+    """The calls of a stored trajectory; decoding skips the rest."""
 
     turns: tuple[_Turn, ...]
 
 
-async def ask_for(session: AsyncSession, release: models.Release, count: int) -> int:
-    """Have the release do the project's latest finished tasks again, those that only read. Returns how many.
+async def request_shadows(session: AsyncSession, release: models.Release, count: int) -> int:
+    """Queue replays of the project's latest read-only tasks by the release. Returns their number.
 
-    Raises ConflictError where there is none.
+    Raises ConflictError if there is none.
     """
     catalog = await Catalogs().of(await manifest.document_set(session, release))
     safe = {each.api for app in catalog.apps.values() for each in app.operations.values() if each.safe}
-    found: list[UUID] = []
-    latest = shadows.records(session, release.project_id, other_than=release.id, limit=_LOOKED_AT)
+    candidates: list[UUID] = []
+    latest = shadows.records(session, release.project_id, other_than=release.id, limit=_WINDOW)
     async for task_id, record in latest:
         if _only_calls(record, safe):
-            found.append(task_id)
-        if len(found) == count:
+            candidates.append(task_id)
+        if len(candidates) == count:
             break
-    if not found:
+    if not candidates:
         raise ConflictError(
-            f"none of the last {_LOOKED_AT:,} tasks that other releases finished only reads: an operation does if "
-            "it is a GET, HEAD or OPTIONS, or its document says `x-safe: true`"
+            f"none of the last {_WINDOW:,} tasks that other releases finished is read-only: an operation is "
+            "if it is a GET, HEAD or OPTIONS, or has `x-safe: true` in its document"
         )
-    await shadows.add(session, release.id, found)
-    return len(found)
+    await shadows.add(session, release.id, candidates)
+    return len(candidates)
 
 
 def _only_calls(record: bytes, safe: Set[str]) -> bool:
-    """An operation that is there no more is not among the safe ones: it cannot be called again."""
+    """An operation that no longer exists is not in `safe`: it cannot be called again."""
     turns = msgspec.msgpack.decode(record, type=_Calls).turns
     return all(call.api in safe for turn in turns for call in turn.calls)

@@ -1,4 +1,4 @@
-"""Which skills are put before a task: those that fit it, and that the sandbox can load."""
+"""Selects the skills that a task is offered: relevant ones that the sandbox can load."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -10,7 +10,7 @@ from app.db import events, models, offers, task_queue
 from app.db.database import Sessions
 from app.errors import HostError, SandboxError
 from app.records import Json, Offer
-from app.runner.task_journal import told_of
+from app.runner.task_journal import skill_event
 from app.sandbox.protocol import Function, Limits, Sandbox
 from app.skills.library import Library
 
@@ -19,14 +19,14 @@ log = structlog.get_logger(__name__)
 Apis = Mapping[str, Sequence[str]]
 """The operations of each app."""
 
-_Broken = list[tuple[Offer, str]]
+_Rejected = list[tuple[Offer, str]]
 """Offers that do not load, each with the reason."""
 
 
-class Offering:
-    """Tries every skill once in this process: while source and APIs stay the same, what has loaded loads again.
+class SkillSelection:
+    """Loads every skill once per process as a test; the result holds while its source and the APIs are the same.
 
-    One that does not load is left out, logged and told as an event of the task. It never stops the task.
+    A skill that does not load is left out, logged and reported as an event of the task. It never stops the task.
     """
 
     def __init__(self, sessions: Sessions, library: Library, sandbox: Sandbox, limits: Limits) -> None:
@@ -36,50 +36,57 @@ class Offering:
         self._limits = limits
         self._loaded: set[tuple[UUID, int]] = set()
 
-    async def choose(
+    async def select(
         self, row: models.Task, origin: Origin, owner: str, *, apis: Apis, limit: int
     ) -> tuple[Offer, ...]:
-        """A resumed task keeps the skills it began with, also if it began with none.
+        """Find skills for the task and record them. A resumed task keeps the skills, or none, that it began with.
 
-        Raises ConflictError where another runner has the task.
+        Raises ConflictError if another runner has the task.
         """
         async with self._sessions() as session:
             earlier = await offers.offered(session, row.id)
         if earlier or origin.recorded or origin.begun or not row.use_skills:
-            return tuple((await self._try(row, earlier, apis))[0])
-        found = await self._library.find(row.project_id, row.instruction, row.scenario, limit)
-        good, broken = await self._try(row, found, apis)
+            return tuple((await self._check(row, earlier, apis))[0])
+        relevant = await self._library.find(row.project_id, row.instruction, row.scenario, limit)
+        good, rejected = await self._check(row, relevant, apis)
         async with self._sessions.begin() as session:
             await task_queue.hold(session, row.id, owner)
             await offers.record(session, row.id, good)
             for offer in good:
-                await events.append(session, row.id, "skill", told_of("offered", offer))
-            for offer, reason in broken:
-                await events.append(session, row.id, "skill", told_of("left_out", offer) | {"reason": reason})
+                await events.append(session, row.id, "skill", skill_event("offered", offer))
+            for offer, reason in rejected:
+                await events.append(session, row.id, "skill", skill_event("left_out", offer) | {"reason": reason})
         return tuple(good)
 
-    async def again(self, row: models.Task, *, apis: Apis) -> tuple[Offer, ...]:
-        """What the task was offered when it was done, as far as it still loads. Nothing is written down."""
+    async def reuse(self, row: models.Task, *, apis: Apis) -> tuple[Offer, ...]:
+        """Return the skills that a finished task was offered, if they still load. Records nothing."""
         async with self._sessions() as session:
             earlier = await offers.offered(session, row.id)
-        return tuple((await self._try(row, earlier, apis))[0])
+        return tuple((await self._check(row, earlier, apis))[0])
 
-    async def _try(self, row: models.Task, found: Sequence[Offer], apis: Apis) -> tuple[list[Offer], _Broken]:
+    async def _check(
+        self, row: models.Task, offered: Sequence[Offer], apis: Apis
+    ) -> tuple[list[Offer], _Rejected]:
         good: list[Offer] = []
-        broken: _Broken = []
-        for offer in found:
-            reason = await self._why_not(offer, apis)
+        rejected: _Rejected = []
+        for offer in offered:
+            reason = await self._load_error(offer, apis)
             if reason is None:
                 good.append(offer)
             else:
-                broken.append((offer, reason))
-                log.warning("a skill is left out", task=str(row.id), skill=str(offer.skill_id), cause=reason)
-        return good, broken
+                rejected.append((offer, reason))
+                log.warning(
+                    "a skill does not load",
+                    task=str(row.id),
+                    skill=str(offer.skill_id),
+                    cause=reason,
+                )
+        return good, rejected
 
-    async def _why_not(self, offer: Offer, apis: Apis) -> str | None:
-        """None: it loads. What fails is tried again the next time: the sandbox itself may have been at fault."""
-        tried = offer.skill_id, hash(tuple((app, *names) for app, names in apis.items()))
-        if tried in self._loaded:
+    async def _load_error(self, offer: Offer, apis: Apis) -> str | None:
+        """None if it loads. A failure is tried again the next time: the sandbox may have been the cause."""
+        key = offer.skill_id, hash(tuple((app, *names) for app, names in apis.items()))
+        if key in self._loaded:
             return None
         prelude = [Function(offer.name, offer.source)]
         try:
@@ -87,9 +94,9 @@ class Offering:
         except SandboxError as error:
             return str(error)
         await session.close()
-        self._loaded.add(tried)
+        self._loaded.add(key)
         return None
 
 
 async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:  # noqa: ARG001
-    raise HostError("PermissionError", f"{api}: nothing is called while a function loads")
+    raise HostError("PermissionError", f"{api}: no calls while a function loads")

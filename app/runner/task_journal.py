@@ -1,4 +1,4 @@
-"""Writes down what a task does while it does it, so that another process can go on where this one died."""
+"""Records a running task, so that another process can resume it."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -16,32 +16,28 @@ from app.db.database import Sessions
 from app.gateway.call_journal import InDoubt
 from app.records import Call, Offer, Turn
 
-_WAIT_SECONDS = 0.2  # that a repeatable call may stay unwritten, if others follow
+_BATCH_SECONDS = 0.2  # repeatable calls may wait so long to be written together
 
 
 class TaskJournal(Watcher):
-    """Hears the rollout's turns and the gateway's calls. What may not happen twice is committed before it happens.
+    """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed first.
 
-    Every write fails with ConflictError once another runner has taken the task up.
+    Every write raises ConflictError once another runner has claimed the task.
     """
 
     def __init__(self, sessions: Sessions, task: models.Task, owner: str, halt: Halt) -> None:
         super().__init__(halt)
+        self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self._sessions = sessions
         self._task = task
         self._owner = owner
         self._lost: dict[int, calls.JournalCall] = {}
-        self._offers: tuple[Offer, ...] = ()
-        self._repeatable: set[int] = set()  # calls in flight that may be made again
-        self._unwritten: list[Call] = []  # repeatable calls that have come back
+        self._repeatable: set[int] = set()  # calls in flight
+        self._unwritten: list[Call] = []  # repeatable calls that have returned
         self._written = time.monotonic()
 
-    def offer(self, offers: tuple[Offer, ...]) -> None:
-        """The skills whose use is to be told."""
-        self._offers = offers
-
     async def origin(self) -> Origin:
-        """Where the task stands: what earlier attempts wrote down, and the seed and the clock that all share."""
+        """Read what earlier attempts recorded, with the seed and the clock that all attempts share."""
         async with self._sessions() as session:
             recorded = await turns.of_task(session, self._task.id)
             made = await calls.of_task(session, self._task.id)
@@ -59,19 +55,19 @@ class TaskJournal(Watcher):
         )
 
     async def sampled(self, index: int, turn: Turn) -> None:
-        told = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
+        data = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
         async with self._sessions.begin() as session:
             await turns.begin(session, self._task.id, self._owner, index, turn)
-            await events.append(session, self._task.id, "turn", told)
+            await events.append(session, self._task.id, "turn", data)
 
     async def ended(self, index: int, turn: Turn) -> None:
         async with self._writing() as session:
             await turns.end(session, self._task.id, self._owner, index, turn)
-            if news := [*self._news_of(index, turn)]:
-                await events.append_all(session, self._task.id, news)
+            if new := [*self._events_of(index, turn)]:
+                await events.append_all(session, self._task.id, new)
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
-        """Committed before the call goes out, unless nothing is lost by making it again.
+        """Commit the call before it goes out, unless it is repeatable.
 
         Raises InDoubt for one that may have gone out already.
         """
@@ -86,48 +82,48 @@ class TaskJournal(Watcher):
         return None
 
     async def end(self, call: Call) -> None:
-        """A repeatable call may wait a moment to be written, but never beyond the next that is not."""
+        """Repeatable calls are written in batches, at the latest before the next call that is not repeatable."""
         if call.seq in self._repeatable:
             self._repeatable.discard(call.seq)
             self._unwritten.append(call)
-            if time.monotonic() - self._written > _WAIT_SECONDS:
+            if time.monotonic() - self._written > _BATCH_SECONDS:
                 await self.flush()
             return
         async with self._sessions.begin() as session:
             await calls.end(session, self._task.id, call)
-            await events.append_all(session, self._task.id, [_news_of_call(call)])
+            await events.append_all(session, self._task.id, [_call_event(call)])
 
     async def flush(self) -> None:
-        """Nothing is unwritten after this: a rollout may end in the middle of a turn."""
+        """Write what is pending: a rollout may end in the middle of a turn."""
         if self._unwritten:
             async with self._writing():
                 pass
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that begins with the calls which were not written so far."""
+        """A transaction that first writes the pending calls."""
         waiting, self._unwritten = self._unwritten, []
         async with self._sessions.begin() as session:
             if waiting:
                 await calls.record(session, self._task.id, self._owner, waiting)
-                await events.append_all(session, self._task.id, [_news_of_call(call) for call in waiting])
+                await events.append_all(session, self._task.id, [_call_event(call) for call in waiting])
             yield session
         self._written = time.monotonic()
 
-    def _news_of(self, index: int, turn: Turn) -> Iterator[events.News]:
+    def _events_of(self, index: int, turn: Turn) -> Iterator[events.NewEvent]:
         if turn.outcome:
-            told = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
-            yield events.News("observation", told)
+            data = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
+            yield events.NewEvent("observation", data)
         for use in turn.uses:
-            offer = next((each for each in self._offers if each.name == use.function), None)
+            offer = next((each for each in self.offered if each.name == use.function), None)
             if offer is not None and use.inherited:
-                about = {"calls": use.calls, "returned": use.returned, "turn": index}
-                yield events.News("skill", told_of("used", offer) | about)
+                counts = {"calls": use.calls, "returned": use.returned, "turn": index}
+                yield events.NewEvent("skill", skill_event("used", offer) | counts)
 
 
-def _news_of_call(call: Call) -> events.News:
-    told = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": mask(call.arguments)}
-    return events.News("call", told | {"error": call.error, "seconds": round(call.seconds, 4)})
+def _call_event(call: Call) -> events.NewEvent:
+    data = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": mask(call.arguments)}
+    return events.NewEvent("call", data | {"error": call.error, "seconds": round(call.seconds, 4)})
 
 
 def seed_of(task: models.Task) -> int:
@@ -135,8 +131,8 @@ def seed_of(task: models.Task) -> int:
     return task.id.int & 0x7FFFFFFF
 
 
-def told_of(what: str, offer: Offer) -> dict[str, str | int]:
-    """A skill in an event: it was offered, used or written."""
+def skill_event(what: str, offer: Offer) -> dict[str, str | int]:
+    """The data of a skill's event; `what` is "offered", "left_out", "used" or "written"."""
     return {"what": what, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 

@@ -10,7 +10,7 @@ from celery.worker import state
 from app.queue import TRAIN, notify_workers, open_broker
 from app.settings import Settings
 from trainer.engines.sleep import sleepers
-from trainer.worker.queue_reconciler import Reconciler
+from trainer.worker.queue_reconciler import QueueReconciler
 from trainer.worker.subprocess import TRAINING, attend
 
 _RECONCILE_SECONDS = 2.0
@@ -27,7 +27,7 @@ def build(settings: Settings, command: Sequence[str] = TRAINING) -> Celery:
 
     seconds = min(_RECONCILE_SECONDS, settings.lease_seconds / 4)
     notify = partial(notify_workers, broker)
-    reconciler = Reconciler(settings.database_url, notify, seconds=seconds, sleepers=sleepers(settings))
+    reconciler = QueueReconciler(settings.database_url, notify, seconds=seconds, sleepers=sleepers(settings))
     signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     signals.worker_shutdown.connect(lambda **_: reconciler.stop(), weak=False)
     return broker

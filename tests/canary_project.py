@@ -1,4 +1,4 @@
-"""A project with a candidate, for tests of canaries: tasks that ended as told, and what brings one to serve."""
+"""A project with a candidate release, for tests of canaries: tasks with given ends, and a promoter."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -7,19 +7,19 @@ from structlog.testing import capture_logs
 
 from app.db import offers, skills
 from app.db.models import TaskState
-from tests.desk import Office
+from tests.ledger_project import LedgerProject
 from tests.scripted import Answer, ScriptedEngine, block
 
 GOOD = "def write_entry(text: str) -> int:\n    return apis.ledger.add_entry(text=text)['id']"
 INSTRUCTION = "write hello into the ledger"
 
 
-async def _keep(office: Office, name: str, source: str) -> UUID:
+async def _keep(project: LedgerProject, name: str, source: str) -> UUID:
     new = skills.NewSkill(
         name=name, signature=f"{name}(text: str) -> int", source=source, apis=[], instruction=INSTRUCTION
     )
-    async with office.sessions.begin() as session:
-        return (await skills.add(session, office.project.id, new)).id
+    async with project.sessions.begin() as session:
+        return (await skills.add(session, project.id, new)).id
 
 
 def _using(_: str, turn: int) -> Answer:
@@ -35,16 +35,16 @@ def _using(_: str, turn: int) -> Answer:
     ],
 )
 async def test_a_skill_that_does_not_load_is_left_out_and_told_and_stops_no_task(
-    office: Office, source: str, reason: str
+    project: LedgerProject, source: str, reason: str
 ) -> None:
-    good, bad = await _keep(office, "write_entry", GOOD), await _keep(office, "write_line", source)
+    good, bad = await _keep(project, "write_entry", GOOD), await _keep(project, "write_line", source)
     with capture_logs() as logs:
-        async with office.runner(ScriptedEngine(office.tokenizer, script=_using)):
-            row = await office.ended(await office.submit(INSTRUCTION))
+        async with project.runner(ScriptedEngine(project.tokenizer, script=_using)):
+            row = await project.ended(await project.submit(INSTRUCTION))
     assert (row.state, row.failure) == (TaskState.DONE, None)
-    async with office.sessions() as session:
+    async with project.sessions() as session:
         assert [(skill.id, edge.returned) for edge, skill in await offers.to_task(session, row.id)] == [(good, 1)]
-    told = [data for kind, data in await office.told(row.id) if data.get("what") == "left_out"]
+    told = [data for kind, data in await project.events(row.id) if data.get("what") == "left_out"]
     assert [each["id"] for each in told] == [str(bad)]
     assert reason in told[0]["reason"]
-    assert [line["skill"] for line in logs if line["event"] == "a skill is left out"] == [str(bad)]
+    assert [line["skill"] for line in logs if line["event"] == "a skill does not load"] == [str(bad)]

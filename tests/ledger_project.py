@@ -1,4 +1,4 @@
-"""A runner's whole surroundings for tests: real database, sandbox and API; only the policy is scripted."""
+"""A project with the ledger as its API, and runners for its tasks: only the policy is scripted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,19 +16,19 @@ from app.db.database import Sessions
 from app.db.models import TaskState
 from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
-from app.runner.execute import Desk
-from app.runner.runner import Pace, Runner
+from app.runner.execute import TaskExecutor
+from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.protocol import Sandbox
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
 from tests.ledger import Ledger
 
-PACE = Pace(at_once=4, lease_seconds=3, poll_seconds=0.1, grace_seconds=1)
+OPTIONS = RunnerOptions(concurrency=4, lease_seconds=3, poll_seconds=0.1, grace_seconds=1)
 
 
 @dataclass
-class Office:
+class LedgerProject:
     """One project with the ledger as its API."""
 
     sessions: Sessions
@@ -36,21 +36,23 @@ class Office:
     tokenizer: ChatTokenizer
     ledger: Ledger
     client: httpx.AsyncClient
-    project: models.Project
+    id: UUID
 
-    def desk(self, engine: Engine, limits: RolloutLimits | None = None) -> Desk:
+    def executor(self, engine: Engine, limits: RolloutLimits | None = None) -> TaskExecutor:
         limits = limits or RolloutLimits()
         agent = Agent(engine, self.tokenizer, Compact(), self.sandbox, limits, temperature=1.0)
         library = Library(self.sessions, retrieval=query_ngram)
-        return Desk(self.sessions, agent, library, self.client, Settings())
+        return TaskExecutor(self.sessions, agent, library, self.client, Settings())
 
-    def runner(self, engine: Engine, pace: Pace = PACE, limits: RolloutLimits | None = None) -> Runner:
-        return Runner(self.sessions, self.desk(engine, limits).carry_out, pace)
+    def runner(
+        self, engine: Engine, options: RunnerOptions = OPTIONS, limits: RolloutLimits | None = None
+    ) -> Runner:
+        return Runner(self.sessions, self.executor(engine, limits).execute, options)
 
     async def submit(self, instruction: str = "write hello into the ledger", **more: Any) -> UUID:
         async with self.sessions.begin() as session:
             new = tasks.NewTask(instruction=instruction, **more)
-            return (await tasks.submit(session, self.project.id, new)).id
+            return (await tasks.submit(session, self.id, new)).id
 
     async def row(self, task_id: UUID) -> models.Task:
         async with self.sessions() as session:
@@ -63,19 +65,19 @@ class Office:
         await until(has_ended, seconds)
         return await self.row(task_id)
 
-    async def told(self, task_id: UUID) -> list[tuple[str, dict[str, Any]]]:
+    async def events(self, task_id: UUID) -> list[tuple[str, dict[str, Any]]]:
         """The events of a task."""
         async with self.sessions() as session:
             return [(row.kind, row.data) for row in await events.after(session, task_id)]
 
 
-async def open_office(
+async def open_ledger_project(
     sessions: Sessions, sandbox: Sandbox, tokenizer: ChatTokenizer, ledger: Ledger, client: httpx.AsyncClient
-) -> Office:
+) -> LedgerProject:
     async with sessions.begin() as session:
         project = await projects.create(session, "demo")
         await put_ledger(session, project.id, ledger, "http://ledger.test")
-    return Office(sessions, sandbox, tokenizer, ledger, client, project)
+    return LedgerProject(sessions, sandbox, tokenizer, ledger, client, project.id)
 
 
 async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str) -> None:
@@ -85,5 +87,5 @@ async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110  rows and counters ring no bell
+        while not await holds():  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.02)
