@@ -14,7 +14,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
 
 from app.apis.catalog import App, Catalog
-from app.apis.openapi import parse_document
+from app.apis.documents import parse_document
 from app.gateway.gateway import Gateway
 from app.records import Json
 

@@ -1,11 +1,14 @@
 """Parts as another package brings them: named "tests.own_parts:...", or installed into a directory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from app.apis.catalog import Catalog
-from app.records import Trajectory
+import msgspec
+
+from app.apis.catalog import App, Catalog, Operation, Parameter
+from app.apis.protocol import ApiRequest
+from app.records import Json, Trajectory
 from app.skills.extract import Draft
 from app.skills.fusion import Ranked
 from app.skills.retrieval import Query
@@ -14,6 +17,7 @@ from app.skills.skill_index import SkillIndex
 GROUPS = {
     "sage.retrieval": {"longest": "longest_instruction"},
     "sage.skill_checks": {"documented": "documented"},
+    "sage.api_protocols": {"procedures": "PROCEDURES"},
 }
 
 
@@ -39,3 +43,29 @@ def documented(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iter
     """A skill has a docstring."""
     if not draft.summary:
         yield "It has no docstring."
+
+
+class Procedures:
+    """A protocol: the document lists the arguments of each procedure, all are called at one address."""
+
+    def recognizes(self, document: Mapping[str, Json]) -> bool:
+        return "procedures" in document
+
+    def parse(self, name: str, document: Mapping[str, Json], _source: str | None, server: str | None) -> App:
+        operations = {each: _operation(name, each, given) for each, given in document["procedures"].items()}
+        address = server or document["address"]
+        return App(name=name, description="", server=address, variables={}, operations=operations, digest="")
+
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+        content = msgspec.json.encode({"call": operation.name, "with": arguments})
+        return ApiRequest("/call", {"Content-Type": "application/json"}, content)
+
+
+PROCEDURES = Procedures()
+
+
+def _operation(app: str, name: str, arguments: list[str]) -> Operation:
+    parameters = tuple(
+        Parameter(name=each, wire_name=each, place="body", required=True, schema={}) for each in arguments
+    )
+    return Operation(app=app, name=name, method="POST", path="", summary="", parameters=parameters)

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.catalog import App
-from app.apis.openapi import fetch_document, parse_document, read_document
+from app.apis.documents import encode, fetch_document, parse_document, read_document
 from app.apis.signature import signature
 from app.db import apis, projects
 from app.errors import ApiDocumentError
@@ -189,6 +189,22 @@ def test_words_that_json_schema_does_not_know_are_left_to_the_server() -> None:
     assert parse_document("mail", document).operations["get_x"].parameters[0].schema == {}
 
 
+def test_binary_fields_of_a_form_are_sent_as_files_of_text() -> None:
+    fields = {"note": {"type": "string"}, "scan": {"type": "string", "format": "binary"}}
+    content = {"multipart/form-data": {"schema": {"type": "object", "properties": fields}}}
+    app = parse_document("mail", {**PLAIN, "paths": {"/x": {"post": {"requestBody": {"content": content}}}}})
+    request = encode(app, app.operations["post_x"], {"note": "é", "scan": "abc"})
+    boundary = request.headers["Content-Type"].removeprefix("multipart/form-data; boundary=")
+    assert (request.content or b"").decode().split(f"--{boundary}") == [
+        "",
+        '\r\nContent-Disposition: form-data; name="note"\r\n\r\né\r\n',
+        '\r\nContent-Disposition: form-data; name="scan"; filename="scan"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\nabc\r\n",
+        "--\r\n",
+    ]
+    assert encode(app, app.operations["post_x"], {"note": []}).content == b"", "a form of no parts"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -210,13 +226,16 @@ def test_text_that_is_no_document_is_refused_with_the_reason(text: str, reason: 
     ("change", "reason"),
     [
         ({"openapi": None, "swagger": "2.0"}, "Swagger 2"),
-        ({"openapi": None}, "no `openapi` version"),
+        ({"openapi": None}, r"of no known kind \(openapi\); an OpenAPI document has its version at the top"),
         ({"openapi": "4.0.0"}, "OpenAPI 4.0.0 is not supported"),
         ({"paths": {}}, "nothing to call"),
         ({"paths": {"/a": {}}}, "nothing to call"),
         ({"paths": {"/a": {"get": 3}}}, "GET /a: expected an object, found a int"),
         ({"paths": {"/a": {"get": {"parameters": [{"in": "query"}]}}}}, "GET /a: a parameter needs a name"),
         ({"paths": {"/a": {"get": {"parameters": [{"$ref": "#/no/such"}]}}}}, "'#/no/such' refers to something"),
+        ({"paths": {"/a": {"$ref": "#/servers/x"}}}, "'#/servers/x' refers to something"),
+        ({"paths": {"/a": {"$ref": "#/servers/7"}}}, "'#/servers/7' refers to something"),
+        ({"x-n": 3, "paths": {"/a": {"$ref": "#/x-n/x"}}}, "'#/x-n/x' refers to something"),
         ({"paths": {"/a": {"$ref": "other.yaml#/a"}}}, "paths//a: 'other.yaml#/a' refers to another document"),
         ({"paths": {"/a": {"$ref": "#/paths/~1a"}}}, "leads back to itself"),
         (

@@ -9,16 +9,24 @@ import msgspec
 import pytest
 
 from app import plugins
-from app.errors import InvalidError
+from app.apis.documents import parse_document
+from app.errors import ApiDocumentError, InvalidError
 from app.run_settings import RunSettings, refuse_hopeless
 from app.skills.extract import Draft, extract
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import load_retrieval, needs_embeddings
 from app.skills.validate import refusals
-from tests.own_parts import install, longest_instruction
+from tests.own_parts import PROCEDURES, install, longest_instruction
 from tests.written import ARCHIVE, CATALOG, archived
 
-GROUPS = ("sage.commands", "sage.environments", "sage.rewards", "sage.retrieval", "sage.skill_checks")
+GROUPS = (
+    "sage.commands",
+    "sage.environments",
+    "sage.rewards",
+    "sage.retrieval",
+    "sage.skill_checks",
+    "sage.api_protocols",
+)
 
 
 def run(script: str, directory: Path | None = None) -> str:
@@ -119,3 +127,20 @@ def test_all_checks_run_in_the_order_of_their_names() -> None:
         "It needs names that it does not bring: x.",
         "Parameters without a type: n.",
     ]
+
+
+def test_a_document_of_an_installed_protocol_becomes_an_app_that_is_called_its_way(tmp_path: Path) -> None:
+    install(tmp_path)
+    script = """
+from app.apis.documents import encode, parse_document
+app = parse_document("sums", {"procedures": {"add": ["a", "b"]}, "address": "http://sums.test"})
+request = encode(app, app.operations["add"], {"a": 1, "b": 2})
+print(app.protocol, app.server, request.target, request.content.decode())
+document = {"openapi": "3.1.0", "servers": [{"url": "http://x"}], "paths": {"/a": {"get": {}}}}
+print(parse_document("plain", document).protocol)
+"""
+    sums = 'procedures http://sums.test /call {"call":"add","with":{"a":1,"b":2}}'
+    assert run(script, tmp_path) == f"{sums}\nopenapi\n"
+    assert plugins.load("sage.api_protocols", "tests.own_parts:PROCEDURES") is PROCEDURES
+    with pytest.raises(ApiDocumentError, match=r"of no known kind \(openapi\)"):
+        parse_document("sums", {"procedures": {}})

@@ -59,7 +59,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):
-    """One OpenAPI document, under the name the agent knows it by."""
+    """One API document, under the name the agent knows it by."""
 
     name: str
     description: str
@@ -68,6 +68,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     choices: dict[str, tuple[str, ...]] = {}  # all values of those that the document limits
     operations: dict[str, Operation]
     digest: str  # sha256 of the document
+    protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it
 
 
 class Catalog(msgspec.Struct, frozen=True):

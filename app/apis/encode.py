@@ -1,14 +1,15 @@
-"""Arguments written the way the document says they travel (OpenAPI 3.1, section 4.8.12.3). Pure."""
+"""Encodes the arguments of a call as its OpenAPI document asks for (OpenAPI 3.1, section 4.8.12.3). Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
-from uuid import uuid4
 
+import httpx
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
+from app.apis.protocol import ApiRequest
 from app.errors import HostError
 from app.records import Json
 
@@ -16,16 +17,8 @@ _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
 
 
-class Message(msgspec.Struct, frozen=True):
-    """What goes out: where to, below the server's URL, and with what."""
-
-    target: str  # path and query, percent-encoded
-    headers: dict[str, str]
-    content: bytes | None
-
-
-def encode(operation: Operation, arguments: Mapping[str, Json]) -> Message:
-    """Raises HostError, a ValidationError, for a value that cannot travel where the document puts it."""
+def encode(operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+    """The request of a call. Raises HostError, a ValidationError, for a value that cannot be sent in its place."""
     places: dict[str, list[tuple[Parameter, Json]]] = {}
     for parameter in operation.parameters:
         if parameter.name in arguments:
@@ -40,7 +33,7 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> Message:
     content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
     if content_type:
         headers["Content-Type"] = content_type
-    return Message(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, headers, content)
+    return ApiRequest(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, headers, content)
 
 
 def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
@@ -120,19 +113,16 @@ def _many(value: Json) -> list[Json]:
 
 
 def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
-    """Fields as parts of a form; those the document calls binary are sent as files of text."""
-    files = {
+    """Fields as parts of a form; those the document declares binary are sent as files of text."""
+    binary = {
         each.wire_name
         for each in operation.parameters
         if each.place == "body" and each.schema.get("format") == "binary"
     }
-    boundary = uuid4().hex
-    parts: list[str] = []
-    for name, listed in fields.items():
-        for each in _many(listed):
-            quoted = name.replace("\\", "\\\\").replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
-            file = f'; filename="{quoted}"' if name in files else ""
-            parts.append(
-                f'--{boundary}\r\nContent-Disposition: form-data; name="{quoted}"{file}\r\n\r\n{_text(each)}\r\n'
-            )
-    return f"{''.join(parts)}--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
+    parts = [
+        (name, (name if name in binary else None, _text(each)))
+        for name, listed in fields.items()
+        for each in _many(listed)
+    ]
+    form = httpx.Request("POST", "http://form", files=parts)
+    return form.read(), form.headers.get("Content-Type", operation.body_type)  # a form of no parts has none

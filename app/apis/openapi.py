@@ -1,62 +1,40 @@
-"""An OpenAPI 3.0 or 3.1 document becomes an app: it is fetched, read, and turned into operations."""
+"""The protocol `openapi`: OpenAPI 3.0 and 3.1 documents as apps."""
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
-import httpx
 import msgspec
 
-from app.apis.catalog import App
+from app.apis.catalog import App, Operation
+from app.apis.encode import encode
 from app.apis.operations import operations
+from app.apis.protocol import ApiRequest
 from app.apis.references import References
-from app.apis.yaml_json import read_text
 from app.errors import ApiDocumentError
 from app.records import Json
 
-MAX_DOCUMENT_BYTES = 20 << 20
-_RESERVED = {"api_docs"}
 _ADDRESS = re.compile(r"(https?|\{\w+\})://[^/]")
 
 
-async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Json]:
-    """The document at an http(s) URL, a file:// URL or a path. Raises ApiDocumentError."""
-    try:
-        scheme = urlsplit(source).scheme
-    except ValueError as error:
-        raise ApiDocumentError(f"{source} is not an address: {error}") from error
-    if scheme in ("http", "https"):
-        return read_document(await _download(client, source))
-    path = Path(unquote(urlsplit(source).path) if scheme == "file" else source)
-    try:
-        return read_document(await asyncio.to_thread(path.read_text, "utf-8"))
-    except OSError as error:
-        raise ApiDocumentError(f"{source} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ApiDocumentError(f"{source} is not UTF-8 text") from error
+class OpenApi:
+    """Fulfils `ApiProtocol`."""
+
+    def recognizes(self, document: Mapping[str, Json]) -> bool:
+        return "openapi" in document or "swagger" in document
+
+    def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+        return _app(name, document, source, server)
+
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+        return encode(operation, arguments)
 
 
-def read_document(text: str) -> dict[str, Json]:
-    """JSON or YAML text as a mapping. Raises ApiDocumentError that names the line."""
-    document = read_text(text)
-    if not isinstance(document, dict):
-        raise ApiDocumentError(
-            "this is not an OpenAPI document: it must be a mapping that begins with `openapi: 3.1.0`"
-        )
-    return document
+OPENAPI = OpenApi()
 
 
-def parse_document(
-    name: str, document: Mapping[str, Json], *, source: str | None = None, server: str | None = None
-) -> App:
-    """The app that a document describes, under `name`. Raises ApiDocumentError that says what is wrong and where.
-
-    `server` overrides where the document says it is served; `source` is what a relative server is relative to.
-    """
-    _check_name(name)
+def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
     _check_version(document)
     found = operations(name, document, References(document))
     if not found:
@@ -81,33 +59,6 @@ def parse_document(
         },
         digest=hashlib.sha256(msgspec.json.encode(document)).hexdigest(),
     )
-
-
-async def _download(client: httpx.AsyncClient, source: str) -> str:
-    try:
-        async with client.stream("GET", source, follow_redirects=True) as response:
-            if not response.is_success:
-                raise ApiDocumentError(
-                    f"{source} answered with status {response.status_code} instead of a document"
-                )
-            read = bytearray()
-            async for part in response.aiter_bytes():
-                read += part
-                if len(read) > MAX_DOCUMENT_BYTES:
-                    raise ApiDocumentError(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MB")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
-    try:
-        return read.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ApiDocumentError(f"{source} is not UTF-8 text") from error
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not name.isidentifier():
-        raise ApiDocumentError(f"{name!r} cannot name an app: use letters, digits and underscores, as in my_mail")
-    if name in _RESERVED:
-        raise ApiDocumentError(f"an app cannot be named {name}: that name is built in; choose another")
 
 
 def _check_version(document: Mapping[str, Json]) -> None:

@@ -3,7 +3,9 @@
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote
+
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
 
 from app.apis.merge import merged
 from app.errors import ApiDocumentError
@@ -28,7 +30,7 @@ class References:
     """
 
     def __init__(self, document: Mapping[str, Json]) -> None:
-        self._document = document
+        self._resolver = Registry().with_resource("", Resource.opaque(document)).resolver()
         self._schemas: dict[tuple[str, int], dict[str, Json]] = {}
 
     def follow(self, node: Json, where: str) -> Mapping[str, Json]:
@@ -70,16 +72,16 @@ class References:
             raise ApiDocumentError(
                 f"{where}: {reference!r} refers to another document; bundle everything into one document first"
             )
-        node: Json = self._document
-        for part in reference[1:].lstrip("/").split("/") if reference != "#" else []:
-            name = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(node, Mapping) and name in node:
-                node = node[name]
-            elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-                node = node[int(name)]
-            else:
-                raise ApiDocumentError(f"{where}: {reference!r} refers to something the document does not have")
-        return node
+        try:  # ValueError, TypeError: a place in a list that is no number, a part of what has none
+            return self._resolver.lookup(reference).contents
+        except (
+            Unresolvable,
+            ValueError,
+            TypeError,
+        ) as error:
+            raise ApiDocumentError(
+                f"{where}: {reference!r} refers to something the document does not have"
+            ) from error
 
     def _plain(self, node: Mapping[str, Json], where: str, depth: int) -> dict[str, Json]:
         result: dict[str, Json] = {}

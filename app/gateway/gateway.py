@@ -14,8 +14,9 @@ from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, scrub, secrets
-from app.apis.encode import Message, encode
+from app.apis.documents import encode
 from app.apis.names import nearest
+from app.apis.protocol import ApiRequest
 from app.errors import HostError
 from app.gateway.call_journal import InDoubt, Journal
 from app.gateway.http_call import Exchange
@@ -112,12 +113,12 @@ class Gateway:
         return call
 
     async def _carry_out(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
-        message = encode(operation, arguments)
-        url = self._address(app, operation) + message.target
+        request = encode(app, operation, arguments)
+        url = self._address(app, operation) + request.target
         self._admit(operation)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
         self.made += 1
-        return await self._recorded(call, operation.safe) or await self._send(call, operation, url, message)
+        return await self._recorded(call, operation.safe) or await self._send(call, operation, url, request)
 
     def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
@@ -162,7 +163,7 @@ class Gateway:
             self.in_doubt = str(doubt)
             raise HostError("InDoubt", self.in_doubt) from doubt
 
-    async def _send(self, call: Call, operation: Operation, url: str, message: Message) -> Call:
+    async def _send(self, call: Call, operation: Operation, url: str, request: ApiRequest) -> Call:
         """The call with its result or its error in it, secrets removed, as the journal has it."""
         proof = await self._credentials.headers(operation.app) if self._credentials else {}
         hidden = secrets(proof)
@@ -171,8 +172,8 @@ class Gateway:
         started = time.perf_counter()
         try:
             known = {name.lower() for name in proof}
-            headers = {name: text for name, text in message.headers.items() if name.lower() not in known} | proof
-            result = scrub(await self._exchange.send(operation.method, url, headers, message.content), hidden)
+            headers = {name: text for name, text in request.headers.items() if name.lower() not in known} | proof
+            result = scrub(await self._exchange.send(operation.method, url, headers, request.content), hidden)
         except HostError as raised:
             error = scrub(f"{raised.kind}: {raised.message}", hidden)
         seconds = time.perf_counter() - started

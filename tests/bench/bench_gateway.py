@@ -12,7 +12,7 @@ import httpx
 
 from app.apis.bind_arguments import bind
 from app.apis.catalog import Catalog
-from app.apis.openapi import parse_document
+from app.apis.documents import parse_document
 from app.gateway.gateway import Gateway
 from app.records import Json
 

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from app.apis.catalog import Catalog
-from app.apis.openapi import parse_document
+from app.apis.documents import parse_document
 from app.records import Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.environments.office.direct import DirectClient

@@ -1,0 +1,101 @@
+"""API documents: fetched, decoded, and parsed into apps by the protocol that recognizes them."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import httpx
+import msgspec
+
+from app import plugins
+from app.apis.catalog import App, Operation
+from app.apis.protocol import ApiProtocol, ApiRequest
+from app.apis.yaml_json import read_text
+from app.errors import ApiDocumentError
+from app.records import Json
+
+MAX_DOCUMENT_BYTES = 20 << 20
+_RESERVED = {"api_docs"}
+
+
+async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Json]:
+    """The document at an http(s) URL, a file:// URL or a path. Raises ApiDocumentError."""
+    try:
+        scheme = urlsplit(source).scheme
+    except ValueError as error:
+        raise ApiDocumentError(f"{source} is not an address: {error}") from error
+    if scheme in ("http", "https"):
+        return read_document(await _download(client, source))
+    path = Path(unquote(urlsplit(source).path) if scheme == "file" else source)
+    try:
+        return read_document(await asyncio.to_thread(path.read_text, "utf-8"))
+    except OSError as error:
+        raise ApiDocumentError(f"{source} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ApiDocumentError(f"{source} is not UTF-8 text") from error
+
+
+def read_document(text: str) -> dict[str, Json]:
+    """JSON or YAML text as a mapping. Raises ApiDocumentError that names the line."""
+    document = read_text(text)
+    if not isinstance(document, dict):
+        raise ApiDocumentError(
+            "this is not an API document: it must be a mapping, such as one that begins with `openapi: 3.1.0`"
+        )
+    return document
+
+
+def parse_document(
+    name: str, document: Mapping[str, Json], *, source: str | None = None, server: str | None = None
+) -> App:
+    """The app that a document describes, under `name`. Raises ApiDocumentError with the problem and its place.
+
+    `server` overrides the server in the document; `source` is what a relative server is relative to.
+    """
+    _check_name(name)
+    for protocol_name, protocol in _protocols().items():
+        if protocol.recognizes(document):
+            app = protocol.parse(name, document, source, server)
+            return msgspec.structs.replace(app, protocol=protocol_name)
+    raise ApiDocumentError(
+        f"this document is of no known kind ({', '.join(_protocols())}); "
+        "an OpenAPI document has its version at the top, under `openapi`"
+    )
+
+
+def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+    """The request of a call, in the app's protocol. Raises HostError, a ValidationError."""
+    return _protocols()[app.protocol].encode(operation, arguments)
+
+
+def _protocols() -> Mapping[str, ApiProtocol]:
+    return plugins.load_all("sage.api_protocols")
+
+
+async def _download(client: httpx.AsyncClient, source: str) -> str:
+    try:
+        async with client.stream("GET", source, follow_redirects=True) as response:
+            if not response.is_success:
+                raise ApiDocumentError(
+                    f"{source} answered with status {response.status_code} instead of a document"
+                )
+            read = bytearray()
+            async for part in response.aiter_bytes():
+                read += part
+                if len(read) > MAX_DOCUMENT_BYTES:
+                    raise ApiDocumentError(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MB")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
+    try:
+        return read.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ApiDocumentError(f"{source} is not UTF-8 text") from error
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not name.isidentifier():
+        raise ApiDocumentError(f"{name!r} cannot name an app: use letters, digits and underscores, as in my_mail")
+    if name in _RESERVED:
+        raise ApiDocumentError(f"an app cannot be named {name}: that name is built in; choose another")

@@ -1,0 +1,34 @@
+"""How one kind of API is described and called: a part of the entry-point group `sage.api_protocols`."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from app.apis.catalog import App, Operation
+from app.records import Json
+
+
+class ApiRequest(msgspec.Struct, frozen=True):
+    """The HTTP request of one call, but for its method and the server's URL."""
+
+    target: str  # path and query below the server's URL, percent-encoded
+    headers: dict[str, str]
+    content: bytes | None
+
+
+class ApiProtocol(Protocol):
+    def recognizes(self, document: Mapping[str, Json]) -> bool:
+        """Whether the document is of this kind, in any version."""
+        ...
+
+    def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+        """The app that a document describes. Raises ApiDocumentError with the problem and its place.
+
+        `server` overrides the server in the document; `source` is what a relative server is relative to.
+        """
+        ...
+
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+        """The request of a call. Raises HostError, a ValidationError, for a value that cannot be encoded."""
+        ...
