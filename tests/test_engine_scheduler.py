@@ -1,4 +1,4 @@
-"""The scheduler without HTTP: other architectures, adapters that overflow, and an orderly end."""
+"""The scheduler without HTTP: other architectures, adapters that overflow, and a clean stop."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.generation import Generation, Progress
-from app.engine.embedded.prometheus import Metrics
+from app.engine.embedded.generation import Generation, GenerationChunk
+from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.scheduler import Scheduler
 from app.engine.protocol import Sampling
 from app.errors import ModelError
@@ -25,8 +25,8 @@ def scheduling(model_dir: Path, rows: int = 8, **adapters: Path) -> Iterator[Sch
     """Adapters are numbered from 1, in the order given."""
     torch.set_num_threads(1)
     model = load_model(model_dir, "cpu", torch.float32)
-    worn = Adapters(model)
-    scheduler = Scheduler(Decoder(model, rows), worn, Metrics(), on_death=lambda: None)
+    worn = AdapterSet(model)
+    scheduler = Scheduler(Decoder(model, rows), worn, EngineMetrics(), on_death=lambda: None)
     for number, path in enumerate(adapters.values(), 1):
         worn.install(number, worn.read(path))
     scheduler.start()
@@ -36,12 +36,12 @@ def scheduling(model_dir: Path, rows: int = 8, **adapters: Path) -> Iterator[Sch
 
 def begin(
     scheduler: Scheduler, prompt: list[int], tokens: int, adapter: int = 0, seed: int = 1
-) -> Callable[[], Progress]:
-    """Gives what waits for the answer."""
-    answers: list[Progress] = []
+) -> Callable[[], GenerationChunk]:
+    """Returns a function that waits for the completion."""
+    answers: list[GenerationChunk] = []
     done = threading.Event()
 
-    def report(progress: Progress) -> None:
+    def report(progress: GenerationChunk) -> None:
         answers.append(progress)
         done.set()
 
@@ -54,7 +54,7 @@ def begin(
     )
     scheduler.submit(generation)
 
-    def wait() -> Progress:
+    def wait() -> GenerationChunk:
         assert done.wait(60)
         return answers[0]
 
@@ -75,7 +75,7 @@ def test_more_requests_than_rows_all_get_the_logprobs_of_a_plain_pass(tmp_path: 
 
 
 def test_prompts_that_wait_together_get_the_logprobs_of_a_plain_pass(tmp_path: Path) -> None:
-    """Short and long ones, one that reuses an earlier row, and two that share most of their tokens."""
+    """Short and long prompts, one that reuses an earlier row, and two that share most of their tokens."""
     model_dir = make_model_dir(tmp_path / "model")
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
     shared = [number % 240 for number in range(200)]
@@ -114,7 +114,7 @@ def test_an_adapter_that_overflows_fails_alone_and_spoils_no_row(tmp_path: Path)
             assert answer.logprobs == pytest.approx(reference(model_dir, None, asked, list(answer.ids)), abs=1e-4)
 
 
-def test_stopping_ends_what_runs_and_says_so(tmp_path: Path) -> None:
+def test_stopping_aborts_running_generations(tmp_path: Path) -> None:
     with scheduling(make_model_dir(tmp_path)) as scheduler:
         wait = begin(scheduler, [1, 2, 3], 500)
     assert wait().finish == "abort"
@@ -126,7 +126,7 @@ def test_stopping_ends_what_runs_and_says_so(tmp_path: Path) -> None:
 def test_an_error_in_the_thread_reaches_every_client_and_ends_the_server(tmp_path: Path) -> None:
     died = threading.Event()
     model = load_model(make_model_dir(tmp_path), "cpu", torch.float32)
-    scheduler = Scheduler(Decoder(model, 1), Adapters(model), Metrics(), on_death=died.set)
+    scheduler = Scheduler(Decoder(model, 1), AdapterSet(model), EngineMetrics(), on_death=died.set)
     model.get_input_embeddings().weight.data = torch.zeros(3, 3)
     waits = [begin(scheduler, [9], 5) for _ in range(3)]
     scheduler.start()
@@ -136,7 +136,7 @@ def test_an_error_in_the_thread_reaches_every_client_and_ends_the_server(tmp_pat
     assert scheduler.failed
 
 
-def test_a_model_whose_attention_has_windows_is_refused(tmp_path: Path) -> None:
+def test_a_model_with_sliding_window_attention_is_refused(tmp_path: Path) -> None:
     config = make_model_dir(tmp_path) / "config.json"
     config.write_text(config.read_text().replace('"full_attention"', '"sliding_attention"'))
     with pytest.raises(ModelError, match="sliding_attention layers: serve it with vLLM"):

@@ -30,7 +30,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model_dir(tmp_path_factory.mktemp("model"))
 
 
-async def test_the_engine_gives_the_logprobs_of_base_and_adapter(model_dir: Path, tmp_path: Path) -> None:
+async def test_the_engine_returns_the_logprobs_of_base_and_adapter(model_dir: Path, tmp_path: Path) -> None:
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
     async with local_engine(model_dir, "cpu", rows=4) as engine:
         await asyncio.gather(*(engine.load_adapter("worn", adapter) for _ in range(2)))  # loaded is loaded
@@ -51,7 +51,7 @@ async def test_the_engine_gives_the_logprobs_of_base_and_adapter(model_dir: Path
     assert base.logprobs != worn.logprobs
 
 
-async def test_a_directory_without_a_model_is_named_at_the_start(tmp_path: Path) -> None:
+async def test_a_directory_without_a_model_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=str(tmp_path)):
         async with local_engine(tmp_path, "cpu"):
             raise AssertionError("it must not start")
@@ -79,7 +79,7 @@ def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
     assert child.wait(10) == 0
 
 
-async def test_a_cancelled_question_is_forgotten_by_the_engine() -> None:
+async def test_a_cancelled_request_is_cancelled_in_the_engine() -> None:
     async with _other_end() as (engine, reader, _):
         asking = asyncio.create_task(_ask(engine))
         asked = await read_question(reader)
@@ -89,7 +89,7 @@ async def test_a_cancelled_question_is_forgotten_by_the_engine() -> None:
         assert await read_question(reader) == Forget(asked.number)
 
 
-async def test_whoever_waits_hears_that_the_engine_is_gone() -> None:
+async def test_pending_requests_fail_when_the_engine_is_gone() -> None:
     async with _other_end() as (engine, reader, writer):
         asking = asyncio.create_task(_ask(engine))
         await read_question(reader)
@@ -109,7 +109,7 @@ class Broken:
         raise ZeroDivisionError
 
 
-async def test_an_error_that_nobody_foresaw_leaves_nobody_waiting() -> None:
+async def test_an_unforeseen_error_leaves_no_request_waiting() -> None:
     logged: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
     async with _other_end() as (engine, reader, writer):

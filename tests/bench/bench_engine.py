@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.generation import Generation, Progress
-from app.engine.embedded.prometheus import Metrics
+from app.engine.embedded.generation import Generation, GenerationChunk
+from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.scheduler import Scheduler
 from app.engine.protocol import Sampling
 
@@ -38,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     plain = load_model(options.model, options.device, torch.float32)
     model = load_model(options.model, options.device, torch.float32)
-    scheduler = Scheduler(Decoder(model, max(ROWS)), Adapters(model), Metrics(), on_death=lambda: None)
+    scheduler = Scheduler(Decoder(model, max(ROWS)), AdapterSet(model), EngineMetrics(), on_death=lambda: None)
     scheduler.start()
     print(
         f"{options.model.name}, {model.num_parameters():,} parameters, {options.device}, one thread; "
@@ -63,7 +63,7 @@ def _ours(scheduler: Scheduler, prompts: Sequence[np.ndarray], tokens: int) -> f
     """Seconds from the first request to the last answer, prompts included."""
     left, done = [len(prompts)], threading.Event()
 
-    def report(_: Progress) -> None:
+    def report(_: GenerationChunk) -> None:
         left[0] -= 1
         if not left[0]:
             done.set()

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 import torch
 
-from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.prometheus import Metrics
-from app.engine.embedded.scheduler import SWITCH_SECONDS, Scheduler
-from app.engine.embedded.schemas import CompletionRequest, LoadAdapter
+from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.prometheus import EngineMetrics
+from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
+from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest
 from app.engine.embedded.serve import resolve_device
-from app.engine.embedded.service import Service
+from app.engine.embedded.service import EngineService
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
 from trainer.engines.engine_messages import (
@@ -42,7 +42,7 @@ from trainer.engines.engine_messages import read_question as read
 def main(fd: int, threads: int, **options: object) -> None:
     """Answer until the trainer closes its end."""
     torch.set_num_threads(threads)
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     asyncio.run(_serve(socket.socket(fileno=fd), **options))  # type: ignore[arg-type]
 
 
@@ -64,25 +64,25 @@ async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, 
 
 def _start(
     model: Path, device: str, rows: int, adapters: int, writer: asyncio.StreamWriter
-) -> tuple[Scheduler, Service]:
+) -> tuple[Scheduler, EngineService]:
     """An engine whose death ends the process, so that whoever waits for an answer hears of it."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
     loaded = load_model(model, resolve_device(device), torch.float32)
-    worn = Adapters(loaded)
+    worn = AdapterSet(loaded)
     decoder = Decoder(loaded, rows)
 
     def end() -> None:
         loop.call_soon_threadsafe(writer.close)
 
-    scheduler = Scheduler(decoder, worn, Metrics(), on_death=end)
+    scheduler = Scheduler(decoder, worn, EngineMetrics(), on_death=end)
     scheduler.start()
-    return scheduler, Service(tokenizer, worn, scheduler, adapters)
+    return scheduler, EngineService(tokenizer, worn, scheduler, adapters)
 
 
 class Desk:
     """Every question gets one answer, save those that are forgotten."""
 
-    def __init__(self, service: Service, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, service: EngineService, writer: asyncio.StreamWriter) -> None:
         self._service, self._writer = service, writer
         self._working: dict[int, asyncio.Task[None]] = {}
 
@@ -125,7 +125,7 @@ class Desk:
                 return await self._sample(question)
             case Load(name=name, path=path):
                 if name not in self._service.loaded:
-                    await self._service.load(LoadAdapter(name, path))
+                    await self._service.load(LoadAdapterRequest(name, path))
             case Unload(name=name):
                 if name in self._service.loaded:
                     await self._service.unload(name)

@@ -5,14 +5,14 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from app.engine.embedded.embeddings import Embeddings
+from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.protocol import Vector
 
 
 class LocalEmbedder:
     """Fulfils `Embedder`."""
 
-    def __init__(self, embeddings: Embeddings) -> None:
+    def __init__(self, embeddings: EmbeddingModel) -> None:
         self._embeddings = embeddings
 
     @property
@@ -27,7 +27,7 @@ class LocalEmbedder:
 @asynccontextmanager
 async def local_embedder(device: str = "cpu") -> AsyncIterator[LocalEmbedder]:
     """All-MiniLM-L6-v2, loaded when it is first asked; with the vectors that the served library would have."""
-    embeddings = Embeddings("minilm", device)
+    embeddings = EmbeddingModel("minilm", device)
     try:
         yield LocalEmbedder(embeddings)
     finally:

@@ -1,4 +1,4 @@
-"""`python -m app.engine.embedded`: one model directory behind vLLM's HTTP API, on this machine."""
+"""`python -m app.engine.embedded`: serves one model directory over vLLM's HTTP API."""
 
 import socket
 from pathlib import Path
@@ -11,23 +11,23 @@ from app.errors import ModelError
 
 @click.command()
 @click.option("--model", required=True, type=click.Path(path_type=Path), help="A model directory.")
-@click.option("--port", required=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--port", required=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda", "mps"]))
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
 @click.option("--embeddings", default="minilm", show_default=True, help="minilm, none, a directory or a name.")
-@click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Rows of one pass.")
-@click.option("--max-loras", default=8, show_default=True, type=click.IntRange(1), help="Adapters loaded at once.")
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="Of torch, on a CPU.")
+@click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Rows of a forward pass.")
+@click.option("--max-loras", default=8, show_default=True, type=click.IntRange(1), help="Adapters at a time.")
+@click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
 def main(host: str, port: int, model: Path, **options: object) -> None:
     """Serve a model directory."""
     with _listen(host, port) as listener:
         try:
             tokenizer = ChatTokenizer.load(model)
-            # Imported here because torch takes seconds, which a mistaken option or directory need not wait.
-            from app.engine.embedded.serve import Options, serve  # noqa: PLC0415
+            # Imported here because torch takes seconds, and a wrong option or directory should fail before.
+            from app.engine.embedded.serve import EngineOptions, serve  # noqa: PLC0415
 
-            sound = serve(Options(model=model, **options), tokenizer, listener)  # type: ignore[arg-type]
+            sound = serve(EngineOptions(model=model, **options), tokenizer, listener)  # type: ignore[arg-type]
         except ModelError as error:
             raise click.ClickException(str(error)) from error
     if not sound:
@@ -35,7 +35,7 @@ def main(host: str, port: int, model: Path, **options: object) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Taken before the model is loaded, so that an occupied port is known at once."""
+    """Binds before the model is loaded, so that an occupied port is reported at once."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""The model as the scheduler sees it: prefill one row, or advance all rows by one token."""
+"""Forward passes for the scheduler: prefill rows, or advance all rows by one token."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -19,15 +19,15 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 
 
 class Decoder:
-    """Owned by one thread: none of its methods may run at the same time."""
+    """Not thread-safe: owned by one thread."""
 
     def __init__(self, model: PreTrainedModel, rows: int) -> None:
-        """Raises ModelError where the model's architecture does not give the logits that transformers gives."""
+        """Raises ModelError if the logits for this architecture differ from those of transformers."""
         self.model = model
         self.device, self.dtype = model.device, model.dtype
-        expected, shapes = _plain(model)
+        expected, shapes = _reference_pass(model)
         if len(set(shapes)) != 1:
-            raise _unsupported(model, "its layers keep keys of different shapes")
+            raise _unsupported(model, "its layers have keys of different shapes")
         heads, width = shapes[0]
         self.cache = RowCache(
             layers=len(shapes), rows=rows, heads=heads, width=width, dtype=self.dtype, device=str(self.device)
@@ -38,25 +38,25 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(self, row: int, ids: Sequence[int], start: int) -> Tensor:
-        """Run `ids` at positions `start`... of a row. The logits after the last: (1, vocabulary)."""
-        self.cache.aim_at_row(row, start, len(ids))
+        """Run `ids` at positions `start`... of a row. Returns the logits after the last: (1, vocabulary)."""
+        self.cache.select_row(row, start, len(ids))
         positions = torch.arange(start, start + len(ids), device=self.device)
         mask = None if start == 0 and len(ids) > 1 else self._mask(positions[None], start + len(ids))
         return self._forward(torch.tensor([ids], device=self.device), positions[None], mask)[:, -1]
 
     @torch.inference_mode()
     def prefill_rows(self, row: int, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """The same for as many neighbouring rows as there are parts, in one pass. Gives (parts, vocabulary).
+        """Prefill neighbouring rows, one per part, in one pass. Returns logits (parts, vocabulary).
 
-        Shorter parts are filled up at the end. What the fill leaves in the cache lies behind the row's own tokens,
-        where nothing looks before it is written over.
+        Shorter parts are padded at the end. Padding writes cache positions behind the row's own tokens, which are
+        masked until they are overwritten.
         """
         if len(parts) == 1:
             return self.prefill(row, parts[0], starts[0])
         width = max(len(part) for part in parts)
         ids = torch.tensor([[*part, *[0] * (width - len(part))] for part in parts], device=self.device)
         positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
-        self.cache.aim_at_rows(row, positions, max(starts) + width)
+        self.cache.select_rows(row, positions, max(starts) + width)
         lasts = sorted({len(part) - 1 for part in parts})
         mask = self._mask(positions, max(starts) + width)
         logits = self._forward(ids, positions, mask, keep=torch.tensor(lasts, device=self.device))
@@ -64,12 +64,12 @@ class Decoder:
 
     @torch.inference_mode()
     def advance(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Run one token in each of the first n rows. The logits after each: (n, vocabulary)."""
+        """Run one token in each of the first n rows. Returns the logits after each: (n, vocabulary)."""
         length = max(positions) + 1
-        places = torch.tensor(positions, device=self.device)
-        self.cache.aim_at_rows(0, places[:, None], length)
-        mask = self._mask(places[:, None], length)
-        return self._forward(torch.tensor(tokens, device=self.device)[:, None], places[:, None], mask)[:, -1]
+        position_ids = torch.tensor(positions, device=self.device)
+        self.cache.select_rows(0, position_ids[:, None], length)
+        mask = self._mask(position_ids[:, None], length)
+        return self._forward(torch.tensor(tokens, device=self.device)[:, None], position_ids[:, None], mask)[:, -1]
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, keep: Tensor | int = 1) -> Tensor:
         output = self.model(
@@ -84,33 +84,33 @@ class Decoder:
         return logits
 
     def _mask(self, positions: Tensor, length: int) -> Tensor:
-        """A token sees what lies at its own position and before. positions: (rows, tokens).
+        """A causal mask. positions: (rows, tokens).
 
-        Gives (rows, 1, tokens, length), added to scores.
+        Returns (rows, 1, tokens, length), added to scores.
         """
         later = torch.arange(length, device=self.device) > positions[:, None, :, None]
         return torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))
 
     def _check(self, expected: Tensor) -> None:
-        """The same tokens in one row and in several, continued, and one by one. expected: (tokens, vocabulary)."""
+        """Compares prefill, continuation, batches and single steps with expected: (tokens, vocabulary)."""
         got = [
             self.prefill(0, _PROBE[:3], 0),
             self.prefill(0, _PROBE[3:5], 3),
             self.advance(_PROBE[5:], [5]),
         ]
-        places = [2, 4, 5]
+        indices = [2, 4, 5]
         if self.cache.rows > 1:
             got.append(self.prefill_rows(0, [_PROBE[3:5], _PROBE[:2]], [3, 0]))
-            places += [4, 1]
-        distance = (torch.log_softmax(torch.cat(got), -1) - expected[places]).abs().max().item()
+            indices += [4, 1]
+        distance = (torch.log_softmax(torch.cat(got), -1) - expected[indices]).abs().max().item()
         if not distance <= _TOLERANCE[self.dtype]:
             raise _unsupported(self.model, f"logprobs differ by {distance:.2g} from those of transformers")
 
 
 def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Raises ModelError where the weights cannot be read or are not the config's, or attention has windows."""
+    """Raises ModelError if the weights cannot be read or do not fit the config, or attention is windowed."""
     transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()  # what is wrong with the weights is said below, in one line
+    transformers_logging.set_verbosity_error()  # problems of the weights are reported below, in one line
     try:
         config = AutoConfig.from_pretrained(model_dir)
         kinds = set(getattr(config.get_text_config(), "layer_types", None) or ["full_attention"])
@@ -118,7 +118,7 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedMo
             raise ModelError(
                 f"{model_dir} has {', '.join(sorted(kinds))} layers: serve it with vLLM (ENGINE_URLS)."
             )
-        loaded: Any = AutoModelForCausalLM.from_pretrained(  # its annotation forgets the loading info
+        loaded: Any = AutoModelForCausalLM.from_pretrained(  # its annotation lacks the loading info
             model_dir,
             config=config,
             dtype=dtype,
@@ -132,28 +132,28 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedMo
             f"the model in {model_dir} cannot be loaded: {_first_line(error)}. Copy the model directory again."
         ) from error
     model: PreTrainedModel = loaded[0]
-    _refuse_others(model_dir, loaded[1])
+    _check_weights(model_dir, loaded[1])
     model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper's annotation asks for a string literal
     model.eval()
     return model
 
 
-def _refuse_others(model_dir: Path, loading: Mapping[str, Collection[Any]]) -> None:
-    """transformers would fill what is missing or of another shape with random numbers."""
-    for kind, words in (("missing", "lack"), ("mismatched", "give another shape to")):
+def _check_weights(model_dir: Path, loading: Mapping[str, Collection[Any]]) -> None:
+    """transformers would fill missing or mismatched weights with random numbers."""
+    for kind, words in (("missing", "lack"), ("mismatched", "have another shape of")):
         if others := sorted(str(key) if isinstance(key, str) else key[0] for key in loading[f"{kind}_keys"]):
             raise ModelError(
-                f"the weights in {model_dir} are not those of its config.json: they {words} {others[0]} "
+                f"the weights in {model_dir} do not match its config.json: they {words} {others[0]} "
                 f"({len(others)} in all). Copy the model directory again."
             )
 
 
 @torch.inference_mode()
-def _plain(model: PreTrainedModel) -> tuple[Tensor, list[tuple[int, int]]]:
+def _reference_pass(model: PreTrainedModel) -> tuple[Tensor, list[tuple[int, int]]]:
     """transformers' own forward pass: logprobs (tokens, vocabulary), and heads and width of each layer's keys."""
-    kept = DynamicCache(config=model.config)
-    output = model(input_ids=torch.tensor([_PROBE], device=model.device), past_key_values=kept, use_cache=True)
-    keys = [layer.keys for layer in kept.layers if isinstance(layer, DynamicLayer) and layer.keys is not None]
+    cache = DynamicCache(config=model.config)
+    output = model(input_ids=torch.tensor([_PROBE], device=model.device), past_key_values=cache, use_cache=True)
+    keys = [layer.keys for layer in cache.layers if isinstance(layer, DynamicLayer) and layer.keys is not None]
     shapes = [(key.shape[1], key.shape[3]) for key in keys]
     return torch.log_softmax(output.logits[0].float(), -1), shapes
 

@@ -1,25 +1,25 @@
-"""What the scheduler is asked for, and what it gives back."""
+"""A request to the scheduler, and the chunks of tokens it reports."""
 
 import random
 from collections.abc import Callable
 
 import msgspec
 
-from app.engine.embedded.prefixes import Ids, start_of
+from app.engine.embedded.prefix_cache import Ids, start_key
 from app.engine.protocol import Sampling
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """Tokens since the last one. `finish` is "" until the last: then stop, length, abort or error."""
+class GenerationChunk(msgspec.Struct, frozen=True):
+    """Tokens since the last chunk. `finish` is "" until the last one: then stop, length, abort or error."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: str = ""
-    stop_token: int | None = None  # the token that ended it, where the request named that token
+    stop_token: int | None = None  # the stop token that ended it
 
 
 class Generation:
-    """One request on its way through the scheduler. Only `cancel` may be called from another thread."""
+    """One request in the scheduler. Only `cancel` may be called from another thread."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class Generation:
         adapter: int,
         sampling: Sampling,
         stops: frozenset[int],
-        report: Callable[[Progress], None],
+        report: Callable[[GenerationChunk], None],
         stream: bool = False,
     ) -> None:
         self.prompt, self.adapter = prompt, adapter
-        self.start = start_of(adapter, prompt)
+        self.start = start_key(adapter, prompt)
         self.max_tokens, self.temperature, self.stops = sampling.max_tokens, sampling.temperature, stops
         self.allowed = sampling.allowed_token_ids
         self.random = random.Random(sampling.seed)
@@ -45,7 +45,7 @@ class Generation:
         self.cancelled = True
 
     def add(self, token: int, logprob: float) -> str:
-        """The finish reason, or "" where the generation goes on. `stops` are the tokens that end it."""
+        """Returns the finish reason, or "" if the generation continues."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         finish = "stop" if token in self.stops else "length" if len(self.ids) >= self.max_tokens else ""
@@ -56,4 +56,4 @@ class Generation:
     def finish(self, reason: str) -> None:
         start, self._reported = self._reported, len(self.ids)
         token = self.ids[-1] if reason == "stop" else None
-        self._report(Progress(tuple(self.ids[start:]), tuple(self.logprobs[start:]), reason, token))
+        self._report(GenerationChunk(tuple(self.ids[start:]), tuple(self.logprobs[start:]), reason, token))

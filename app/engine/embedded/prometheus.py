@@ -1,22 +1,22 @@
-"""What the scheduler does, as Prometheus reads it. Names are vLLM's where vLLM has the same thing."""
+"""Prometheus metrics of the scheduler, under vLLM's names where vLLM has the same metric."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _LABELS = {"model_name": "base"}
 
 
-class Metrics:
+class EngineMetrics:
     def __init__(self, max_loras: int = 1) -> None:
         self._registry = CollectorRegistry()
         self._running = self._gauge("vllm:num_requests_running", "Requests in the batch")
-        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a place in the batch")
+        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a row of the batch")
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of all requests")
         self._generated = self._counter("vllm:generation_tokens", "Generated tokens of all requests")
         self._queried = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
         self._hit = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
         self._batch = Histogram(
             "sage:batch_size",
-            "Rows that shared one forward pass",
+            "Rows of one forward pass",
             list(_LABELS),
             registry=self._registry,
             buckets=[1, 2, 4, 8, 16, 32, 64, 128, 256],

@@ -1,79 +1,79 @@
-"""Progress of a generation as the bodies vLLM answers with, whole or in pieces."""
+"""Encodes generations as vLLM's response bodies, whole or streamed."""
 
 import time
 from uuid import uuid4
 
 import msgspec
 
-from app.engine.embedded.generation import Progress
-from app.engine.embedded.schemas import Choice, CompletionAnswer, CompletionRequest, Logprobs, Usage
-from app.engine.embedded.service import Prepared
+from app.engine.embedded.generation import GenerationChunk
+from app.engine.embedded.schemas import CompletionChoice, CompletionRequest, CompletionResponse, Logprobs, Usage
+from app.engine.embedded.service import PreparedRequest
 from app.engine.tokenizer import ChatTokenizer
 
-_CUT = "\ufffd"  # what a decoder writes for a character whose last bytes are still to come
+_REPLACEMENT = "\ufffd"  # decodes a character whose last bytes are still missing
 
 
-class Writer:
-    """Of one answer. Feed it every progress, in order."""
+class CompletionWriter:
+    """Writes one response. Feed it every chunk, in order."""
 
-    def __init__(self, tokenizer: ChatTokenizer, request: CompletionRequest, prepared: Prepared) -> None:
+    def __init__(self, tokenizer: ChatTokenizer, request: CompletionRequest, prepared: PreparedRequest) -> None:
         self._tokenizer, self._request, self._prepared = tokenizer, request, prepared
         self._id, self._created = f"cmpl-{uuid4().hex}", int(time.time())
         self._ids: list[int] = []
         self._text = ""
 
-    def answer(self, progress: Progress) -> bytes:
-        choice = self._choice(progress)
+    def response(self, chunk: GenerationChunk) -> bytes:
+        choice = self._choice(chunk)
         return self._body([choice], self._usage())
 
-    def piece(self, progress: Progress) -> bytes:
+    def event(self, chunk: GenerationChunk) -> bytes:
         """One server-sent event."""
-        return b"data: " + self._body([self._choice(progress)], None) + b"\n\n"
+        return b"data: " + self._body([self._choice(chunk)], None) + b"\n\n"
 
-    def end(self) -> bytes:
+    def end_events(self) -> bytes:
         options = self._request.stream_options
         usage = b"data: " + self._body([], self._usage()) + b"\n\n" if options and options.include_usage else b""
         return usage + b"data: [DONE]\n\n"
 
-    def _body(self, choices: list[Choice], usage: Usage | None) -> bytes:
+    def _body(self, choices: list[CompletionChoice], usage: Usage | None) -> bytes:
         return msgspec.json.encode(
-            CompletionAnswer(
+            CompletionResponse(
                 id=self._id, created=self._created, model=self._prepared.model, choices=choices, usage=usage
             )
         )
 
-    def _choice(self, progress: Progress) -> Choice:
+    def _choice(self, chunk: GenerationChunk) -> CompletionChoice:
         first, asked = not self._ids, self._request.return_token_ids
-        self._ids.extend(progress.ids)
+        self._ids.extend(chunk.ids)
         before = self._text
-        self._text = self._visible(final=bool(progress.finish))
-        return Choice(
+        self._text = self._visible(final=bool(chunk.finish))
+        return CompletionChoice(
             text=self._text[len(before) :],
-            logprobs=self._logprobs(progress, len(before)) if self._request.logprobs is not None else None,
-            finish_reason=progress.finish or None,
-            stop_reason=self._stop_reason(progress),
-            token_ids=list(progress.ids) if asked else None,
+            logprobs=self._logprobs(chunk, len(before)) if self._request.logprobs is not None else None,
+            finish_reason=chunk.finish or None,
+            stop_reason=self._stop_reason(chunk),
+            token_ids=list(chunk.ids) if asked else None,
             prompt_token_ids=self._prepared.prompt if asked and first else None,
         )
 
     def _visible(self, *, final: bool) -> str:
-        """The text so far, without the token that ended it, and without half a character."""
+        """The text so far, without the stop token and without incomplete characters."""
         ids = self._ids[:-1] if self._ids and self._ids[-1] in self._prepared.stops else self._ids
         text: str = self._tokenizer.tokenizer.decode(ids, skip_special_tokens=self._request.skip_special_tokens)
-        return text if final else text.rstrip(_CUT)
+        return text if final else text.rstrip(_REPLACEMENT)
 
-    def _stop_reason(self, progress: Progress) -> int | None:
-        """vLLM names the token only where the request did."""
-        return progress.stop_token if progress.stop_token in self._prepared.sampling.stop_token_ids else None
+    def _stop_reason(self, chunk: GenerationChunk) -> int | None:
+        """vLLM reports the token only if the request named it."""
+        return chunk.stop_token if chunk.stop_token in self._prepared.sampling.stop_token_ids else None
 
-    def _logprobs(self, progress: Progress, offset: int) -> Logprobs:
-        texts = [self._tokenizer.decode([token]) for token in progress.ids]
+    def _logprobs(self, chunk: GenerationChunk, offset: int) -> Logprobs:
+        texts = [self._tokenizer.decode([token]) for token in chunk.ids]
         offsets = []
         for text in texts:
             offsets.append(offset)
             offset += len(text)
-        top = [{text: value} for text, value in zip(texts, progress.logprobs, strict=True)]
-        return Logprobs(texts, list(progress.logprobs), top, offsets)
+        top = [{text: value} for text, value in zip(texts, chunk.logprobs, strict=True)]
+        return Logprobs(texts, list(chunk.logprobs), top, offsets)
 
     def _usage(self) -> Usage:
         prompt, generated = len(self._prepared.prompt), len(self._ids)

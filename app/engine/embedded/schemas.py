@@ -1,4 +1,4 @@
-"""The bodies of vLLM's HTTP API, as far as the embedded engine speaks it. What it cannot do, it refuses."""
+"""The bodies of vLLM's HTTP API that the embedded engine supports. Anything else is refused."""
 
 from typing import Any, Literal
 
@@ -7,7 +7,7 @@ import msgspec
 from app.engine.protocol import Sampling
 from app.errors import InvalidError
 
-_OFF: dict[str, tuple[Any, ...]] = {  # what a field may say, where only "off" is served
+_ACCEPTED: dict[str, tuple[Any, ...]] = {  # values of fields of which only "off" is supported
     "n": (None, 1),
     "best_of": (None, 1),
     "echo": (None, False),
@@ -27,7 +27,7 @@ _OFF: dict[str, tuple[Any, ...]] = {  # what a field may say, where only "off" i
 
 
 class ParameterError(InvalidError):
-    """One field of the request is wrong."""
+    """One field of the request is invalid."""
 
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     stop_token_ids: list[int] | None = None
     allowed_token_ids: list[int] | None = None
     ignore_eos: bool = False
-    logprobs: int | None = None  # 0: of the sampled tokens alone
+    logprobs: int | None = None  # 0: of the sampled tokens only
     return_token_ids: bool | None = False
     skip_special_tokens: bool = True
     add_special_tokens: bool = False
@@ -70,8 +70,8 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt_logprobs: int | None = None
 
     def sampling(self, prompt_tokens: int, max_length: int, vocabulary: int) -> Sampling:
-        """Raises ParameterError where a value is out of range, or asks for what is not served."""
-        for name, accepted in _OFF.items():
+        """Raises ParameterError if a value is out of range or not supported."""
+        for name, accepted in _ACCEPTED.items():
             if getattr(self, name) not in accepted:
                 raise ParameterError(
                     f"{name}={getattr(self, name)} is not supported by the embedded engine.", name
@@ -106,13 +106,13 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ParameterError("allowed_token_ids must hold at least one token.", "allowed_token_ids")
 
 
-class LoadAdapter(msgspec.Struct, frozen=True):
+class LoadAdapterRequest(msgspec.Struct, frozen=True):
     lora_name: str
     lora_path: str
     load_inplace: bool = False
 
 
-class UnloadAdapter(msgspec.Struct, frozen=True):
+class UnloadAdapterRequest(msgspec.Struct, frozen=True):
     lora_name: str
 
 
@@ -130,7 +130,7 @@ class Logprobs(msgspec.Struct, frozen=True):
     text_offset: list[int]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     text: str
     logprobs: Logprobs | None
@@ -146,12 +146,12 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
-class CompletionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class CompletionResponse(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     object: str = "text_completion"
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[CompletionChoice]
     usage: Usage | None
 
 
@@ -162,5 +162,5 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     code: int
 
 
-class ErrorAnswer(msgspec.Struct, frozen=True):
+class ErrorResponse(msgspec.Struct, frozen=True):
     error: ErrorInfo

@@ -1,4 +1,4 @@
-"""All parts of the embedded engine put together, from a checked directory to a process that serves."""
+"""Assembles and runs the embedded engine."""
 
 import socket
 import sys
@@ -9,18 +9,18 @@ import msgspec
 import torch
 import uvicorn
 
-from app.engine.embedded.adapters import Adapters
 from app.engine.embedded.decoder import Decoder, load_model
-from app.engine.embedded.embeddings import Embeddings
-from app.engine.embedded.prometheus import Metrics
-from app.engine.embedded.scheduler import SWITCH_SECONDS, Scheduler
-from app.engine.embedded.server import create_app
-from app.engine.embedded.service import Service
+from app.engine.embedded.embeddings import EmbeddingModel
+from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.prometheus import EngineMetrics
+from app.engine.embedded.routes import create_app
+from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
+from app.engine.embedded.service import EngineService
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Path
     device: str  # auto, cpu, cuda, mps
     dtype: str  # float32, bfloat16
@@ -30,20 +30,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
 
 
-def serve(options: Options, tokenizer: ChatTokenizer, listener: socket.socket) -> bool:
-    """Until a signal ends it. False where an error did. Raises ModelError where the model cannot be served."""
+def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.socket) -> bool:
+    """Serves until a signal. Returns False if an error ended it. Raises ModelError for an unsupported model."""
     torch.set_num_threads(options.threads)
-    sys.setswitchinterval(SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     device = resolve_device(options.device)
     model = load_model(options.model, device, getattr(torch, options.dtype))
     decoder = Decoder(model, options.max_batch)
-    metrics, adapters = Metrics(options.max_loras), Adapters(model)
-    scheduler = Scheduler(decoder, adapters, metrics, on_death=lambda: _end(server))
-    service = Service(tokenizer, adapters, scheduler, options.max_loras)
-    embeddings = None if options.embeddings == "none" else Embeddings(options.embeddings, device)
+    metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(model)
+    scheduler = Scheduler(decoder, adapters, metrics, on_death=lambda: _request_exit(server))
+    service = EngineService(tokenizer, adapters, scheduler, options.max_loras)
+    embeddings = None if options.embeddings == "none" else EmbeddingModel(options.embeddings, device)
     server = _server(create_app(service, embeddings, metrics))
     scheduler.start()
-    listener.listen(2048)  # from here on a connection waits instead of being refused
+    listener.listen(2048)  # from here on connections wait instead of being refused
     host, port = listener.getsockname()[:2]
     click.echo(f"serving {options.model} on http://{f'[{host}]' if ':' in host else host}:{port} ({device})")
     server.run(sockets=[listener])
@@ -70,5 +70,5 @@ def _server(app: object) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def _end(server: uvicorn.Server) -> None:
+def _request_exit(server: uvicorn.Server) -> None:
     server.should_exit = True

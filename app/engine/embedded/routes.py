@@ -1,4 +1,4 @@
-"""The HTTP edge: vLLM's routes, status codes and error bodies."""
+"""vLLM's HTTP routes, status codes and error bodies."""
 
 import asyncio
 import time
@@ -12,19 +12,19 @@ from litestar.datastructures import State
 from litestar.response import Stream
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from app.engine.embedded.embeddings import Embeddings
-from app.engine.embedded.generation import Progress
-from app.engine.embedded.prometheus import Metrics
-from app.engine.embedded.response import Writer
+from app.engine.embedded.embeddings import EmbeddingModel
+from app.engine.embedded.generation import GenerationChunk
+from app.engine.embedded.prometheus import EngineMetrics
+from app.engine.embedded.response import CompletionWriter
 from app.engine.embedded.schemas import (
     CompletionRequest,
     EmbeddingRequest,
-    ErrorAnswer,
     ErrorInfo,
-    LoadAdapter,
-    UnloadAdapter,
+    ErrorResponse,
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
 )
-from app.engine.embedded.service import BASE_NAME, Prepared, Service
+from app.engine.embedded.service import BASE_NAME, EngineService, PreparedRequest
 from app.errors import AppError, InvalidError, NotFoundError
 
 T = TypeVar("T")
@@ -33,8 +33,8 @@ _TYPES = {400: "BadRequestError", 404: "NotFoundError", 409: "ConflictError", 50
 _CLIENT_GONE = 499
 
 
-def create_app(service: Service, embeddings: Embeddings | None, metrics: Metrics) -> Litestar:
-    """The app owns what it is given: on shutdown it stops the scheduler and closes the embeddings."""
+def create_app(service: EngineService, embeddings: EmbeddingModel | None, metrics: EngineMetrics) -> Litestar:
+    """The app owns its parts: on shutdown it stops the scheduler and closes the embedding model."""
 
     async def close() -> None:
         await asyncio.to_thread(service.scheduler.stop)
@@ -57,13 +57,13 @@ def create_app(service: Service, embeddings: Embeddings | None, metrics: Metrics
 async def completions(request: Http) -> Response[Any]:
     body, service = await _body(request, CompletionRequest), _service(request)
     prepared = service.prepare(body)
-    writer = Writer(service.tokenizer, body, prepared)
+    writer = CompletionWriter(service.tokenizer, body, prepared)
     if body.stream:
         return Stream(_events(service, prepared, writer), media_type="text/event-stream")
-    progress = await _while_connected(request, _only(service, prepared))
-    if progress is None:
+    chunk = await _while_connected(request, _single_chunk(service, prepared))
+    if chunk is None:
         return Response(b"", status_code=_CLIENT_GONE)
-    return _json(writer.answer(progress))
+    return _json(writer.response(chunk))
 
 
 @get("/v1/models")
@@ -87,14 +87,14 @@ async def models(request: Http) -> Response[bytes]:
 
 @post("/v1/load_lora_adapter", status_code=200)
 async def load_adapter(request: Http) -> str:
-    body = await _body(request, LoadAdapter)
+    body = await _body(request, LoadAdapterRequest)
     await _service(request).load(body)
     return f"Success: LoRA adapter '{body.lora_name}' added successfully."
 
 
 @post("/v1/unload_lora_adapter", status_code=200)
 async def unload_adapter(request: Http) -> str:
-    body = await _body(request, UnloadAdapter)
+    body = await _body(request, UnloadAdapterRequest)
     await _service(request).unload(body.lora_name)
     return f"Success: LoRA adapter '{body.lora_name}' removed successfully."
 
@@ -102,7 +102,7 @@ async def unload_adapter(request: Http) -> str:
 @post("/v1/embeddings", status_code=200)
 async def embed(request: Http) -> Response[bytes]:
     body = await _body(request, EmbeddingRequest)
-    embeddings: Embeddings | None = request.app.state.embeddings
+    embeddings: EmbeddingModel | None = request.app.state.embeddings
     if embeddings is None or body.model not in (None, embeddings.name):
         raise NotFoundError(f"The model `{body.model}` does not exist.")
     texts = [body.input] if isinstance(body.input, str) else body.input
@@ -121,7 +121,7 @@ async def health(request: Http) -> Response[bytes]:
 
 @get("/metrics")
 async def show_metrics(request: Http) -> Response[bytes]:
-    metrics: Metrics = request.app.state.metrics
+    metrics: EngineMetrics = request.app.state.metrics
     return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -130,26 +130,28 @@ async def show_version() -> dict[str, str]:
     return {"version": version("sage-server")}
 
 
-async def _only(service: Service, prepared: Prepared) -> Progress:
-    """The one progress of a generation that is not streamed."""
-    async for progress in service.generate(prepared, stream=False):
-        return progress
-    raise AssertionError("a generation reports at least once")
+async def _single_chunk(service: EngineService, prepared: PreparedRequest) -> GenerationChunk:
+    """The only chunk of a generation that is not streamed."""
+    async for chunk in service.generate(prepared, stream=False):
+        return chunk
+    raise AssertionError("a generation reports at least one chunk")
 
 
-async def _events(service: Service, prepared: Prepared, writer: Writer) -> AsyncIterator[bytes]:
+async def _events(
+    service: EngineService, prepared: PreparedRequest, writer: CompletionWriter
+) -> AsyncIterator[bytes]:
     try:
-        async for progress in service.generate(prepared, stream=True):
-            yield writer.piece(progress)
-    except AppError as error:  # the status line has gone out long ago
+        async for chunk in service.generate(prepared, stream=True):
+            yield writer.event(chunk)
+    except AppError as error:  # the status line has already been sent
         yield b"data: " + msgspec.json.encode(_error(error)) + b"\n\n"
-    yield writer.end()
+    yield writer.end_events()
 
 
 async def _while_connected(request: Http, work: Any) -> Any:
-    """What `work` gives; None where the client closes the connection first, and the work is cancelled."""
+    """The result of `work`; None if the client disconnects first, which cancels the work."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())  # the body is read, so all that can come is a disconnect
+    gone = asyncio.ensure_future(request.receive())  # the body is read, so only a disconnect can come
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         return await working if working.done() else None
@@ -162,11 +164,11 @@ async def _body(request: Http, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(await request.body(), type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidError(f"the request does not fit: {error}") from error
+        raise InvalidError(f"the request is invalid: {error}") from error
 
 
-def _service(request: Http) -> Service:
-    service: Service = request.app.state.service
+def _service(request: Http) -> EngineService:
+    service: EngineService = request.app.state.service
     return service
 
 
@@ -174,9 +176,9 @@ def _json(body: bytes) -> Response[bytes]:
     return Response(body, media_type="application/json")
 
 
-def _error(error: AppError) -> ErrorAnswer:
+def _error(error: AppError) -> ErrorResponse:
     kind = _TYPES.get(error.status, "InternalServerError")
-    return ErrorAnswer(ErrorInfo(str(error), kind, getattr(error, "param", None), error.status))
+    return ErrorResponse(ErrorInfo(str(error), kind, getattr(error, "param", None), error.status))
 
 
 def _refuse(_: Http, error: AppError) -> Response[bytes]:

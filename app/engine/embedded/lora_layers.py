@@ -1,4 +1,4 @@
-"""LoRA adapters in the model: several at once, each row of a batch wearing its own or none."""
+"""Applies several LoRA adapters in one model: each row of a batch uses its own or none."""
 
 import math
 from collections.abc import Sequence
@@ -28,96 +28,96 @@ _NEUTRAL: dict[str, Any] = {
 BASE = 0
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """The update of one linear layer: x @ down @ up, with the scale in `up`."""
+class LoraDelta(msgspec.Struct, frozen=True):
+    """The update of one linear layer: x @ down @ up, with the scale folded into `up`."""
 
     down: Tensor  # (in, rank)
     up: Tensor  # (rank, out)
 
 
-class Routing:
-    """Which rows of the coming forward pass wear which adapter. Read by every AdaptedLinear."""
+class AdapterRouting:
+    """The adapter of each row in the next forward pass. Read by every AdaptedLinear."""
 
     def __init__(self) -> None:
         self.groups: list[tuple[int, Tensor | None]] = []  # adapter and its rows; None for all rows
 
     def set(self, adapters: Sequence[int], device: torch.device) -> None:
         """One adapter number per row; BASE for none."""
-        worn = set(adapters)
-        if len(worn) == 1:
-            self.groups = [] if BASE in worn else [(adapters[0], None)]
+        in_use = set(adapters)
+        if len(in_use) == 1:
+            self.groups = [] if BASE in in_use else [(adapters[0], None)]
             return
         self.groups = [
             (number, torch.tensor([row for row, other in enumerate(adapters) if other == number], device=device))
-            for number in sorted(worn - {BASE})
+            for number in sorted(in_use - {BASE})
         ]
 
 
 class AdaptedLinear(nn.Module):
-    """A linear layer that adapters may change, per row."""
+    """A linear layer with per-row adapters."""
 
-    def __init__(self, plain: nn.Linear, routing: Routing) -> None:
+    def __init__(self, plain: nn.Linear, routing: AdapterRouting) -> None:
         super().__init__()
         self.plain, self.routing = plain, routing
-        self.pairs: dict[int, Pair] = {}
+        self.deltas: dict[int, LoraDelta] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (rows, ..., in)."""
         y: Tensor = self.plain(x)
         for number, rows in self.routing.groups:
-            pair = self.pairs.get(number)
-            if pair is None:
+            delta = self.deltas.get(number)
+            if delta is None:
                 continue
             if rows is None:
-                y = y + x @ pair.down @ pair.up
+                y = y + x @ delta.down @ delta.up
             else:
-                y = y.index_add(0, rows, x[rows] @ pair.down @ pair.up)
+                y = y.index_add(0, rows, x[rows] @ delta.down @ delta.up)
         return y
 
 
-class Adapters:
-    """All adapters in one model. Numbers are never used twice, so nothing kept for an old one fits a new one."""
+class AdapterSet:
+    """All adapters in one model. Numbers are never reused, so cached keys and values of an old one never match."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model, self.routing = model, Routing()
+        self.model, self.routing = model, AdapterRouting()
         self._linears = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
         self._adapted: dict[str, AdaptedLinear] = {}
 
-    def read(self, path: Path) -> dict[str, Pair]:
-        """The updates of a PEFT LoRA directory by module name. Touches nothing, so any thread may call it.
+    def read(self, path: Path) -> dict[str, LoraDelta]:
+        """The deltas of a PEFT LoRA directory by module name. Changes nothing, so any thread may call it.
 
-        Raises NotFoundError where there is no adapter, InvalidError where it does not fit the model.
+        Raises NotFoundError if there is no adapter, InvalidError if it does not fit the model.
         """
         if not (path / "adapter_config.json").is_file():
             raise NotFoundError(f"no adapter found at {path}: it needs adapter_config.json and weights.")
         scale, config = _scale(path)
-        halves = _halves(path)
+        halves = _read_weights(path)
         first = next(iter(self._linears.values())).weight
-        pairs: dict[str, Pair] = {}
+        deltas: dict[str, LoraDelta] = {}
         for module in sorted({module for module, _ in halves}):
             down, up = halves.get((module, "A")), halves.get((module, "B"))
             self._check_shapes(path, module, down, up)
             if down is not None and up is not None:
                 up = up.float() * scale(down.shape[0])
-                pairs[module] = Pair(
+                deltas[module] = LoraDelta(
                     down.t().to(first.device, first.dtype).contiguous(),
                     up.t().to(first.device, first.dtype).contiguous(),
                 )
-        self._check_complete(path, config, set(pairs))
-        return pairs
+        self._check_complete(path, config, set(deltas))
+        return deltas
 
-    def install(self, number: int, pairs: dict[str, Pair]) -> None:
-        for module, pair in pairs.items():
+    def install(self, number: int, deltas: dict[str, LoraDelta]) -> None:
+        for module, delta in deltas.items():
             if module not in self._adapted:
                 adapted = AdaptedLinear(self._linears[module], self.routing)
                 parent, _, leaf = module.rpartition(".")
                 setattr(self.model.get_submodule(parent), leaf, adapted)
                 self._adapted[module] = adapted
-            self._adapted[module].pairs[number] = pair
+            self._adapted[module].deltas[number] = delta
 
     def remove(self, number: int) -> None:
         for adapted in self._adapted.values():
-            adapted.pairs.pop(number, None)
+            adapted.deltas.pop(number, None)
 
     def _check_shapes(self, path: Path, module: str, down: Tensor | None, up: Tensor | None) -> None:
         linear = self._linears.get(module)
@@ -148,36 +148,36 @@ class Adapters:
 
 
 def _scale(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The factor for a rank, and the configuration it came from."""
+    """The scale as a function of the rank, and the configuration."""
     try:
         config = read_json(path, "adapter_config.json")
     except ModelError as error:
         raise InvalidError(str(error)) from error
     if config.get("peft_type") != "LORA":
-        raise InvalidError(f"the adapter at {path} is of type {config.get('peft_type')}: only LORA is served.")
+        raise InvalidError(f"the adapter at {path} is of type {config.get('peft_type')}: only LORA is supported.")
     for name, neutral in _NEUTRAL.items():
         if config.get(name) not in (neutral, None, [], {}):
-            raise InvalidError(f"the adapter at {path} sets {name}, which the embedded engine does not apply.")
+            raise InvalidError(f"the adapter at {path} sets {name}, which the embedded engine does not support.")
     alpha = config.get("lora_alpha")
     if not isinstance(alpha, int | float):
-        raise InvalidError(f"adapter_config.json in {path} does not say lora_alpha.")
+        raise InvalidError(f"adapter_config.json in {path} does not set lora_alpha.")
     if config.get("use_rslora"):
         return (lambda rank: alpha / math.sqrt(rank)), config
     return (lambda rank: alpha / rank), config
 
 
-def _halves(path: Path) -> dict[tuple[str, str], Tensor]:
-    weights = path / "adapter_model.safetensors"
-    if not weights.is_file():
+def _read_weights(path: Path) -> dict[tuple[str, str], Tensor]:
+    file = path / "adapter_model.safetensors"
+    if not file.is_file():
         raise NotFoundError(f"no adapter found at {path}: it has no adapter_model.safetensors.")
     try:
-        tensors = load_file(weights)
+        tensors = load_file(file)
     except (SafetensorError, OSError) as error:
-        raise InvalidError(f"{weights} cannot be read: {error}") from error
+        raise InvalidError(f"{file} cannot be read: {error}") from error
     halves: dict[tuple[str, str], Tensor] = {}
     for key, tensor in tensors.items():
         match = LORA_KEY.fullmatch(key)
         if match is None or tensor.dim() != 2:
-            raise InvalidError(f"{weights} holds {key}, which is no LoRA weight of a linear layer.")
+            raise InvalidError(f"{file} holds {key}, which is not a LoRA weight of a linear layer.")
         halves[match["module"], match["half"]] = tensor
     return halves

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from app.engine.embedded.embeddings import Embeddings
+from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.http_engine import HttpEmbedder, HttpEngine
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
@@ -32,8 +32,8 @@ async def test_vectors_equal_those_of_sentence_transformers(tmp_path: Path) -> N
     assert embedder.model == "all-MiniLM-L6-v2"
 
 
-async def test_a_text_that_comes_again_has_the_same_vector_and_counts_as_many_tokens() -> None:
-    embeddings = Embeddings("minilm", "cpu")
+async def test_a_cached_text_has_the_same_vector_and_token_count() -> None:
+    embeddings = EmbeddingModel("minilm", "cpu")
     (first, other), tokens = await embeddings.embed(["count my mails", "def f(x):\n    return x"])
     again, same_tokens = await embeddings.embed(["def f(x):\n    return x", "count my mails", "count my mails"])
     embeddings.close()
@@ -44,7 +44,7 @@ async def test_a_text_that_comes_again_has_the_same_vector_and_counts_as_many_to
     assert same_tokens == tokens + alone
 
 
-async def test_a_server_without_embeddings_says_so(tmp_path: Path) -> None:
+async def test_a_server_without_embeddings_refuses_them(tmp_path: Path) -> None:
     with engine_process(make_model_dir(tmp_path), "--embeddings", "none") as url:
         embedder = HttpEmbedder(url, "all-MiniLM-L6-v2")
         with pytest.raises(EngineError, match="does not exist"):

@@ -1,4 +1,4 @@
-"""What the embedded engine refuses, with vLLM's status codes and error body."""
+"""Requests and models that the embedded engine refuses, with vLLM's status codes and error body."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def test_a_bad_completion_request_is_refused_with_its_reason(
     assert words in error["message"]
 
 
-def test_what_is_not_json_is_refused(http: httpx.Client) -> None:
+def test_a_body_that_is_not_json_is_refused(http: httpx.Client) -> None:
     assert http.post("/v1/completions", content=b"{").status_code == 400
 
 
@@ -105,7 +105,7 @@ def test_an_adapter_that_does_not_fit_is_refused_and_never_listed(
     assert _load(http, good).status_code == 200
 
 
-def test_names_and_places_of_adapters_are_checked(http: httpx.Client, model_dir: Path, tmp_path: Path) -> None:
+def test_names_and_paths_of_adapters_are_checked(http: httpx.Client, model_dir: Path, tmp_path: Path) -> None:
     good = make_adapter(model_dir, tmp_path / "good", 1)
     http.post("/v1/unload_lora_adapter", json={"lora_name": "x"})
     assert _load(http, tmp_path / "nowhere").status_code == 404
@@ -147,7 +147,7 @@ def _not_a_number(weights: dict[str, torch.Tensor]) -> None:
     ("change", "words"),
     [
         (_without_one, "they lack model.layers.1.mlp.up_proj.weight (1 in all)"),
-        (_of_another_shape, "they give another shape to model.norm.weight (1 in all)"),
+        (_of_another_shape, "they have another shape of model.norm.weight (1 in all)"),
         (_not_a_number, "logprobs differ by nan"),
     ],
 )
@@ -163,7 +163,7 @@ def test_weights_that_are_not_the_models_are_refused(
 
 
 @pytest.mark.parametrize("length", [0, 5, 1000])
-def test_weights_cut_short_are_refused(tmp_path: Path, length: int) -> None:
+def test_truncated_weights_are_refused(tmp_path: Path, length: int) -> None:
     file = make_model_dir(tmp_path) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:length])
     with pytest.raises(ModelError, match="Copy the model directory again"):

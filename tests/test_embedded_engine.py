@@ -1,4 +1,4 @@
-"""The embedded engine over HTTP, through the client the app uses, against transformers and PEFT."""
+"""The embedded engine over HTTP, through the app's client, against transformers and PEFT."""
 
 import asyncio
 import random
@@ -67,7 +67,7 @@ async def until_running(http: httpx.AsyncClient, count: int, *, seconds: float) 
         await asyncio.sleep(0.005)
 
 
-async def test_logprobs_are_those_of_a_plain_forward_pass_while_32_mixed_requests_run(
+async def test_logprobs_equal_those_of_a_plain_forward_pass_while_32_mixed_requests_run(
     engine: HttpEngine, model_dir: Path, adapters: dict[str, Path]
 ) -> None:
     for name, path in adapters.items():
@@ -120,7 +120,7 @@ async def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch
     assert len({answer.ids for answer in crowd}) == 20
 
 
-async def test_temperature_zero_takes_the_likeliest_token_and_a_stop_token_ends_it(engine: HttpEngine) -> None:
+async def test_temperature_zero_is_greedy_and_a_stop_token_ends_the_completion(engine: HttpEngine) -> None:
     prompt = prompt_of(4, 30)
     greedy = Sampling(max_tokens=12, temperature=0.0)
     answer = await engine.complete(prompt, model="base", sampling=greedy)
@@ -135,7 +135,7 @@ async def test_temperature_zero_takes_the_likeliest_token_and_a_stop_token_ends_
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
-async def test_a_token_that_is_the_only_one_allowed_is_drawn_with_the_models_own_logprob(
+async def test_the_only_allowed_token_is_sampled_with_the_models_own_logprob(
     engine: HttpEngine, model_dir: Path, temperature: float
 ) -> None:
     prompt, forced = prompt_of(9, 30), (7, 200)
@@ -143,7 +143,7 @@ async def test_a_token_that_is_the_only_one_allowed_is_drawn_with_the_models_own
     others = Sampling(max_tokens=3, temperature=temperature, seed=2)
     answer, free, either = await asyncio.gather(
         engine.complete(prompt, model="base", sampling=sampling),
-        engine.complete(prompt, model="base", sampling=others),  # in the same batch, and may draw what it likes
+        engine.complete(prompt, model="base", sampling=others),  # in the same batch, and unrestricted
         engine.complete(prompt, model="base", sampling=Sampling(max_tokens=20, seed=1, allowed_token_ids=forced)),
     )
     assert answer.ids == (200, 200, 200)
@@ -162,7 +162,7 @@ async def test_a_cancelled_request_leaves_the_batch(engine: HttpEngine, http: ht
     assert (await engine.complete([1, 2], model="base", sampling=Sampling(max_tokens=1))).finish == "length"
 
 
-async def test_a_stream_that_is_left_ends_its_generation(http: httpx.AsyncClient) -> None:
+async def test_a_client_that_leaves_a_stream_ends_its_generation(http: httpx.AsyncClient) -> None:
     body = {"prompt": prompt_of(5, 8), "max_tokens": 500, "ignore_eos": True, "stream": True}
     before = await metric(http, "vllm:generation_tokens_total")
     async with http.stream("POST", "/v1/completions", json=body) as reply:
@@ -174,7 +174,7 @@ async def test_a_stream_that_is_left_ends_its_generation(http: httpx.AsyncClient
     assert 1 <= generated < 500
 
 
-async def test_a_stream_brings_the_tokens_one_by_one_and_says_when_it_is_done(http: httpx.AsyncClient) -> None:
+async def test_a_stream_yields_tokens_one_by_one_and_then_done(http: httpx.AsyncClient) -> None:
     body = {"prompt": "ab", "max_tokens": 6, "seed": 2, "logprobs": 0, "return_token_ids": True}
     whole = (await http.post("/v1/completions", json=body)).json()["choices"][0]
     reply = await http.post("/v1/completions", json={**body, "stream": True})
@@ -189,9 +189,9 @@ async def test_a_stream_brings_the_tokens_one_by_one_and_says_when_it_is_done(ht
     assert [piece["finish_reason"] for piece in pieces] == [None] * (len(pieces) - 1) + [whole["finish_reason"]]
 
 
-async def test_an_adapter_answers_until_it_is_unloaded(engine: HttpEngine, adapters: dict[str, Path]) -> None:
+async def test_an_adapter_is_served_until_it_is_unloaded(engine: HttpEngine, adapters: dict[str, Path]) -> None:
     await engine.load_adapter("one", adapters["one"])
-    await engine.load_adapter("one", adapters["one"])  # a name stands for one set of weights: nothing to do
+    await engine.load_adapter("one", adapters["one"])  # a name stands for the same weights: nothing to do
     assert await engine.models() == ["base", "one"]
     sampling = Sampling(max_tokens=200, temperature=1.0, seed=1)
     running = asyncio.create_task(engine.complete(prompt_of(6, 20), model="one", sampling=sampling))
@@ -204,7 +204,7 @@ async def test_an_adapter_answers_until_it_is_unloaded(engine: HttpEngine, adapt
     assert await engine.complete(prompt_of(6, 20), model="one", sampling=sampling) == answer
 
 
-async def test_nothing_computed_for_other_weights_is_reused_not_even_under_the_same_name(
+async def test_nothing_computed_with_other_weights_is_reused_even_under_the_same_name(
     engine: HttpEngine, adapters: dict[str, Path], model_dir: Path
 ) -> None:
     prompt = prompt_of(8, 50)

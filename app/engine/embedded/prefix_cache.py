@@ -1,0 +1,89 @@
+"""Caches keys and values of finished rows, so that the next turn of a rollout computes only its new tokens."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ids = NDArray[np.int32]
+_MAX_ENTRIES = 256  # entries with the same start are compared one by one
+MIN_PREFIX = 16  # a shorter common prefix is not worth copying
+
+
+class CachedPrefix(msgspec.Struct, frozen=True):
+    adapter: int  # keys and values depend on the weights
+    ids: Ids
+    block: Tensor  # (layers, 2, heads, len(ids), width)
+
+
+class PrefixCache:
+    """Least recently used rows are dropped beyond a number of bytes, or a few hundred."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.size = max_bytes, 0
+        self._entries: OrderedDict[int, CachedPrefix] = OrderedDict()
+        self._by_start: dict[tuple[int, bytes], list[int]] = {}  # adapter and first ids -> numbers of entries
+        self._next = 0
+
+    def longest_match(self, adapter: int, ids: Ids) -> tuple[int, Tensor | None]:
+        """The number of leading ids that the best entry shares, and its keys and values."""
+        best, found = 0, None
+        for number in self._by_start.get(start_key(adapter, ids), ()):
+            if (shared := common_prefix(self._entries[number].ids, ids)) > best:
+                best, found = shared, number
+        if found is None:
+            return 0, None
+        self._entries.move_to_end(found)
+        return best, self._entries[found].block
+
+    def add(self, adapter: int, ids: Ids, block: Tensor) -> None:
+        """Replaces entries that the new row extends."""
+        if len(ids) < MIN_PREFIX:
+            return
+        for number in list(self._by_start.get(start_key(adapter, ids), ())):
+            cached = self._entries[number].ids
+            if common_prefix(cached, ids) == len(cached):
+                self._drop(number)
+        self._entries[self._next] = CachedPrefix(adapter, ids, block)
+        self._by_start.setdefault(start_key(adapter, ids), []).append(self._next)
+        self._next += 1
+        self.size += block.nbytes
+        while self.size > self.max_bytes or len(self._entries) > _MAX_ENTRIES:
+            self._drop(next(iter(self._entries)))
+
+    def drop_adapter(self, adapter: int) -> None:
+        for number in [number for number, entry in self._entries.items() if entry.adapter == adapter]:
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        entry = self._entries.pop(number)
+        self.size -= entry.block.nbytes
+        start = start_key(entry.adapter, entry.ids)
+        self._by_start[start].remove(number)
+        if not self._by_start[start]:
+            del self._by_start[start]
+
+
+def start_key(adapter: int, ids: Ids) -> tuple[int, bytes]:
+    """Equal for two rows that are worth comparing."""
+    return adapter, ids[:MIN_PREFIX].tobytes()
+
+
+def as_ids(values: Sequence[int]) -> Ids:
+    return np.asarray(values, np.int32)
+
+
+def common_prefix(one: Ids, other: Ids) -> int:
+    """
+    >>> common_prefix(as_ids([1, 2, 3]), as_ids([1, 2, 4, 5]))
+    2
+    >>> common_prefix(as_ids([1, 2]), as_ids([1, 2, 4]))
+    2
+    """
+    length = min(len(one), len(other))
+    differ = one[:length] != other[:length]
+    first = int(differ.argmax()) if length else 0
+    return first if length and differ[first] else length
