@@ -35,7 +35,7 @@ from tests.api_app import BUSY
 from tests.loading import Loads
 from tests.scripted import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
-from trainer.environments.office.expert import Expert
+from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.scenarios import draw, site_of
 from trainer.environments.office.services import create_services
 from trainer.environments.office.site import Site
@@ -68,7 +68,7 @@ class ExpertPolicy:
         opening, *observations = (text for role, text in _MESSAGE.findall(prompt) if role == "user")
         instruction, *lines = opening.split("\n")
         offers = [_offer(found) for line in lines if (found := _OFFER.fullmatch(line))]
-        expert = Expert(self._sites[instruction], instruction, offers, rng=Random(0))
+        expert = ExpertScript(self._sites[instruction], instruction, offers, rng=Random(0))
         said = [expert.next_turn(observations[:count]) for count in range(turn + 1)]
         return said[-1]
 

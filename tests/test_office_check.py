@@ -14,7 +14,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Limits
 from trainer.environments.office.apps import PEOPLE
 from trainer.environments.office.check import can_check, check_of
-from trainer.environments.office.expert import Expert
+from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import place_at, scenario
 from trainer.environments.office.split import templates_of
@@ -32,7 +32,7 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 async def play(sandbox: ForkedSandbox, world: OfficeWorld, instruction: str) -> Json:
     """The expert's work in this world, and its answer."""
     gateway = Gateway(world.catalog, world.client, variables=world.task.variables)
-    expert = Expert(world.site, instruction, rng=Random(0))
+    expert = ExpertScript(world.site, instruction, rng=Random(0))
     session = await sandbox.open(gateway.names(), gateway, Limits(), now=world.now)
     seen: list[str] = []
     while not gateway.completed:
