@@ -12,8 +12,8 @@ from litestar import Litestar
 
 from app.adapters.store import AdapterStore
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
 from app.agent.prompt import Profile, choose_profile, prompt_hash
+from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
@@ -26,7 +26,7 @@ from app.engine.http_engine import HttpEmbedder, HttpEngine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import HostError, SettingError
-from app.gateway.ssrf import pinned
+from app.gateway.ssrf import resolve_public
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import HotSwap
 from app.queue import worker_notifier
@@ -38,7 +38,7 @@ from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits, Sandbox
+from app.sandbox.protocol import Sandbox, SessionLimits
 from app.settings import Settings, urls_in
 from app.skills.library import Library
 from app.skills.retrieval import Retrieval, load_retrieval
@@ -176,7 +176,7 @@ def _open_client(tasks_at_once: int) -> httpx.AsyncClient:
 def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
     async def close_private_hosts(request: httpx.Request) -> None:
         try:
-            await pinned(request)
+            await resolve_public(request)
         except HostError as error:
             raise httpx.ConnectError(error.message, request=request) from error
 
@@ -185,7 +185,7 @@ def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
 
 
 async def _open_and_close(sandbox: Sandbox) -> None:
-    session = await sandbox.open({}, _no_calls, Limits())
+    session = await sandbox.open({}, _no_calls, SessionLimits())
     await session.close()
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.db import evaluations, models, releases, runs
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.apis.protocol import ApiRequest
+from app.apis.protocol import OutgoingRequest
 from app.records import Json, Trajectory
 from app.skills.extract import Draft
 from app.skills.fusion import Ranked
@@ -56,9 +56,9 @@ class Procedures:
         address = server or document["address"]
         return App(name=name, description="", server=address, variables={}, operations=operations, digest="")
 
-    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         content = msgspec.json.encode({"call": operation.name, "with": arguments})
-        return ApiRequest("/call", {"Content-Type": "application/json"}, content)
+        return OutgoingRequest("/call", {"Content-Type": "application/json"}, content)
 
 
 PROCEDURES = Procedures()

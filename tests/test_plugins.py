@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from app import plugins
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.errors import ApiDocumentError, InvalidError
 from app.run_settings import RunSettings, refuse_hopeless
 from app.skills.extract import Draft, extract
@@ -132,7 +132,7 @@ def test_all_checks_run_in_the_order_of_their_names() -> None:
 def test_a_document_of_an_installed_protocol_becomes_an_app_that_is_called_its_way(tmp_path: Path) -> None:
     install(tmp_path)
     script = """
-from app.apis.documents import encode, parse_document
+from app.apis.api_documents import encode, parse_document
 app = parse_document("sums", {"procedures": {"add": ["a", "b"]}, "address": "http://sums.test"})
 request = encode(app, app.operations["add"], {"a": 1, "b": 2})
 print(app.protocol, app.server, request.target, request.content.decode())

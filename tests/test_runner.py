@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from app.agent.stop_signal import Halt
+from app.agent.stop_signal import StopSignal
 from app.db import models, offers, skills, task_queue, trajectories
 from app.db.models import TaskState
 from app.errors import EngineError, EngineRefusalError
@@ -268,7 +268,7 @@ async def test_a_task_that_gets_no_connection_is_left_to_be_taken_up_again(
         starving = asyncio.create_task(database.starve(2))
         await asyncio.sleep(0.1)
         with pytest.raises(NoConnectionError):
-            await executor.execute(task, "me", Halt())
+            await executor.execute(task, "me", StopSignal())
         await starving
     assert (await project.row(task_id)).state == TaskState.RUNNING
 

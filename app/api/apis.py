@@ -14,7 +14,7 @@ from app.api.access import Caller, Db, find_project
 from app.api.api_view import ApiSummary, ApiView
 from app.api.problem import problems
 from app.api.validation import AppName, ProjectName, Text
-from app.apis.documents import fetch_document, parse_document, read_document
+from app.apis.api_documents import fetch_document, parse_document, read_document
 from app.db import apis
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.records import Trajectory
 
 _WORD = re.compile(r"\w+")
@@ -38,7 +38,7 @@ def extract(trajectory: Trajectory) -> list[Draft]:
     for offer in trajectory.offered:
         session.read(offer.source, turn=-1)
     for number, turn in enumerate(trajectory.turns):
-        code = code_of(turn.text) if turn.outcome else None
+        code = extract_code(turn.text) if turn.outcome else None
         session.read(code or "", turn=number)
     return [_draft(name, session, trajectory) for name, turn in session.written.items() if turn >= 0]
 

@@ -15,7 +15,7 @@ import torch
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy
 from app.run_settings import RunSettings

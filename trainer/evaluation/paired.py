@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.records import BASE, Json, Policy
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario, Split

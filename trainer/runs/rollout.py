@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.records import Json, Policy
 from app.run_settings import RunSettings
 from trainer.environment import Environment

@@ -9,8 +9,8 @@ import msgspec
 
 from app.agent.full import Full
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
 from app.agent.prompt import Profile
+from app.agent.rollout_loop import Agent
 from app.engine.protocol import Completion, Sampling
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer, Message

@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from app.agent.compact import Compact
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError

@@ -13,10 +13,10 @@ from typing import Annotated
 import msgspec
 
 from app.agent.compact import Compact
-from app.agent.hooks import Watcher
+from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
 from app.agent.prompt import Profile
+from app.agent.rollout_loop import Agent
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
@@ -67,7 +67,7 @@ async def load_expert(
     yield ScriptedExpert(stage, faults, context.seed)
 
 
-class ExpertEngine(Watcher):
+class ExpertEngine(RolloutHooks):
     """An engine whose completions are the script's, each token with probability 1. It watches its observations."""
 
     def __init__(self, script: ExpertScript, tokenizer: ChatTokenizer) -> None:
@@ -76,7 +76,7 @@ class ExpertEngine(Watcher):
         self._tokenizer = tokenizer
         self._observations: list[str] = []
 
-    async def ended(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+    async def on_turn_end(self, index: int, turn: Turn) -> None:  # noqa: ARG002
         self._observations.append(turn.observation)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
@@ -104,7 +104,7 @@ class Stage:
             engine = ExpertEngine(script, self.tokenizer)
             agent = Agent(engine, self.tokenizer, self.profile, self.sandbox, LIMITS)
             episode_runner = EpisodeRunner(agent, self.environment, Policy("expert"))
-            episodes.append(await episode_runner.run_task(scenario, task, library, offers, watcher=engine))
+            episodes.append(await episode_runner.run_task(scenario, task, library, offers, hooks=engine))
         return episodes
 
     async def _offers(self, library: MemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
