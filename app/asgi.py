@@ -101,16 +101,18 @@ async def _open_dependencies(
             RolloutLimits.of(settings),
             temperature=settings.temperature,
         )
-        outside = await stack.enter_async_context(_open_client(settings.tasks_at_once))
+        outside = await stack.enter_async_context(_open_client(settings.max_tasks_in_flight))
         executor = TaskExecutor(database.sessions, agent, library, outside, settings)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
-        options = RunnerOptions(concurrency=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
+        options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
         runner = await stack.enter_async_context(Runner(database.sessions, executor.execute, options))
         listener.on_task(runner.wake)
         listener.on_release(swap.wake)
         listener.on_release(keeper.wake)
-        shadow_runner = ShadowRunner(database.sessions, executor, lambda: runner.running < settings.tasks_at_once)
+        shadow_runner = ShadowRunner(
+            database.sessions, executor, lambda: runner.running < settings.max_tasks_in_flight
+        )
         listener.on_release((await stack.enter_async_context(shadow_runner)).wake)
         yield Dependencies(
             sessions=database.sessions,
@@ -167,9 +169,11 @@ def _within(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTo
     return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))
 
 
-def _open_client(tasks_at_once: int) -> httpx.AsyncClient:
+def _open_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
     """To the live APIs. A proxy of this machine's environment is not theirs."""
-    limits = httpx.Limits(max_connections=8 * tasks_at_once, max_keepalive_connections=2 * tasks_at_once)
+    limits = httpx.Limits(
+        max_connections=8 * max_tasks_in_flight, max_keepalive_connections=2 * max_tasks_in_flight
+    )
     return httpx.AsyncClient(limits=limits, trust_env=False)
 
 

@@ -69,7 +69,7 @@ async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(projec
     assert [kind for kind, _ in told] == ["turn", "call", "observation", "turn", "observation", "skill", "done"]
     assert told[1][1]["api"] == "ledger.add_entry"
     assert told[2][1]["text"] == "1"
-    assert told[-1][1]["stop"] == "completed"
+    assert told[-1][1]["stop_reason"] == "completed"
 
 
 async def test_the_next_task_uses_the_skill_that_the_first_one_left(project: LedgerProject) -> None:

@@ -118,8 +118,8 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
         1,
         True,
     )
-    assert "--rejected-too" in refused.err
-    shown = (await shell.sage("releases", "2", "--activate", "--rejected-too")).out
+    assert "--allow-rejected" in refused.err
+    shown = (await shell.sage("releases", "2", "--activate", "--allow-rejected")).out
     assert ["state", "active"] in [line.split() for line in shown.splitlines()]
     api.loads.refusal = AdapterError("there is no adapter in ...")
     refused = await shell.sage("releases", "1", "--activate")

@@ -55,7 +55,7 @@ class SkillSelection:
             for offer in good:
                 await events.append(session, row.id, "skill", skill_event("offered", offer))
             for offer, reason in rejected:
-                await events.append(session, row.id, "skill", skill_event("left_out", offer) | {"reason": reason})
+                await events.append(session, row.id, "skill", skill_event("skipped", offer) | {"reason": reason})
         return tuple(good)
 
     async def reuse(self, row: models.Task, *, apis: Apis) -> tuple[Offer, ...]:

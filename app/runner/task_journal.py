@@ -131,9 +131,9 @@ def seed_of(task: models.Task) -> int:
     return task.id.int & 0x7FFFFFFF
 
 
-def skill_event(what: str, offer: Offer) -> dict[str, str | int]:
-    """The data of a skill's event; `what` is "offered", "left_out", "used" or "written"."""
-    return {"what": what, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
+def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
+    """The data of a skill's event; `status` is "offered", "skipped", "used" or "written"."""
+    return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 
 def _same(lost: calls.JournalCall, call: Call) -> bool:

@@ -238,7 +238,7 @@ def _result(place: Place, task: dict[str, Any]) -> TaskResult:
         success=task["score"] == 1,
         turns=task["turns"],
         tokens=task["generated_tokens"],
-        stop=task["stop"] or task["state"],
+        stop=task["stop_reason"] or task["state"],
         offered=len(task["skills"]["offered"]),
         used=len(used),
         wrote=len(task["skills"]["written"]),

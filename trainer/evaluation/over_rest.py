@@ -142,7 +142,7 @@ class _Proctor:
         }
         task_id = (await self._ask(self._server, "POST", "/v1/tasks", submission))["id"]
         task = await self._until_ended(task_id)
-        answer = {"answer": task["answer"], "completed": task["stop"] == "completed"}
+        answer = {"answer": task["answer"], "completed": task["stop_reason"] == "completed"}
         verdict = await self._ask(self._services, "POST", f"/admin/worlds/{asked['world']}/verdict", answer)
         feedback = {"task_id": task["id"], "score": verdict["fraction"]}
         await self._ask(self._server, "POST", "/v1/feedback", feedback)
@@ -153,7 +153,7 @@ class _Proctor:
             success=verdict["success"],
             turns=task["turns"],
             tokens=task["generated_tokens"],
-            stop=task["stop"] or task["state"],
+            stop=task["stop_reason"] or task["state"],
             offered=len(task["skills"]["offered"]),
             used=len(used),
             wrote=await self._wrote(task),
@@ -191,7 +191,7 @@ class _Proctor:
 
     async def _wrote(self, task: dict[str, Any]) -> int:
         """Functions of the task's own that ran and returned."""
-        if task["stop"] is None:
+        if task["stop_reason"] is None:
             return 0  # it could not be carried out, so there is no trajectory
         record = await self._ask(self._server, "GET", f"{task['links']['trajectory']}?tokens=false")
         uses = (use for turn in record["turns"] for use in turn["uses"])
