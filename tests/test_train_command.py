@@ -13,7 +13,7 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from app.errors import AdapterError
 from tests.api_app import open_api_app
-from tests.exam_hall import serving
+from tests.evaluated_server import serving
 from tests.http_server import served
 from tests.sage_command import SageCommand
 from trainer.client import Server

@@ -25,7 +25,7 @@ from trainer import gate
 from trainer.atomic_write import write_atomically
 from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environment import open_environment
-from trainer.evaluation.paired import Examiner
+from trainer.evaluation.paired import Evaluator
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, Progress, Result
 from trainer.learning.distributed_learner import LearnerSpec, open_learner
@@ -140,7 +140,9 @@ def _store(job: Job) -> AdapterStore:
     return AdapterStore(job.deployment.adapters_dir, job.deployment.adapter_store)
 
 
-async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: PublishedAdapter) -> gate.Held:
+async def _hold_gate(
+    job: Job, progress: Progress, sessions: Sessions, adapter: PublishedAdapter
+) -> gate.GateResult:
     await _store(job).put(adapter.hash)  # before anything in the database speaks of it
     async with sessions.begin() as session:
         await adapters.put(
@@ -153,10 +155,10 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
         )
     candidate = gate.Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
     if not job.settings.environment or not job.settings.gate_scenarios:
-        return await gate.hold(sessions, candidate, None, progress=progress)
+        return await gate.evaluate_candidate(sessions, candidate, None, progress=progress)
     await _fetch_active(job, sessions)
     async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
-        examiner = Examiner(
+        evaluator = Evaluator(
             stack.agent,
             stack.engine,
             stack.environment,
@@ -164,7 +166,9 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
             new_library=stack.new_library,
             temperature=job.deployment.temperature,
         )
-        return await gate.hold(sessions, candidate, examiner, progress=progress, directory=job.directory)
+        return await gate.evaluate_candidate(
+            sessions, candidate, evaluator, progress=progress, directory=job.directory
+        )
 
 
 async def _fetch_active(job: Job, sessions: Sessions) -> None:
