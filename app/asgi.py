@@ -89,7 +89,7 @@ async def _open_dependencies(
         stack.push_async_callback(embedder.close)
         library = Library(
             database.sessions,
-            opening=embedder.resolve_model,
+            open_embedder=embedder.resolve_model,
             retrieval=retrieval,
             limit=settings.skills_offered,
         )
