@@ -24,7 +24,7 @@ from app.records import Json
 from app.run_settings import RunSettings
 from trainer.evaluation.gate_decision import GateDecision, GateRules, decide
 from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_pair
-from trainer.job import Progress
+from trainer.job import RunProgress
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ async def evaluate_candidate(
     candidate: Candidate,
     evaluator: Evaluator | None,
     *,
-    progress: Progress,
+    progress: RunProgress,
     rules: GateRules | None = None,
     directory: Path | None = None,
 ) -> GateResult:
@@ -104,7 +104,7 @@ class _Gate:
     """Writes the outcome for one candidate."""
 
     sessions: Sessions
-    progress: Progress
+    progress: RunProgress
     candidate: Candidate
     release: models.Release
     incumbent: models.Release

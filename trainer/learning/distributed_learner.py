@@ -27,7 +27,7 @@ from trainer.learning.lora import PublishedAdapter, lora_weights, publish, with_
 from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
 from trainer.learning.update import Learner, UpdateStats
-from trainer.parent_death import die_with
+from trainer.parent_death import exit_with_parent
 from trainer.sage.advantages import AdvantagedRollout
 
 log = structlog.get_logger(__name__)
@@ -148,7 +148,7 @@ def _spawn(spec: LearnerSpec, place: _Place) -> SpawnProcess:
 
 def _follow(spec: LearnerSpec, place: _Place, first: int) -> None:
     """The life of a process that only computes."""
-    die_with(first)
+    exit_with_parent(first)
     joined = place.join(spec.device)
     learner = Learner(_policy(spec, joined.device), spec.settings, joined, shard=spec.shard)
     while True:

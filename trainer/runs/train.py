@@ -27,7 +27,7 @@ from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environment import open_environment
 from trainer.evaluation.paired import Evaluator
 from trainer.experience.filters import BaseModel
-from trainer.job import Job, Progress, Result
+from trainer.job import Job, Result, RunProgress
 from trainer.learning.distributed_learner import LearnerSpec, open_learner
 from trainer.learning.lora import PublishedAdapter, TrainingOutput
 from trainer.learning.model import pick_device
@@ -45,7 +45,7 @@ _SHARE = 2
 taken lose more than they gain: an update with one thread too many took ten times as long."""
 
 
-async def carry_out(job: Job, progress: Progress) -> Result:
+async def carry_out(job: Job, progress: RunProgress) -> Result:
     """Learn, then let the gate decide. Raises AppError with what is wrong and what to do; nothing that serves has
     changed then.
     """
@@ -65,7 +65,7 @@ async def carry_out(job: Job, progress: Progress) -> Result:
     )
 
 
-async def _learn(job: Job, progress: Progress, sessions: Sessions) -> TrainingOutput:
+async def _learn(job: Job, progress: RunProgress, sessions: Sessions) -> TrainingOutput:
     device = pick_device(job.deployment.engine_device)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
@@ -80,7 +80,7 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> TrainingOu
             return TrainingOutput(await _learn_by_doing(job, progress, learner))
 
 
-async def _learn_by_doing(job: Job, progress: Progress, learner: Learner) -> PublishedAdapter:
+async def _learn_by_doing(job: Job, progress: RunProgress, learner: Learner) -> PublishedAdapter:
     settings = job.settings
     async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
 
@@ -141,7 +141,7 @@ def _store(job: Job) -> AdapterStore:
 
 
 async def _hold_gate(
-    job: Job, progress: Progress, sessions: Sessions, adapter: PublishedAdapter
+    job: Job, progress: RunProgress, sessions: Sessions, adapter: PublishedAdapter
 ) -> gate.GateResult:
     await _store(job).put(adapter.hash)  # before anything in the database speaks of it
     async with sessions.begin() as session:
