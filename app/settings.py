@@ -72,8 +72,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A directory or fsspec URL (`s3://bucket/prefix`) shared by all hosts. Empty: the data directory alone."""
 
     # Tasks
-    max_tasks_in_flight: Count = 16
-    """Tasks executed concurrently by one API process."""
+    tasks_at_once: Count = 16
+    """Tasks in flight per API process."""
     lease_seconds: Seconds = 30
     """A task whose runner has been silent for this long is taken over by another."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
@@ -109,8 +109,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Allow live APIs on loopback and private addresses."""
 
     # Training
+    train_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Format of the frozen base model's weights: `auto` is bfloat16 on CUDA and float32 elsewhere. LoRA weights
+    and the optimizer are always float32."""
     train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    """Processes that compute a run's updates together, one per GPU."""
+    """Processes on the worker's host that compute a run's updates together, one per GPU."""
+    train_remote_processes: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    """Processes on other hosts that take part, started there with torchrun."""
+    train_rendezvous: str = ""
+    """`host:port` of the worker's host, where the processes of other hosts find it. Use a private network."""
     train_shard: bool = False
     """With several processes: each holds a part of the model (FSDP2) instead of all of it."""
 

@@ -11,9 +11,10 @@ from transformers import LlamaForCausalLM, MambaForCausalLM, PreTrainedModel
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs
-from trainer.learning.packing import PACKED, attend, can_pack
+from trainer.learning.packing import PACKED, Packing, attend, can_pack
 
 HEADS, SIZE = 4, 8
+CPU = torch.device("cpu")
 
 
 class Causal(nn.Module):
@@ -50,14 +51,16 @@ def test_each_sample_attends_to_itself_alone(window: int | None) -> None:
     query, key, value = (parts(*lengths) for _ in range(3))
     value = [part + 1 for part in value]
     q, k, v = (torch.cat(each, 2) for each in (query, key, value))
-    found, _ = attend(Causal(), q, k, v, None, scaling=0.3, lengths=lengths, sliding_window=window)
+    found, _ = attend(
+        Causal(), q, k, v, None, scaling=0.3, packing=Packing.of(lengths, CPU), sliding_window=window
+    )
     expected = [by_hand(*each, scale=0.3, window=window) for each in zip(query, key, value, strict=True)]
     torch.testing.assert_close(found, torch.cat(expected, 1))
 
 
 def test_heads_may_share_keys_and_values() -> None:
     (query,), (key,), (value,) = parts(6), parts(6, heads=2), parts(6, heads=2)
-    found, _ = attend(Causal(), query, key, value, None, scaling=0.5, lengths=[6])
+    found, _ = attend(Causal(), query, key, value, None, scaling=0.5, packing=Packing.of([6], CPU))
     wide_key, wide_value = (each.repeat_interleave(2, dim=1) for each in (key, value))
     torch.testing.assert_close(found, by_hand(query, wide_key, wide_value, scale=0.5))
 

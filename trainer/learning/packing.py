@@ -1,55 +1,116 @@
-"""Attention for packed rows: samples lie end to end in one row, none sees another, and nothing is padded."""
+"""Attention over packed rows: samples lie end to end in one row without padding, and none attends to another.
 
-from typing import Any
+On CUDA one variable-length kernel computes all samples of a row; elsewhere they are computed one after the other.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 PACKED = "packed"
+_KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+_KERNEL_HEAD = 256  # numbers in a head at most, and a multiple of 8
+
+
+class Packing(NamedTuple):
+    """Where the B samples of a packed row begin and end."""
+
+    lengths: Sequence[int]  # (B,)
+    offsets: Tensor  # (B + 1,) int32 on the model's device: where each sample begins, then the row's length
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], device: torch.device) -> Self:
+        """
+        >>> Packing.of([2, 3], torch.device("cpu")).offsets.tolist()
+        [0, 2, 5]
+        """
+        ends = torch.tensor([0, *lengths]).cumsum(0)
+        return cls(lengths, ends.to(device, torch.int32), max(lengths))
 
 
 def register() -> None:
-    """Makes models that are loaded with `attn_implementation=PACKED` attend by `attend`. Harmless to repeat."""
+    """Make models loaded with `attn_implementation=PACKED` use `attend`. Safe to repeat."""
     AttentionInterface.register(PACKED, attend)
 
 
 def can_pack(model_class: object) -> bool:
-    """Not where a layer carries a state from token to token, across the border of two samples."""
-    open_to_others = getattr(model_class, "_supports_attention_backend", False)
-    return bool(open_to_others) and not getattr(model_class, "_is_stateful", True)
+    """Whether rows can be packed: not where a layer carries state from token to token, across sample borders."""
+    takes_attention = getattr(model_class, "_supports_attention_backend", False)
+    return bool(takes_attention) and not getattr(model_class, "_is_stateful", True)
 
 
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Causal attention inside each sample, as transformers calls it.
+    """Causal attention within each sample, with the signature that transformers calls.
 
-    query (1, H, T, D), key and value (1, H or fewer, T, D); gives (1, T, H, D). `lengths` of the samples add up
-    to T; without them every row is one sample, and may be padded on the right. The masks of transformers are not
-    needed. Raises NotImplementedError for what only the model's own attention can do.
+    query (1, H, T, D), key and value (1, H or fewer, T, D) to (1, T, H, D). `packing` covers the T tokens; without
+    it every row is one sample, and may be padded on the right. The masks of transformers are not needed.
+    Raises NotImplementedError for features that only the model's own attention has.
     """
     if attention_mask is not None or options.get("softcap") is not None or not getattr(module, "is_causal", True):
         raise NotImplementedError("packed rows are for plain causal attention")
-    sizes = options.get("lengths") or [query.shape[2]]
-    parts = zip(query.split(sizes, 2), key.split(sizes, 2), value.split(sizes, 2), strict=True)
-    attended = [_one(*part, options.get("scaling"), options.get("sliding_window")) for part in parts]
-    return torch.cat(attended, 2).transpose(1, 2), None
+    packing: Packing | None = options.get("packing")
+    scale, window = options.get("scaling"), options.get("sliding_window")
+    if packing is not None and query.is_cuda and fits_kernel(query):
+        return attend_at_once(query, key, value, packing, scale, window), None
+    lengths = [query.shape[2]] if packing is None else list(packing.lengths)
+    samples = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
+    return torch.cat([_attend_one(*each, scale, window) for each in samples], 2).transpose(1, 2), None
 
 
-def _one(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-    band = _band(query, window)
+def fits_kernel(query: Tensor) -> bool:
+    """Whether the variable-length kernel takes these numbers: 16 bits each, in heads of a supported size."""
+    return query.dtype in _KERNEL_DTYPES and query.shape[-1] <= _KERNEL_HEAD and query.shape[-1] % 8 == 0
+
+
+def attend_at_once(
+    query: Tensor, key: Tensor, value: Tensor, packing: Packing, scale: float | None, window: int | None
+) -> Tensor:
+    """`attend` by one kernel for all samples of the row. CUDA, and tensors that `fits_kernel` accepts."""
+    q, k, v = (each[0].transpose(0, 1) for each in (query, key, value))  # (T, H, D)
+    attended = varlen_attn(
+        q,
+        k,
+        v,
+        packing.offsets,
+        packing.offsets,
+        packing.longest,
+        packing.longest,
+        scale=scale,
+        window_size=reach(window),
+        enable_gqa=True,
+    )
+    return cast(Tensor, attended)[None]
+
+
+def reach(window: int | None) -> tuple[int, int]:
+    """How many tokens before and after itself a token attends to; -1 is no limit. A window includes the token.
+
+    >>> reach(None), reach(4)
+    ((-1, 0), (3, 0))
+    """
+    return (-1 if window is None else window - 1, 0)
+
+
+def _attend_one(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
+    mask = _window_mask(query, window)
     return scaled_dot_product_attention(
-        query, key, value, attn_mask=band, is_causal=band is None, scale=scale, enable_gqa=True
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
 
 
-def _band(query: Tensor, window: int | None) -> Tensor | None:
-    """(T, T) bool where the window is narrower than the sample: a token sees itself and window - 1 before it."""
+def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
+    """(T, T) bool where the window is shorter than the sample: a token sees itself and window - 1 before it."""
     length = query.shape[2]
     if window is None or length <= window:
         return None
-    places = torch.arange(length, device=query.device)
-    back = places[:, None] - places[None, :]
-    return (back >= 0) & (back < window)
+    positions = torch.arange(length, device=query.device)
+    distance = positions[:, None] - positions[None, :]
+    return (distance >= 0) & (distance < window)
