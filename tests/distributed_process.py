@@ -11,8 +11,9 @@ from accelerate import Accelerator
 
 from app.run_settings import RunSettings
 from tests.trajectory_samples import advantaged, rollout
-from trainer.learning.lora import publish, with_lora
+from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
+from trainer.learning.publishing import publish
 from trainer.learning.update import Learner
 from trainer.sage.advantages import AdvantagedRollout
 

@@ -8,6 +8,7 @@ from app.adapters.files import WEIGHTS, content_hash
 from app.records import Probe
 from tests.tiny_adapter import make_adapter, plain_model
 from trainer.learning.probe import make_probe
+from trainer.learning.scorer import Scorer
 
 OPENING = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)
 
@@ -32,4 +33,4 @@ def cut_short(root: Path, name: str) -> None:
 
 def probe_of(model_dir: Path, path: Path) -> Probe:
     """What a trainer would say of it."""
-    return make_probe(PeftModel.from_pretrained(plain_model(model_dir), str(path)), OPENING)
+    return make_probe(Scorer(PeftModel.from_pretrained(plain_model(model_dir), str(path))), OPENING)

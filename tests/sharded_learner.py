@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor
 from app.records import Probe
 from tests.distributed_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
-from trainer.learning.distributed_learner import LearnerSpec, open_learner
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
+from trainer.learning.publishing import PublishedAdapter
 from trainer.learning.update import Learner
 
 
@@ -34,7 +34,7 @@ def learned(learner: Learner, out: Path) -> PublishedAdapter:
 def main(model: Path, out: Path) -> None:
     torch.set_num_threads(1)
     spec = LearnerSpec(model_dir=model, settings=SETTINGS, start=None, device="cpu", shard=True)
-    with open_learner(spec, 2) as learner:
+    with open_learner(spec, Team(local=2)) as learner:
         published = learned(learner, out)
         parts = all(isinstance(each, DTensor) for each in learner.model.parameters())
     (out / "told.json").write_bytes(msgspec.json.encode(Told(parts, published.hash, published.probe)))

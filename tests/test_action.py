@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.agent.action import extract_code
+from app.agent.action import code_of
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from app.agent.action import extract_code
     ],
 )
 def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:
-    assert extract_code(text) == code
+    assert code_of(text) == code

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.sharded_learner import Told, learned
 from tests.tiny_model import make_model_dir
-from trainer.learning.distributed_learner import LearnerSpec, open_learner
-from trainer.learning.lora import WEIGHTS, publish
+from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
+from trainer.learning.publishing import WEIGHTS, publish
 
 ROOT = Path(__file__).parents[1]
 
@@ -98,7 +98,9 @@ def test_a_run_whose_processes_hold_parts_of_the_model_publishes_what_one_proces
     assert done.returncode == 0, done.stderr
     told = msgspec.json.decode((tmp_path / "told.json").read_bytes(), type=Told)
     assert told.parts
-    with open_learner(LearnerSpec(model_dir=model, settings=SETTINGS, start=None, device="cpu"), 1) as learner:
+    with open_learner(
+        LearnerSpec(model_dir=model, settings=SETTINGS, start=None, device="cpu"), Team()
+    ) as learner:
         alone = learned(learner, tmp_path / "alone")
     found = load_file(tmp_path / told.adapter / WEIGHTS)
     for name, each in load_file(alone.path / WEIGHTS).items():

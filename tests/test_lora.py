@@ -13,9 +13,10 @@ from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
-from trainer.learning.lora import CONFIG, WEIGHTS, check_adapter, publish, with_lora
+from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.update import Scorer
+from trainer.learning.publishing import CONFIG, WEIGHTS, check_adapter, publish
+from trainer.learning.scorer import Scorer
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,11 @@ from app.settings import Settings
 from tests.named_adapters import OPENING, probe_of
 from tests.tiny_adapter import make_adapter, plain_model, reference
 from tests.tiny_model import make_model_dir
-from trainer.learning.lora import publish, with_lora
+from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
+from trainer.learning.publishing import publish
+from trainer.learning.scorer import Scorer
 from trainer.runs.probe_prompt import opening_of
 
 
@@ -64,7 +66,7 @@ def test_the_adapter_goes_on_with_what_it_thinks_likeliest(model_dir: Path, adap
 
 def test_weights_that_change_nothing_prove_nothing(model_dir: Path) -> None:
     fresh = with_lora(load_model(model_dir, torch.device("cpu")), rank=4, alpha=8)
-    probe = make_probe(fresh, OPENING)
+    probe = make_probe(Scorer(fresh), OPENING)
     assert [point.logprob for point in probe.points] == [point.base for point in probe.points]
     said = [point.base for point in probe.points]
     with pytest.raises(AdapterError, match="these weights answer as the base does"):
@@ -74,14 +76,14 @@ def test_weights_that_change_nothing_prove_nothing(model_dir: Path) -> None:
 def test_a_long_prompt_is_cut_to_what_every_server_has_room_for(model_dir: Path, adapter: Path) -> None:
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter))
     prompt = [number % 200 for number in range(1000)]
-    probe = make_probe(model, prompt, count=3)
+    probe = make_probe(Scorer(model), prompt, count=3)
     assert probe.prompt_ids[:384] == tuple(prompt[-384:])
     assert len(probe.points) == 3
 
 
 def test_a_model_that_trains_goes_on_training(model_dir: Path, adapter: Path) -> None:
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter), is_trainable=True).train()
-    make_probe(model, OPENING)
+    make_probe(Scorer(model), OPENING)
     assert model.training
     assert any(each.requires_grad for each in model.parameters())
     assert all(each.grad is None for each in model.parameters())
@@ -90,7 +92,7 @@ def test_a_model_that_trains_goes_on_training(model_dir: Path, adapter: Path) ->
 def test_what_is_published_carries_its_probe_only_where_a_prompt_is_given(model_dir: Path, tmp_path: Path) -> None:
     policy = with_lora(load_model(model_dir, torch.device("cpu")), rank=4, alpha=8)
     made = publish(policy, tmp_path, OPENING)
-    assert made.probe == make_probe(policy, OPENING)
+    assert made.probe == make_probe(Scorer(policy), OPENING)
     assert publish(policy, tmp_path).probe is None
     assert publish(policy, tmp_path).hash == made.hash
 

@@ -15,7 +15,7 @@ from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.tiny_model import make_model_dir
 from tests.whole_run import Hearer, Shop, chats, interrupted
-from trainer.learning.lora import check_adapter
+from trainer.learning.publishing import check_adapter
 from trainer.runs.train import carry_out
 
 LOGGED = {"kind": "logged", "steps": 3, "pairs": 1}

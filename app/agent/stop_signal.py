@@ -5,32 +5,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class SuspendedError(Exception):
+class ParkedError(Exception):
     """The rollout was stopped where it can be resumed: between two turns. It has no trajectory yet."""
 
 
-class StopSignal:
+class Halt:
     """Two ways to stop: pulled means at once and for good, parked means at the next point without loss."""
 
     def __init__(self) -> None:
-        self.cancelled = False
-        self.suspended = False
+        self.pulled = False
+        self.parked = False
         self._lossless = False
         self._clock: asyncio.Timeout | None = None
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def pull(self) -> None:
+        self.pulled = True
         self._ring()
 
-    def suspend(self) -> None:
-        self.suspended = True
+    def park(self) -> None:
+        self.parked = True
         if self._lossless:
             self._ring()
 
     def attach(self, clock: asyncio.Timeout) -> None:
         """The rollout hands over the clock it runs by."""
         self._clock = clock
-        if self.cancelled:
+        if self.pulled:
             self._ring()
 
     @contextmanager
@@ -45,8 +45,8 @@ class StopSignal:
         self._stop_if_parked()
 
     def _stop_if_parked(self) -> None:
-        if self.suspended:
-            raise SuspendedError
+        if self.parked:
+            raise ParkedError
 
     def _ring(self) -> None:
         if self._clock is not None and not self._clock.expired():

@@ -1,4 +1,4 @@
-"""A training run in responses."""
+"""A training run as the caller sees it."""
 
 from datetime import datetime
 from typing import Self
@@ -12,7 +12,7 @@ from app.run_settings import RunKind
 
 
 class RunLinks(msgspec.Struct, frozen=True):
-    """Related resources."""
+    """Where to look next."""
 
     self: str
     steps: str
@@ -25,7 +25,7 @@ class RunLinks(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list. `step` of `steps` are done; `steps` is 0 while it is unknown."""
+    """A run in a list. `step` of `steps` are done; `steps` is 0 until it is known."""
 
     id: UUID
     project: str
@@ -33,10 +33,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: models.RunState
     step: int
     steps: int
-    failure: str | None  # "InvalidError: what is wrong, and what to do"
+    failure: str | None  # "InvalidError: what happened, and what to do"
     cancel_requested: bool
     attempt: int
-    schedule_id: UUID | None  # of the schedule that queued it
+    schedule_id: UUID | None  # that asked for it
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -54,7 +54,7 @@ class RunPage(msgspec.Struct, frozen=True):
 
 
 class StepView(msgspec.Struct, frozen=True):
-    """The metrics of one step. Steps are numbered from 1."""
+    """What one step measured. Steps are numbered from 1."""
 
     index: int
     metrics: dict[str, Json]
@@ -66,7 +66,7 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class RunView(RunSummary, frozen=True, kw_only=True):
-    """A run with its settings, the metrics of its last step, and its result: adapter, release, decision."""
+    """With what was asked, what the last step measured, and what the run left: adapter, release, decision."""
 
     settings: dict[str, Json]
     last_step: StepView | None

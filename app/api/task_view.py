@@ -1,4 +1,4 @@
-"""A task in responses."""
+"""A task as the caller sees it."""
 
 from datetime import datetime
 from typing import Self
@@ -13,7 +13,7 @@ from app.records import Json, Stop
 
 
 class TaskLinks(msgspec.Struct, frozen=True):
-    """Related resources."""
+    """Where to look next."""
 
     self: str
     events: str
@@ -26,7 +26,7 @@ class TaskLinks(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The task is stored and queued."""
+    """The task is safely stored and will be taken up in turn."""
 
     id: UUID
     state: models.TaskState
@@ -38,7 +38,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class AcceptedMany(msgspec.Struct, frozen=True):
-    """In the order of the request."""
+    """In the order they were sent."""
 
     tasks: list[Accepted]
 
@@ -51,9 +51,9 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     instruction: str
     scenario: str | None
     state: models.TaskState
-    stop: Stop | None = msgspec.field(name="stop_reason")  # why the rollout ended
+    stop: Stop | None  # how the rollout ended
     answer: Json
-    failure: str | None  # why it could not be executed
+    failure: str | None  # why it could not be carried out
     score: float | None
     turns: int
     generated_tokens: int
@@ -75,7 +75,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, and the task that wrote it. Only `active` skills are offered to new tasks."""
+    """A skill, and the task that made it. Only an `active` one is offered to further tasks."""
 
     id: UUID
     name: str
@@ -89,7 +89,7 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSkills(msgspec.Struct, frozen=True):
-    """`offered` were shown to the agent; `used` are those that it called and that returned."""
+    """`offered` were put before the agent, `used` are those of them that it called and that returned."""
 
     offered: list[SkillRef]
     used: list[SkillRef]
@@ -97,14 +97,14 @@ class TaskSkills(msgspec.Struct, frozen=True):
 
 
 class ServedBy(msgspec.Struct, frozen=True):
-    """The release that the task was pinned to when it started."""
+    """The release that the task was pinned to when it began."""
 
     number: int
     model: str
 
 
 class TaskView(TaskSummary, frozen=True, kw_only=True):
-    """Everything about one task except its turns, which are in /trajectory."""
+    """Everything about one task but its turns, which /trajectory has."""
 
     skills: TaskSkills
     release: ServedBy | None

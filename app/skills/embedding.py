@@ -1,4 +1,4 @@
-"""An optional embedder: without its vectors a library still retrieves by n-grams, and logs that it does."""
+"""Vectors where they can be had. A library without them still works by n-grams, and says so."""
 
 import asyncio
 import time
@@ -10,44 +10,44 @@ import structlog
 from app.engine.protocol import Embedder, Vector
 from app.errors import EngineError
 
-_RETRY_SECONDS = 30.0
-_TIMEOUT_SECONDS = 10.0
-_CHARS = 2_000  # a text is cut here: embedders read a few hundred tokens, and some refuse more
+_PAUSE_SECONDS = 30.0
+_PATIENCE_SECONDS = 10.0
+_CHARS = 2_000  # of a text that count: embedders read a few hundred tokens, and some refuse more
 _log = structlog.get_logger(__name__)
 
-OpenEmbedder = Callable[[], Awaitable[Embedder]]
-"""Returns the embedder once its server answers. Raises EngineError until then."""
+Opening = Callable[[], Awaitable[Embedder]]
+"""Gives the embedder once its server answers. Raises EngineError while it does not."""
 
 Result = TypeVar("Result")
 
 
-class OptionalEmbedder:
-    """An embedder that may be absent, down, or not started yet. After a failure it is not called for 30 s."""
+class Embedding:
+    """An embedder that may be absent or down, or not there yet. After a failure it is left alone for a while."""
 
     def __init__(
         self,
         embedder: Embedder | None,
         clock: Callable[[], float] = time.monotonic,
         *,
-        open_embedder: OpenEmbedder | None = None,
+        opening: Opening | None = None,
     ) -> None:
         self._embedder = embedder
-        self._open_embedder = open_embedder
+        self._opening = opening
         self._clock = clock
-        self._down_until: float | None = None  # None: the last call succeeded
+        self._down_until: float | None = None  # None: it worked the last time
 
     @property
     def model(self) -> str | None:
-        """None without an embedder, and until it has been opened."""
+        """None: there is no embedder, or none so far."""
         return self._embedder.model if self._embedder else None
 
     async def open(self) -> None:
-        """Try to open the embedder, if there is one and it is not open yet."""
-        if self._embedder is None and self._open_embedder is not None:
-            self._embedder = await self._attempt(self._open_embedder)
+        """Try to, where there is no embedder so far. It costs nothing where there is one, or none can be had."""
+        if self._embedder is None and self._opening is not None:
+            self._embedder = await self._attempt(self._opening)
 
     async def embed(self, texts: Sequence[str]) -> list[Vector] | None:
-        """One vector per text; None while no embedder works. Each outage is logged once."""
+        """One vector per text, or None while there is no embedder that works. Each outage is logged once."""
         await self.open()
         embedder = self._embedder
         if embedder is None or not texts:
@@ -58,17 +58,17 @@ class OptionalEmbedder:
         if self._down_until is not None and self._clock() < self._down_until:
             return None
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
                 result = await work()
         except (EngineError, TimeoutError) as error:
-            self._mark_down(str(error) or f"no answer within {_TIMEOUT_SECONDS:.0f} s")
+            self._give_up(str(error) or f"no answer within {_PATIENCE_SECONDS:.0f} s")
             return None
         if self._down_until is not None:
-            _log.info("the embedder recovered")
+            _log.info("the embedder works again")
         self._down_until = None
         return result
 
-    def _mark_down(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> None:
         if self._down_until is None:
-            _log.warning("the embedder failed: skills are found by n-grams only", reason=reason)
-        self._down_until = self._clock() + _RETRY_SECONDS
+            _log.warning("the embedder does not work: skills are found by n-grams alone", reason=reason)
+        self._down_until = self._clock() + _PAUSE_SECONDS

@@ -33,7 +33,7 @@ from tests.vllm.asking import off_by
 from tests.vllm.server import VllmServer
 from tests.vllm.streams import Asked, Streams
 from tests.vllm.swapping import open_swap
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 
 _TOLERANCE = 1e-3  # of a logprob
 _WINDOW = 1.0  # seconds from the beginning of a swap in which throughput is looked at

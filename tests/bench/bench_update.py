@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import load_file
 
 from app.agent.compact import Compact
-from app.agent.rollout_loop import Agent
+from app.agent.loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -38,8 +38,9 @@ from trainer.engines.local_engine import local_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.learning.batch import sample_of
-from trainer.learning.lora import publish, with_lora
+from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
+from trainer.learning.publishing import publish
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.sage.advantages import AdvantagedRollout, compute_advantages

@@ -13,7 +13,8 @@ from app.adapters.files import content_hash
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
-from trainer.learning.lora import WEIGHTS, PublishedAdapter, publish, with_lora
+from trainer.learning.lora import with_lora
+from trainer.learning.publishing import WEIGHTS, PublishedAdapter, publish
 from trainer.runs.probe_prompt import opening_of
 
 RANK = 8

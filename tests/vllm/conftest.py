@@ -11,7 +11,7 @@ import pytest
 from app.engine.http_engine import HttpEngine
 from tests.vllm.adapters import RANK, make_adapter
 from tests.vllm.server import SLOTS, WITH_LORA, VllmServer
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 
 collect_ignore = ["on_cpu"]  # it is imported by vLLM, in vLLM's environment
 

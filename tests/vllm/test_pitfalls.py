@@ -34,7 +34,7 @@ from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
 from tests.vllm.server import SLOTS, VllmServer
 from tests.vllm.swapping import open_swap, release_row
-from trainer.learning.lora import WEIGHTS, PublishedAdapter
+from trainer.learning.publishing import WEIGHTS, PublishedAdapter
 
 PROMPT = spoken("archive my mails")
 HELD = 8  # adapters that the servers keep in memory, of which SLOTS answer at once

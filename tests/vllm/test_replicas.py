@@ -16,7 +16,7 @@ from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.conftest import Servers
 from tests.vllm.swapping import open_swap, release_row
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
 PROMPTS = [random_prompt(seed, 30) for seed in range(16)]

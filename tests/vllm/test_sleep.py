@@ -14,7 +14,7 @@ from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import random_prompt, sampling
 from tests.vllm.server import WITH_LORA, VllmServer
 from trainer.engines.sleep import asleep
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 
 CACHE = 256 << 20  # bytes that the server keeps for its KV cache
 PROMPT = random_prompt(1, 40)

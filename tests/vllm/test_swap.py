@@ -10,7 +10,7 @@ from app.errors import AdapterError
 from app.hot_swap.loader import HotSwap
 from tests.vllm.streams import Streams
 from tests.vllm.swapping import open_swap
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 
 
 @pytest.fixture

@@ -1,17 +1,16 @@
-"""A score interval for the difference between two paired shares."""
+"""By how much may one of two be worse, if on the same scenarios it gained some and lost some? Pure."""
 
 from math import sqrt
 
-_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
+_Z = 1.959963984540054  # 2.5 % of a normal law lie beyond it
 _HALVINGS = 50
 
 
-def difference_lower_bound(gained: int, lost: int, scenarios: int) -> float:
-    """The lower bound of the 95 % score interval for the difference of two paired shares (Tango 1998), in -1..1.
+def least_difference(gained: int, lost: int, scenarios: int) -> float:
+    """The lower end of the 95 % score interval for the difference of two paired shares (Tango 1998), in -1..1.
 
-    `gained` and `lost` count the scenarios that only the first and only the second solved. A bootstrap is useless
-    for few losses: without any in 60 scenarios its interval is a point. The true difference is below this bound in
-    hardly more than 2.5 % of evaluations.
+    A bootstrap takes few losses for none: of 60 scenarios without one it says that there are no losses at all. By
+    this interval what is true is ruled out in 2.5 % of exams, or hardly more.
     """
     low, high = -1.0, (gained - lost) / scenarios
     for _ in range(_HALVINGS):
@@ -24,9 +23,9 @@ def difference_lower_bound(gained: int, lost: int, scenarios: int) -> float:
 
 
 def _is_ruled_out(difference: float, gained: int, lost: int, scenarios: int) -> bool:
-    """Whether the score test rejects `difference`, with the maximum likelihood share of losses under it."""
+    """Is more than this shown? By the score test, with the likeliest share of losses if it were the difference."""
     linear = (2 * scenarios - gained + lost) * difference - gained - lost
     constant = -lost * difference * (1 - difference)
-    loss_share = (sqrt(linear**2 - 8 * scenarios * constant) - linear) / (4 * scenarios)
-    variance = scenarios * (2 * loss_share + difference * (1 - difference))
-    return gained - lost - scenarios * difference >= _Z * sqrt(max(variance, 0.0))
+    losing = (sqrt(linear**2 - 8 * scenarios * constant) - linear) / (4 * scenarios)
+    spread = scenarios * (2 * losing + difference * (1 - difference))
+    return gained - lost - scenarios * difference >= _Z * sqrt(max(spread, 0.0))

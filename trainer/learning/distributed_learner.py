@@ -1,15 +1,15 @@
-"""A learner on several processes of this machine: one per GPU, or per share of the CPU.
+"""A learner on several processes: one per GPU, or per share of the CPU, on one host or on several.
 
-The first process does all that a run does. The others only compute: each holds the same model, or a part of it,
-hears of each round what the first one gathered, and takes its part of the update.
+The first process is the run's own. The others only compute: each has a copy of the model, or a part of it,
+receives every call that the first one makes, with its arguments, and does its share of the update.
 """
 
+import hashlib
 import os
-import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from functools import partial
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -18,163 +18,180 @@ import msgspec
 import structlog
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, patch_environment
+from accelerate.utils import broadcast_object_list
 from peft import PeftModel
+from torch import Tensor
 
-from app.errors import AppError, InvalidError
+from app.errors import InvalidError
+from app.records import Probe
 from app.run_settings import RunSettings
-from trainer.learning.lora import PublishedAdapter, lora_weights, publish, with_lora
+from trainer.learning import rendezvous as meeting
+from trainer.learning.lora import attach_lora, initial_weights, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.probe import make_probe
+from trainer.learning.precision import DtypeName, base_dtype
+from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous, parse_address
+from trainer.learning.sharded_model import empty_model, read_shards
 from trainer.learning.update import Learner, UpdateStats
-from trainer.parent_death import exit_with_parent
+from trainer.parent_death import die_with
 from trainer.sage.advantages import AdvantagedRollout
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = timedelta(days=7)  # the others wait while the first one rolls out
-_LOST = 3  # exit code of a process whose partners are gone
-_GRACE_SECONDS = 10.0  # for the first one to fail by itself once another is gone
-
-
-class LearnerLostError(AppError):
-    """A process that took part in the update is gone."""
+_GRACE_SECONDS = 10.0  # for the first process to fail by itself once another is gone
+_JOIN_SECONDS = 900.0  # for the processes of other hosts to join
 
 
 class LearnerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a learner is made from, so that every process makes the same."""
+    """Everything a learner is built from, so that every process builds the same one."""
 
     model_dir: Path
     settings: RunSettings
-    start: Path | None  # the adapter to go on from
+    start: Path | None  # the adapter to continue from
     device: str
+    dtype: DtypeName = "auto"  # of the base model
     shard: bool = False  # each process holds a part of the model instead of all of it (FSDP2)
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """One process among those of an update."""
+class Team(msgspec.Struct, frozen=True):
+    """How many processes take part, and where those of other hosts find the first one."""
 
-    index: int
-    count: int
-    port: int  # where the first one listens
-
-    def join(self, device: str) -> Accelerator:
-        """Blocks until all are there. Raises InvalidError for a device that they cannot share."""
-        cpu = device == "cpu"
-        threads = max(1, torch.get_num_threads() // self.count)
-        with patch_environment(
-            rank=self.index,
-            local_rank=self.index,
-            world_size=self.count,
-            local_world_size=self.count,
-            master_addr="127.0.0.1",
-            master_port=self.port,
-            omp_num_threads=threads,
-        ):
-            joined = Accelerator(cpu=cpu, kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)])
-        if joined.num_processes != self.count:
-            raise InvalidError(f"an update on {device} cannot be spread: set SAGE_TRAIN_PROCESSES=1")
-        if cpu:
-            torch.set_num_threads(threads)
-        return joined
+    local: int = 1  # on this host, the first process included
+    remote: int = 0  # on other hosts
+    rendezvous: str = ""  # host:port of the first process
 
 
-class SharedLearner(Learner):
-    """Of the first process: what it is asked to do, all others do, too."""
+class LeaderLearner(Learner):
+    """The learner of the first process: each call that all processes must make is broadcast to the others."""
 
-    def __init__(self, spec: LearnerSpec, joined: Accelerator) -> None:
-        policy = _policy(spec, joined.device)
-        super().__init__(policy, spec.settings, joined, shard=spec.shard)
-        self._spec = spec
-
-    def update(self, advantaged: Sequence[AdvantagedRollout]) -> UpdateStats | None:
-        with _nobody_lost():
-            _tell("update", list(advantaged))
-            return super().update(advantaged)
+    def update(self, rollouts: Sequence[AdvantagedRollout]) -> UpdateStats | None:
+        with _report_lost():
+            _broadcast("update", list(rollouts))
+            return super().update(rollouts)
 
     def save(self, path: Path) -> None:
-        with _nobody_lost():
-            _tell("save", path)
+        with _report_lost():
+            _broadcast("save", path)
             super().save(path)
 
-    def restore(self, path: Path) -> None:
-        with _nobody_lost():
-            _tell("restore", path)
-            super().restore(path)
+    def load_state(self, state: dict[str, object]) -> None:
+        with _report_lost():
+            _broadcast("load_state", state)
+            super().load_state(state)
 
-    def publish(self, root: Path, opening: Sequence[int] = ()) -> PublishedAdapter:
-        """Of a model in parts all processes give theirs, and a whole one answers the probe."""
+    def adapter(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
         if not self._processes.sharded:
-            return super().publish(root, opening)
-        with _nobody_lost():
-            _tell("gather", None)
-            weights = lora_weights(self.model)
-        published = publish(self.model, root, weights=weights)
-        if not opening:
-            return published
-        fresh = _policy(msgspec.structs.replace(self._spec, start=published.path), self.model.device)
-        return msgspec.structs.replace(published, probe=make_probe(fresh, opening))
+            return super().adapter(probe_prompt)
+        with _report_lost():
+            _broadcast("adapter", tuple(probe_prompt))
+            return super().adapter(probe_prompt)
 
 
 @contextmanager
-def open_learner(spec: LearnerSpec, processes: int) -> Iterator[Learner]:
-    """Raises ModelError, and InvalidError where `start` does not fit the model."""
-    if processes == 1:
-        policy = _policy(spec, torch.device(spec.device))
-        yield Learner(policy, spec.settings, shard=False)
+def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
+    """Raises ModelError, InvalidError if `start` does not fit the model, LearnerLostError if processes are
+    missing.
+    """
+    if team.local + team.remote == 1:
+        yield Learner(_whole_policy(spec, torch.device(spec.device)), spec.settings, shard=False)
         return
-    port = _free_port()
-    others = [_spawn(spec, _Place(index, processes, port)) for index in range(1, processes)]
-    with _watched(others):
-        joined = _Place(0, processes, port).join(spec.device)
-        yield SharedLearner(spec, joined)
-        with _nobody_lost():
-            _tell("end", None)
-        joined.end_training()
+    host, port = parse_address(team.rendezvous) if team.remote else ("127.0.0.1", 0)
+    store, rendezvous = meeting.serve(host, port, team.local, team.remote)
+    others = [_spawn(rendezvous, Rank(index, index, team.local), spec.device) for index in range(1, team.local)]
+    with _end_with(others):
+        meeting.await_remote(store, rendezvous, _JOIN_SECONDS)
+        with meeting.watch_remote(rendezvous):
+            accelerator = meeting.join(store, rendezvous, Rank(0, 0, team.local), spec.device)
+            with _report_lost():
+                broadcast_object_list([spec, fingerprint(spec.model_dir)])
+                learner = new_learner(LeaderLearner, spec, accelerator)
+            yield learner
+            with _report_lost():
+                _broadcast("end", None)
+            accelerator.end_training()
 
 
-def _policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
+def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Accelerator) -> Learner:
+    """The learner of one of several processes."""
+    if not spec.shard:
+        return kind(_whole_policy(spec, accelerator.device), spec.settings, accelerator, shard=False)
+    settings, device = spec.settings, accelerator.device
+    model = empty_model(spec.model_dir, base_dtype(spec.dtype, device), device, liger=settings.liger)
+    policy = attach_lora(model, settings.lora_rank, settings.lora_alpha, spec.start)
+    weights = initial_weights(policy, spec.start, settings.seed)
+    read = partial(read_shards, path=spec.model_dir, lora=weights, device=device)
+    return kind(policy, settings, accelerator, shard=True, read_weights=read)
+
+
+def follow(
+    rendezvous: Rendezvous, rank: Rank, device: str, localize: Callable[[LearnerSpec], LearnerSpec]
+) -> None:
+    """Compute in step with the first process until it ends the learning.
+
+    `localize` turns its spec into this host's, where model and adapter may lie elsewhere. Raises InvalidError if
+    the model is another one here.
+    """
+    store = meeting.connect(rendezvous.host, rendezvous.port)
+    accelerator = meeting.join(store, rendezvous, rank, device)
+    shared, expected = broadcast_object_list([None, None])
+    spec = localize(shared)
+    if fingerprint(spec.model_dir) != expected:
+        raise InvalidError(
+            f"{spec.model_dir} is not the model that the run trains: set SAGE_MODEL to a copy of that"
+        )
+    learner = new_learner(Learner, spec, accelerator)
+    while True:
+        match broadcast_object_list([None, None]):
+            case "update", rollouts:
+                learner.update(rollouts)
+            case "save", path:
+                learner.save(path)
+            case "load_state", state:
+                learner.load_state(state)
+            case "adapter", probe_prompt:
+                learner.adapter(probe_prompt)
+            case _:
+                accelerator.end_training()
+                return
+
+
+def fingerprint(model_dir: Path) -> str:
+    """Of the configuration and of the sizes of the weights: enough to tell two models apart without reading
+    them.
+    """
+    digest = hashlib.sha256((model_dir / "config.json").read_bytes())
+    for path in sorted(model_dir.glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size}".encode())
+    return digest.hexdigest()
+
+
+def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
     settings = spec.settings
-    model = load_model(spec.model_dir, device, liger=settings.liger)
+    model = load_model(spec.model_dir, device, dtype=base_dtype(spec.dtype, device), liger=settings.liger)
     return with_lora(model, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
 
 
-def _spawn(spec: LearnerSpec, place: _Place) -> SpawnProcess:
-    """Spawned, because CUDA does not live through a fork."""
-    process = get_context("spawn").Process(target=_follow, args=(spec, place, os.getpid()), daemon=True)
+def _spawn(rendezvous: Rendezvous, rank: Rank, device: str) -> SpawnProcess:
+    """Spawned, because CUDA does not survive a fork."""
+    arguments = (rendezvous, rank, device, os.getpid())
+    process = get_context("spawn").Process(target=_follow_parent, args=arguments, daemon=True)
     process.start()
     return process
 
 
-def _follow(spec: LearnerSpec, place: _Place, first: int) -> None:
-    """The life of a process that only computes."""
-    exit_with_parent(first)
-    joined = place.join(spec.device)
-    learner = Learner(_policy(spec, joined.device), spec.settings, joined, shard=spec.shard)
-    while True:
-        match broadcast_object_list([None, None]):
-            case "update", advantaged:
-                learner.update(advantaged)
-            case "save", path:
-                learner.save(path)
-            case "restore", path:
-                learner.restore(path)
-            case "gather", _:
-                lora_weights(learner.model)
-            case _:
-                joined.end_training()
-                return
+def _follow_parent(rendezvous: Rendezvous, rank: Rank, device: str, parent: int) -> None:
+    die_with(parent)
+    follow(rendezvous, rank, device, lambda spec: spec)
 
 
-def _tell(order: str, about: object) -> None:
-    broadcast_object_list([order, about])
+def _broadcast(call: str, argument: object) -> None:
+    broadcast_object_list([call, argument])
 
 
 @contextmanager
-def _nobody_lost() -> Iterator[None]:
+def _report_lost() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # torch has nothing narrower for a connection that broke
+    except RuntimeError as error:  # torch has nothing narrower for a broken connection
         if "Connection" not in str(error) and "peer" not in str(error):
             raise
         raise LearnerLostError(
@@ -184,27 +201,22 @@ def _nobody_lost() -> Iterator[None]:
 
 
 @contextmanager
-def _watched(others: Sequence[SpawnProcess]) -> Iterator[None]:
-    """If one of them ends too early, this process ends, too: it may wait for that one forever."""
+def _end_with(others: Sequence[SpawnProcess]) -> Iterator[None]:
+    """End this process if one of the others ends too early: it might wait for that one indefinitely."""
     ended = threading.Event()
 
     def watch() -> None:
         connection.wait([other.sentinel for other in others])
         if not ended.wait(_GRACE_SECONDS):
             log.error("a process of this update ended", codes=[other.exitcode for other in others])
-            os._exit(_LOST)
+            os._exit(meeting.LOST)
 
-    threading.Thread(target=watch, name="watch", daemon=True).start()
+    if others:
+        threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
         yield
     finally:
         ended.set()
         for other in others:
-            other.kill()  # it keeps nothing
+            other.kill()  # it holds nothing that is needed
             other.join()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port: int = holder.getsockname()[1]
-        return port

@@ -1,176 +1,98 @@
-"""LoRA adapters as the trainer makes them: put on, written once under the hash of their content, checked."""
+"""LoRA adapters on a model: attached, with weights drawn from a seed or copied from an adapter on disk."""
 
-import json
-import os
-import shutil
-from collections.abc import Sequence
+import math
 from pathlib import Path
-from tempfile import mkdtemp
+from typing import cast
 
-import msgspec
 import torch
-from peft import (
-    LoraConfig,
-    PeftConfig,
-    PeftModel,
-    get_peft_model,
-    get_peft_model_state_dict,
-    set_peft_model_state_dict,
-)
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from app.adapters.files import CONFIG, WEIGHTS, content_hash
-from app.errors import InvalidError, StorageError
-from app.records import Json, Probe
-from trainer.learning.distributed import whole
+from app.errors import InvalidError
 from trainer.learning.fused_lora import fuse
-from trainer.learning.probe import make_probe
-
-__all__ = [
-    "CONFIG",
-    "WEIGHTS",
-    "PublishedAdapter",
-    "TrainingOutput",
-    "check_adapter",
-    "lora_weights",
-    "publish",
-    "with_lora",
-]
-
-
-class PublishedAdapter(msgspec.Struct, frozen=True):
-    """An adapter that will not change any more."""
-
-    hash: str  # the engine knows it by this name
-    path: Path
-    rank: int
-    probe: Probe | None = None  # what it says of fixed tokens, for model servers to prove that they wear it
-
-
-class TrainingOutput(msgspec.Struct, frozen=True):
-    """What a run leaves before the gate."""
-
-    adapter: PublishedAdapter
-    data: dict[str, Json] = {}  # what it learned from, and why not from the rest
+from trainer.learning.publishing import check_adapter
 
 
 def with_lora(
     model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None, *, seed: int = 0
 ) -> PeftModel:
-    """The model with an adapter on all linear layers: a new one that changes nothing yet, or a copy of `start`,
-    which keeps its own rank. The same seed gives the same new one.
+    """The model with an adapter on all linear layers, in float32: a new one that changes nothing yet, or a copy of
+    `start`, which keeps its own rank. The same seed gives the same new adapter.
 
-    Raises InvalidError where `start` cannot be read, is not finite, or does not fit the model.
+    Raises InvalidError if `start` cannot be read, is not finite, or does not fit the model.
     """
-    if start is not None:
-        return fuse(_continued(model, start))
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return fuse(get_peft_model(model, config))
-
-
-def _continued(model: PreTrainedModel, start: Path) -> PeftModel:
-    tensors = check_adapter(start)
-    config = PeftConfig.from_pretrained(str(start))
-    config.inference_mode = False
-    try:
-        policy: PeftModel = get_peft_model(model, config)
-    except ValueError as error:
-        raise InvalidError(f"the adapter at {start} is for another base model: {_first_line(error)}") from error
-    own = get_peft_model_state_dict(policy)
-    strange = [name for name in own.keys() | tensors.keys() if _shape(own, name) != _shape(tensors, name)]
-    if strange:
-        name = min(strange)
-        raise InvalidError(
-            f"the adapter at {start} is for another base model: of {name} it has {_shape(tensors, name)},"
-            f" this model needs {_shape(own, name)}"
-        )
-    set_peft_model_state_dict(policy, tensors)
+    policy = attach_lora(model, rank, alpha, start)
+    weights = initial_weights(policy, start, seed)
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
     return policy
 
 
-def _shape(tensors: dict[str, Tensor], name: str) -> str:
-    return str(tuple(tensors[name].shape)) if name in tensors else "nothing"
+def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None) -> PeftModel:
+    """The model with LoRA layers whose weights are still to be set to `initial_weights`.
 
-
-def lora_weights(model: PeftModel) -> dict[str, Tensor]:
-    """On the CPU, whole. Where processes share the model's weights, all of them must ask."""
-    return {name: whole(each) for name, each in model.state_dict().items() if "lora_" in name}
-
-
-def publish(
-    model: PeftModel, root: Path, opening: Sequence[int] = (), *, weights: dict[str, Tensor] | None = None
-) -> PublishedAdapter:
-    """Write the adapter to `root`/<hash>, whole or not at all; the same weights give the same directory.
-
-    `opening` is the prompt of its probe; without one it has none. `weights` are the model's `lora_weights`, by
-    default asked for here.
-
-    Raises InvalidError if a weight is not finite, StorageError if the disk does not take it.
+    On the device "meta" the layers are made there, too. Raises InvalidError as `with_lora` does.
     """
+    empty = model.device.type == "meta"
+    if start is None:
+        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        return fuse(get_peft_model(model, config, low_cpu_mem_usage=empty))
+    check_adapter(start)
+    config = PeftConfig.from_pretrained(str(start))
+    config.inference_mode = False
     try:
-        written = _publish(model, root, lora_weights(model) if weights is None else weights)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"the adapter could not be written to {root}: {_first_line(error)}") from error
-    return msgspec.structs.replace(written, probe=make_probe(model, opening)) if opening else written
+        return fuse(get_peft_model(model, config, low_cpu_mem_usage=empty))
+    except ValueError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidError(f"the adapter at {start} is for another base model: {reason}") from error
 
 
-def _publish(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
-    root.mkdir(parents=True, exist_ok=True)
-    partial = Path(mkdtemp(prefix=".partial-", dir=root))
-    try:
-        model.save_pretrained(str(partial), state_dict=weights)
-        config = _plain_config(partial)
-        check_adapter(partial)
-        name = content_hash(partial)
-        final = root / name
-        contents = partial / name
-        contents.mkdir()
-        for file in (CONFIG, WEIGHTS):
-            (partial / file).rename(contents / file)
-        _settle(contents, final)
-        return PublishedAdapter(name, final, config["r"])
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+def initial_weights(policy: PeftModel, start: Path | None, seed: int) -> dict[str, Tensor]:
+    """The weights that training begins with, float32 on the CPU, by the names of the policy's parameters."""
+    return _drawn(policy, seed) if start is None else _copied(policy, start)
 
 
-def _settle(contents: Path, final: Path) -> None:
-    """The same weights may have been published before, or a moment ago by another process."""
-    try:
-        os.replace(contents, final)
-    except OSError:
-        if not final.is_dir():
-            raise
+def _drawn(policy: PeftModel, seed: int) -> dict[str, Tensor]:
+    """A from PEFT's distribution, B zero.
+
+    The draws are those of PEFT's own constructors, in their order. Made here, they do not depend on the number
+    format of the base, or on whether this process holds any of it.
+    """
+    weights: dict[str, Tensor] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, layer in policy.named_modules():
+            if isinstance(layer, Linear):
+                (adapter,) = layer.active_adapters
+                rank = layer.r[adapter]
+                rows, columns = cast(nn.Linear, layer.get_base_layer()).weight.shape
+                a, b = nn.Linear(columns, rank, bias=False), nn.Linear(rank, rows, bias=False)
+                nn.init.kaiming_uniform_(a.weight, a=math.sqrt(5))
+                weights[f"{name}.lora_A.{adapter}.weight"] = a.weight.detach()
+                weights[f"{name}.lora_B.{adapter}.weight"] = torch.zeros_like(b.weight)
+    return weights
 
 
-def check_adapter(path: Path) -> dict[str, Tensor]:
-    """The weights. Raises InvalidError for what must never be served: missing, unreadable or not finite."""
-    if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
-        raise InvalidError(f"no adapter at {path}: it needs {CONFIG} and {WEIGHTS}")
-    try:
-        tensors = load_file(path / WEIGHTS)
-    except (SafetensorError, OSError) as error:
-        raise InvalidError(f"the adapter at {path} cannot be read: {_first_line(error)}") from error
-    if not tensors:
-        raise InvalidError(f"the adapter at {path} holds no weights")
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise InvalidError(f"the adapter at {path} has weights that are not finite: {name}")
-    return tensors
+def _copied(policy: PeftModel, start: Path) -> dict[str, Tensor]:
+    theirs = check_adapter(start)
+    shapes = {name: tuple(each.shape) for name, each in theirs.items()}
+    needed = {name: tuple(each.shape) for name, each in get_peft_model_state_dict(policy).items()}
+    misfits = [name for name in needed.keys() | shapes.keys() if needed.get(name) != shapes.get(name)]
+    if misfits:
+        name = min(misfits)
+        raise InvalidError(
+            f"the adapter at {start} is for another base model: of {name} it has {shapes.get(name, 'nothing')},"
+            f" this model needs {needed.get(name, 'nothing')}"
+        )
+    return {name: theirs[key] for key, name in _file_keys(policy).items()}
 
 
-def _plain_config(path: Path) -> dict[str, int]:
-    """The configuration without what differs between machines, so that equal adapters are equal files."""
-    config = json.loads((path / CONFIG).read_text())
-    config["base_model_name_or_path"] = None
-    config["target_modules"] = sorted(config["target_modules"])
-    (path / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
-    return dict(config)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _file_keys(policy: PeftModel) -> dict[str, str]:
+    """The policy's LoRA parameters by the keys that PEFT writes them under."""
+    names = [name for name, _ in policy.named_parameters() if "lora_" in name]
+    numbered = {name: torch.tensor(number) for number, name in enumerate(names)}
+    return {key: names[int(each)] for key, each in get_peft_model_state_dict(policy, state_dict=numbered).items()}

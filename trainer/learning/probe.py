@@ -1,35 +1,35 @@
-"""What an adapter says of fixed tokens, and its base: by this a model server proves which of them it wears."""
+"""Probes: logprobs of fixed tokens under an adapter and its base, by which model servers prove what they serve."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
-from peft import PeftModel
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from app.records import Probe, ProbePoint
-from trainer.learning.batch import Sample, pad
-from trainer.learning.model import sampled_logprobs
+from trainer.learning.batch import Batch, Sample, pad
+from trainer.learning.scorer import Scorer
 
-_OPENING = 384  # tokens of the prompt at most, its last: every server has room for them
+_PROMPT = 384  # tokens of the prompt at most, its last: every server has room for them
 _ANSWER = 24  # greedy tokens of the adapter that follow it
-_WATCHED = 64  # the last tokens, among which those are chosen that differ most
-_LIKELY = -7.0  # logprobs below it are the least exact ones of a server with fewer bits
+_CANDIDATES = 64  # the last tokens, from which the points that differ most are chosen
+_LIKELY = -7.0  # servers of lower precision are least exact for logprobs below this
 
 
 @torch.no_grad()
-def make_probe(model: PeftModel, opening: Sequence[int], count: int = 8) -> Probe:
-    """At most `count` points. An adapter that changes nothing has as many, but nothing can be proven by them."""
-    training = model.training
-    model.eval()
+def make_probe(scorer: Scorer, prompt: Sequence[int], count: int = 8) -> Probe:
+    """A probe of at most `count` points. An adapter that changes nothing gets as many, but they prove nothing.
+
+    Where processes share the weights, all of them must make the probe together.
+    """
+    training = scorer.training
+    scorer.eval()
     try:
-        ids = _answered(model, list(opening)[-_OPENING:])
-        adapted = _logprobs(model, ids)
-        with model.disable_adapter():
-            base = _logprobs(model, ids)
+        ids = _continue(scorer, list(prompt)[-_PROMPT:])
+        adapted = _logprobs(scorer, ids)
+        with scorer.model.disable_adapter():
+            base = _logprobs(scorer, ids)
     finally:
-        model.train(training)
+        scorer.train(training)
     first = len(ids) - len(base)
     points = [
         ProbePoint(first + index, ids[first + index], *pair)
@@ -43,23 +43,23 @@ def _worth(point: ProbePoint) -> tuple[bool, float]:
     return max(point.logprob, point.base) > _LIKELY, abs(point.logprob - point.base)
 
 
-def _answered(model: PeftModel, ids: list[int]) -> list[int]:
-    """The tokens, and what the adapter thinks most likely after them."""
-    base = _inner(model)
+def _continue(scorer: Scorer, ids: list[int]) -> list[int]:
+    """The tokens and the adapter's greedy continuation of them."""
     for _ in range(_ANSWER):
-        tensor = torch.tensor([ids], device=model.device)
-        hidden = base.get_decoder()(input_ids=tensor, use_cache=False).last_hidden_state[0, -1]
-        ids = [*ids, int(base.get_output_embeddings()(hidden).argmax())]
+        placeholder = 0  # in the place of the token to be predicted
+        (token,) = scorer(_batch(scorer, [*ids, placeholder], sampled=1), most_likely=True).tolist()
+        ids = [*ids, token]
     return ids
 
 
-def _logprobs(model: PeftModel, ids: list[int]) -> list[float]:
-    """Of the last tokens; the first of all is not among them."""
-    watched = min(_WATCHED, len(ids) - 1)
-    sampled = (False,) * (len(ids) - watched) + (True,) * watched
-    found: Tensor = sampled_logprobs(_inner(model), pad([Sample(tuple(ids), sampled)], model.device))
-    return cast(list[float], found.tolist())
+def _logprobs(scorer: Scorer, ids: list[int]) -> list[float]:
+    """Of the last tokens; the first token of all has none."""
+    logprobs: Tensor = scorer(_batch(scorer, ids, sampled=min(_CANDIDATES, len(ids) - 1)))
+    values: list[float] = logprobs.tolist()
+    return values
 
 
-def _inner(model: PeftModel) -> PreTrainedModel:
-    return cast(PreTrainedModel, model.get_base_model())  # with the LoRA layers in it
+def _batch(scorer: Scorer, ids: Sequence[int], *, sampled: int) -> Batch:
+    """One sample whose last tokens count as sampled."""
+    marks = (False,) * (len(ids) - sampled) + (True,) * sampled
+    return pad([Sample(tuple(ids), marks)], scorer.model.device)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.rollout_loop import Agent
+from app.agent.loop import Agent
 from app.records import Json, Policy
 from app.run_settings import RunSettings
 from trainer.environment import Environment
-from trainer.evaluation.local import task_result
+from trainer.evaluation.local import result_of
 from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.lora import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
@@ -91,7 +91,7 @@ class RolloutRun:
 
 
 def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[str, Json]:
-    results = [task_result(each.scenario, episode) for each in rollouts for episode in each.episodes]
+    results = [result_of(each.scenario, episode) for each in rollouts for episode in each.episodes]
     tokens = sum(result.tokens for result in results)
     return {
         **task_metrics(results),

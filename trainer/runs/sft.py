@@ -16,10 +16,12 @@ from app.run_settings import RunSettings
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import read_best
-from trainer.job import Job, RunProgress
+from trainer.job import Job, Progress
 from trainer.learning.batch import Sample, sample_of
-from trainer.learning.lora import PublishedAdapter, TrainingOutput, publish, with_lora
+from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
+from trainer.learning.precision import DtypeName, base_dtype
+from trainer.learning.publishing import PublishedAdapter, TrainingOutput, publish
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
 from trainer.runs.probe_prompt import opening_of
 from trainer.sft_data.chat_records import read_records
@@ -41,6 +43,7 @@ class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path  # of the run: a checkpoint to resume from
     adapters: Path  # the finished one is published there
     opening: tuple[int, ...] = ()  # the prompt of its probe
+    dtype: DtypeName = "auto"  # of the base model's weights
 
 
 class Material(msgspec.Struct, frozen=True):
@@ -51,7 +54,7 @@ class Material(msgspec.Struct, frozen=True):
 
 
 async def run_sft(
-    job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
+    job: Job, progress: Progress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
 ) -> TrainingOutput:
     """Carry the run out, but for the gate.
 
@@ -66,6 +69,7 @@ async def run_sft(
         directory=job.directory,
         adapters=job.deployment.adapters_dir,
         opening=opening_of(job.deployment),
+        dtype=job.deployment.train_dtype,
     )
     before = time.perf_counter()
 
@@ -119,7 +123,7 @@ async def learn(lesson: Lesson, device: torch.device, report: Report) -> Publish
     full, and whatever `report` raises to stop it.
     """
     settings = lesson.settings
-    base = load_model(lesson.base, device, liger=settings.liger)
+    base = load_model(lesson.base, device, dtype=base_dtype(lesson.dtype, device), liger=settings.liger)
     policy = with_lora(base, settings.lora_rank, settings.lora_alpha, lesson.start, seed=settings.seed)
     if settings.gradient_checkpointing:
         base.activation_checkpointing_enable()

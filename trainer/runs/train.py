@@ -25,12 +25,12 @@ from trainer import gate
 from trainer.atomic_write import write_atomically
 from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environment import open_environment
-from trainer.evaluation.paired import Evaluator
+from trainer.evaluation.paired import Examiner
 from trainer.experience.filters import BaseModel
-from trainer.job import Job, Result, RunProgress
-from trainer.learning.distributed_learner import LearnerSpec, open_learner
-from trainer.learning.lora import PublishedAdapter, TrainingOutput
+from trainer.job import Job, Progress, Result
+from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.model import pick_device
+from trainer.learning.publishing import PublishedAdapter, TrainingOutput
 from trainer.learning.update import Learner
 from trainer.rollouts.stack import open_stack
 from trainer.runs.logged import run_logged
@@ -45,7 +45,7 @@ _SHARE = 2
 taken lose more than they gain: an update with one thread too many took ten times as long."""
 
 
-async def carry_out(job: Job, progress: RunProgress) -> Result:
+async def carry_out(job: Job, progress: Progress) -> Result:
     """Learn, then let the gate decide. Raises AppError with what is wrong and what to do; nothing that serves has
     changed then.
     """
@@ -65,7 +65,7 @@ async def carry_out(job: Job, progress: RunProgress) -> Result:
     )
 
 
-async def _learn(job: Job, progress: RunProgress, sessions: Sessions) -> TrainingOutput:
+async def _learn(job: Job, progress: Progress, sessions: Sessions) -> TrainingOutput:
     device = pick_device(job.deployment.engine_device)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
@@ -73,14 +73,14 @@ async def _learn(job: Job, progress: RunProgress, sessions: Sessions) -> Trainin
     with asleep_for(job.deployment) if job.settings.kind is not RunKind.ROLLOUT else nullcontext():
         if job.settings.kind is RunKind.SFT:
             return await run_sft(job, progress, sessions, base, start, device)
-        with open_learner(_spec(job, start, device), job.deployment.train_processes) as learner:
+        with open_learner(_spec(job, start, device), _team(job)) as learner:
             write_atomically((start.name if start else BASE).encode(), job.directory / _START)  # now that it fits
             if job.settings.kind is RunKind.LOGGED:
                 return await run_logged(job, progress, sessions, base, learner)
             return TrainingOutput(await _learn_by_doing(job, progress, learner))
 
 
-async def _learn_by_doing(job: Job, progress: RunProgress, learner: Learner) -> PublishedAdapter:
+async def _learn_by_doing(job: Job, progress: Progress, learner: Learner) -> PublishedAdapter:
     settings = job.settings
     async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
 
@@ -107,7 +107,16 @@ def _spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:
         settings=job.settings,
         start=start,
         device=device.type,
+        dtype=job.deployment.train_dtype,
         shard=job.deployment.train_shard,
+    )
+
+
+def _team(job: Job) -> Team:
+    return Team(
+        local=job.deployment.train_processes,
+        remote=job.deployment.train_remote_processes,
+        rendezvous=job.deployment.train_rendezvous,
     )
 
 
@@ -140,9 +149,7 @@ def _store(job: Job) -> AdapterStore:
     return AdapterStore(job.deployment.adapters_dir, job.deployment.adapter_store)
 
 
-async def _hold_gate(
-    job: Job, progress: RunProgress, sessions: Sessions, adapter: PublishedAdapter
-) -> gate.GateResult:
+async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: PublishedAdapter) -> gate.Held:
     await _store(job).put(adapter.hash)  # before anything in the database speaks of it
     async with sessions.begin() as session:
         await adapters.put(
@@ -155,10 +162,10 @@ async def _hold_gate(
         )
     candidate = gate.Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
     if not job.settings.environment or not job.settings.gate_scenarios:
-        return await gate.evaluate_candidate(sessions, candidate, None, progress=progress)
+        return await gate.hold(sessions, candidate, None, progress=progress)
     await _fetch_active(job, sessions)
     async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
-        evaluator = Evaluator(
+        examiner = Examiner(
             stack.agent,
             stack.engine,
             stack.environment,
@@ -166,9 +173,7 @@ async def _hold_gate(
             new_library=stack.new_library,
             temperature=job.deployment.temperature,
         )
-        return await gate.evaluate_candidate(
-            sessions, candidate, evaluator, progress=progress, directory=job.directory
-        )
+        return await gate.hold(sessions, candidate, examiner, progress=progress, directory=job.directory)
 
 
 async def _fetch_active(job: Job, sessions: Sessions) -> None:

@@ -1,13 +1,17 @@
-"""Policy metrics as a Markdown table."""
+"""Figures as people read them and as programs do. Pure."""
 
-from trainer.evaluation.policy_metrics import Estimate, PolicyMetrics
+from typing import Any
+
+import msgspec
+
+from trainer.evaluation.metrics import Estimate, Metrics
 
 LABELS = {
     "tgc": "TGC, %",
     "sgc": "SGC, %",
     "turns": "turns per task",
     "tokens": "generated tokens per task",
-    "skill_usage": "tasks that used a skill, of those that were offered any, %",
+    "skill_usage": "tasks that used a skill, of those offered any, %",
     "success_skill_usage": "successes, of tasks that used a skill, %",
     "write_rate": "wrote a function that ran, of tasks that used no skill, %",
     "library_size": "skills at the end of a chain",
@@ -15,10 +19,10 @@ LABELS = {
 }
 
 
-def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | None = None, head: str = "") -> str:
-    """A row per metric, a column per policy, each cell a mean with its 95 % interval.
+def table(columns: dict[str, Metrics], labels: dict[str, str] | None = None, head: str = "") -> str:
+    """Markdown: a row per figure, a column per set of metrics, each mean with its 95 % interval.
 
-    `labels` names the metrics to show, by default all; `head` is the heading of their column.
+    `labels` says which figures, by default all; `head` stands over their names.
     """
     first = next(iter(columns.values()))
     seeds = f"{first.seeds} seeds, " if first.seeds > 1 else ""
@@ -29,6 +33,12 @@ def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | No
     ]
     top = f"| {head} | " + " | ".join(columns) + " |"
     return "\n".join([top, "|---" * (len(columns) + 1) + "|", *rows])
+
+
+def plain(metrics: Metrics) -> dict[str, Any]:
+    """For JSON."""
+    found: dict[str, Any] = msgspec.to_builtins(metrics)
+    return found
 
 
 def _show(estimate: Estimate | None) -> str:

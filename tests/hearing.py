@@ -1,4 +1,4 @@
-"""A run that has published an adapter, ready for the gate; the policies are scripts."""
+"""A project whose run has left an adapter, and all that a gate is held with; the policies are scripts."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.rollout_loop import Agent
+from app.agent.loop import Agent
 from app.db import evaluations, models, releases, runs
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
@@ -17,17 +17,17 @@ from app.errors import ConflictError
 from app.records import Json
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.evaluated_server import ExpertPolicy
+from tests.exam_hall import ExpertPolicy
 from tests.rows import project_row
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.evaluation.gate_decision import GateRules
-from trainer.evaluation.paired import Evaluator
-from trainer.gate import Candidate, GateResult, evaluate_candidate
+from trainer.evaluation.decision import Rules
+from trainer.evaluation.paired import Examiner
+from trainer.gate import Candidate, Held, hold
 
 SCENARIOS = 4
-RULES = GateRules(min_scenarios=SCENARIOS)
+RULES = Rules(least=SCENARIOS)
 NEW = "the-new-adapter"
 
 
@@ -35,17 +35,17 @@ def lazy(*_: object) -> str:
     return block("apis.supervisor.complete_task()")
 
 
-class FixedScenarios(OfficeEnvironment):
-    """Always the same scenarios, which the expert knows; records the requests."""
+class Draw(OfficeEnvironment):
+    """Always the same scenarios, so that the expert knows them; remembers what was asked."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.fixed = super().scenarios("validation", SCENARIOS, seed=1)
+        self.drawn = super().scenarios("validation", SCENARIOS, seed=1)
         self.asked: list[tuple[Split, int]] = []
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
         self.asked.append((split, count))
-        return self.fixed[:count]
+        return self.drawn[:count]
 
 
 class Policies:
@@ -54,7 +54,7 @@ class Policies:
     def __init__(self, base: Script, new: Script, engine: Callable[[Script], ScriptedEngine]) -> None:
         self.scripts = {"base": engine(base), NEW: engine(new)}
         self.loaded: dict[str, Path] = {}
-        self.before: Callable[[], Awaitable[object]] | None = None  # the first completion
+        self.before: Callable[[], Awaitable[object]] | None = None  # of the first answer
 
     async def load_adapter(self, name: str, path: Path) -> None:
         self.loaded[name] = path
@@ -71,7 +71,7 @@ class Policies:
 
 
 class Run:
-    """Implements `Progress`: held by its process until it is lost."""
+    """Fulfils Progress: a run that is its process's until it is lost."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -83,19 +83,19 @@ class Run:
             raise ConflictError("somebody else has the run")
 
 
-class GatedRun:
-    """A run whose adapter is to be evaluated."""
+class Hearing:
+    """A project whose run has left an adapter."""
 
     def __init__(self, sessions: Sessions, sandbox: ForkedSandbox, directory: Path) -> None:
         self.sessions = sessions
         self.directory = directory
-        self.environment = FixedScenarios()
-        self.expert: Script = ExpertPolicy(self.environment.fixed)
+        self.environment = Draw()
+        self.expert: Script = ExpertPolicy(self.environment.drawn)
         self.run = Run()
         self._sandbox = sandbox
         self._tokenizer = byte_tokenizer(directory)
 
-    async def open(self, **settings: object) -> "GatedRun":
+    async def open(self, **settings: object) -> "Hearing":
         given = {"environment": "office", "gate_scenarios": SCENARIOS} | settings
         async with self.sessions.begin() as session:
             self.project_id = (await project_row(session)).id
@@ -106,13 +106,13 @@ class GatedRun:
     def policies(self, *, base: Script, new: Script) -> Policies:
         return Policies(base, new, lambda script: ScriptedEngine(self._tokenizer, script=script))
 
-    async def evaluate(self, policies: Policies | None, model: str = NEW) -> GateResult:
+    async def hold(self, policies: Policies | None, model: str = NEW) -> Held:
         candidate = Candidate(project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings)
-        evaluator = self._evaluator(policies) if policies is not None else None
-        return await evaluate_candidate(
+        examiner = self._examiner(policies) if policies is not None else None
+        return await hold(
             self.sessions,
             candidate,
-            evaluator,
+            examiner,
             progress=self.run,
             rules=RULES,
             directory=self.directory,
@@ -126,7 +126,7 @@ class GatedRun:
         async with self.sessions() as session:
             return await evaluations.of_run(session, run_id)
 
-    def _evaluator(self, policies: Policies) -> Evaluator:
+    def _examiner(self, policies: Policies) -> Examiner:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
         agent = Agent(policies, self._tokenizer, Compact(), self._sandbox, limits, temperature=1.0)
-        return Evaluator(agent, policies, self.environment, Path("/adapters"), at_once=4)
+        return Examiner(agent, policies, self.environment, Path("/adapters"), at_once=4)

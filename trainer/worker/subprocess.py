@@ -1,4 +1,4 @@
-"""Launches the process of a training run, and waits until it has ended."""
+"""What a worker does for a run: starts the process that trains, and stays until that has ended."""
 
 import asyncio
 import contextlib
@@ -22,52 +22,48 @@ from trainer.job import run_directory
 
 log = structlog.get_logger(__name__)
 
-TRAIN_COMMAND = (sys.executable, "-m", "trainer.worker.run_process")
+TRAINING = (sys.executable, "-m", "trainer.worker.run_process")
 _POLL_SECONDS = 0.2
 
 
-def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
-    """Execute a queued run in a process of its own, terminated if `is_stopping`. Blocks until that has ended."""
+def attend(run_id: UUID, settings: Settings, command: Sequence[str], stopping: Callable[[], bool]) -> None:
+    """See a run through, if it waits. Blocks until its process has ended; if `stopping`, it hands the run back."""
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     arguments = [*command, str(run_id), "--owner", owner, "--worker", str(os.getpid())]
     try:
-        if not is_stopping() and asyncio.run(_is_queued(run_id, settings)):
+        if not stopping() and asyncio.run(_waits(run_id, settings)):
             with _output(run_id, settings) as output:
-                code = _run(arguments, output, is_stopping)
+                code = _see_through(arguments, output, stopping)
             if code:
-                log.warning("a training process died", run=str(run_id), code=code)
-                asyncio.run(_expire(run_id, owner, settings))
+                log.warning("a training process ended before its run", run=str(run_id), code=code)
+                asyncio.run(_give_up(run_id, owner, settings))
     except AWAY as error:
-        log.warning(
-            "the database is unavailable, the run waits",
-            run=str(run_id),
-            cause=str(error).partition("\n")[0],
-        )
+        log.warning("a run has to wait", run=str(run_id), cause=str(error).partition("\n")[0])
 
 
-def _run(command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool]) -> int:
-    """Returns the exit code. Spawns, because CUDA does not survive a fork."""
+def _see_through(command: Sequence[str], output: IO[bytes] | None, stopping: Callable[[], bool]) -> int:
+    """The exit code. Spawned, not forked, because CUDA does not live through a fork."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )
-    terminated = False
+    told = False
     try:
         while True:
             try:
                 return process.wait(_POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                if is_stopping() and not terminated:
+                if stopping() and not told:
                     process.terminate()
-                    terminated = True
+                    told = True
     finally:
-        with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 @contextlib.contextmanager
 def _output(run_id: UUID, settings: Settings) -> Iterator[IO[bytes] | None]:
-    """The run's log file. None, our own output, if it cannot be opened: the run then fails with the reason."""
+    """The run's log. None, which is our own, where it cannot be written: the run itself will say why."""
     try:
         directory = run_directory(settings, run_id)
         directory.mkdir(parents=True, exist_ok=True)
@@ -79,7 +75,7 @@ def _output(run_id: UUID, settings: Settings) -> Iterator[IO[bytes] | None]:
         yield output
 
 
-async def _is_queued(run_id: UUID, settings: Settings) -> bool:
+async def _waits(run_id: UUID, settings: Settings) -> bool:
     async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
         try:
             return (await runs.get(session, run_id)).state is RunState.QUEUED
@@ -87,8 +83,8 @@ async def _is_queued(run_id: UUID, settings: Settings) -> bool:
             return False
 
 
-async def _expire(run_id: UUID, owner: str, settings: Settings) -> None:
-    """End the lease of a dead process, so that the run is requeued at once."""
+async def _give_up(run_id: UUID, owner: str, settings: Settings) -> None:
+    """Others need not wait until the lease of a dead process runs out."""
     async with (
         open_database(settings.database_url, connections=1) as database,
         database.sessions.begin() as session,

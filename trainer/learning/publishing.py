@@ -1,0 +1,139 @@
+"""Adapters as the trainer publishes them: written once, under the hash of their content, checked and probed."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+import torch
+from peft import PeftModel
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from app.adapters.files import CONFIG, WEIGHTS, content_hash
+from app.errors import InvalidError, StorageError
+from app.records import Json, Probe
+from trainer.learning.distributed import gather_full
+from trainer.learning.probe import make_probe
+from trainer.learning.scorer import Scorer
+
+__all__ = [
+    "CONFIG",
+    "WEIGHTS",
+    "PublishedAdapter",
+    "TrainingOutput",
+    "check_adapter",
+    "lora_weights",
+    "publish",
+    "write_adapter",
+]
+
+
+class PublishedAdapter(msgspec.Struct, frozen=True):
+    """An adapter on disk, which never changes again."""
+
+    hash: str  # the engine knows it by this name
+    path: Path
+    rank: int
+    probe: Probe | None = None  # by which model servers prove that they serve it
+
+
+class TrainingOutput(msgspec.Struct, frozen=True):
+    """The result of a run before its gate."""
+
+    adapter: PublishedAdapter
+    data: dict[str, Json] = {}  # what it learned from, and why the rest was left out
+
+
+def lora_weights(model: PeftModel) -> dict[str, Tensor]:
+    """The adapter's weights in full, on the CPU; the base model's are not touched.
+
+    Where processes share the model's weights, all of them must ask together.
+    """
+    return {name: gather_full(each) for name, each in model.named_parameters() if "lora_" in name}
+
+
+def publish(model: PeftModel, root: Path, probe_prompt: Sequence[int] = ()) -> PublishedAdapter:
+    """Write the adapter to `root`/<hash> and probe it; without a prompt it gets no probe.
+
+    Raises InvalidError if a weight is not finite, StorageError if the files cannot be written.
+    """
+    written = write_adapter(model, root, lora_weights(model))
+    if not probe_prompt:
+        return written
+    return msgspec.structs.replace(written, probe=make_probe(Scorer(model), probe_prompt))
+
+
+def write_adapter(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
+    """Write the model's adapter with these `lora_weights` to `root`/<hash>, complete or not at all. The same
+    weights give the same directory. Raises as `publish` does.
+    """
+    try:
+        return _write(model, root, weights)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"the adapter could not be written to {root}: {_first_line(error)}") from error
+
+
+def _write(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
+    root.mkdir(parents=True, exist_ok=True)
+    partial = Path(mkdtemp(prefix=".partial-", dir=root))
+    try:
+        model.save_pretrained(str(partial), state_dict=weights)
+        config = _portable_config(partial)
+        check_adapter(partial)
+        name = content_hash(partial)
+        final = root / name
+        contents = partial / name
+        contents.mkdir()
+        for file in (CONFIG, WEIGHTS):
+            (partial / file).rename(contents / file)
+        _rename_into_place(contents, final)
+        return PublishedAdapter(name, final, config["r"])
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _rename_into_place(contents: Path, final: Path) -> None:
+    """Keep a directory that exists: the same weights were published before, perhaps by another process just
+    now.
+    """
+    try:
+        os.replace(contents, final)
+    except OSError:
+        if not final.is_dir():
+            raise
+
+
+def check_adapter(path: Path) -> dict[str, Tensor]:
+    """The adapter's weights. Raises InvalidError if they are missing, unreadable or not finite: never to be
+    served.
+    """
+    if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
+        raise InvalidError(f"no adapter at {path}: it needs {CONFIG} and {WEIGHTS}")
+    try:
+        tensors = load_file(path / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise InvalidError(f"the adapter at {path} cannot be read: {_first_line(error)}") from error
+    if not tensors:
+        raise InvalidError(f"the adapter at {path} holds no weights")
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise InvalidError(f"the adapter at {path} has weights that are not finite: {name}")
+    return tensors
+
+
+def _portable_config(path: Path) -> dict[str, int]:
+    """The configuration without what differs between machines, so that equal adapters are equal files."""
+    config = json.loads((path / CONFIG).read_text())
+    config["base_model_name_or_path"] = None
+    config["target_modules"] = sorted(config["target_modules"])
+    (path / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+    return dict(config)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
