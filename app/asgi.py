@@ -28,7 +28,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import HostError, SettingError
 from app.gateway.ssrf import pinned
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.loader import HotSwap
+from app.hot_swap.loader import AdapterLoader
 from app.queue import worker_notifier
 from app.records import Json
 from app.release.promote import Promoter
@@ -79,7 +79,7 @@ async def _open_dependencies(
         engine = await stack.enter_async_context(_engine(settings, tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
-        swap = await stack.enter_async_context(HotSwap(engine, database.sessions, adapters))
+        swap = await stack.enter_async_context(AdapterLoader(engine, database.sessions, adapters))
         prompt = prompt_hash(profile, tokenizer)
         promoter = Promoter(database.sessions, swap, prompt)
         keeper = await stack.enter_async_context(Keeper(database.sessions, promoter, prompt))

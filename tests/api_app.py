@@ -22,7 +22,7 @@ from app.engine.replica import ReplicaState
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
 from app.release.promote import Promoter
-from tests.loading import Loads
+from tests.recording_swapper import RecordingSwapper
 
 BUSY = Occupancy({ReplicaState.LIVE: 2, ReplicaState.OUT: 1}, in_flight=3, waiting=4)
 PROMPT = "the prompt's hash"
@@ -67,7 +67,7 @@ class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
     demo: models.Project
     wakes: WakeRecorder
     search: StubSkillSearch
-    loads: Loads
+    loads: RecordingSwapper
 
     async def key(self, *scopes: str, project_id: UUID | None = None) -> dict[str, str]:
         """Headers with a new key that has these scopes."""
@@ -92,7 +92,7 @@ async def open_api_app(
     checks: Mapping[str, ReadinessCheck] | None = None,
     directory: Path | None = None,
 ) -> AsyncIterator[ApiApp]:
-    wakes, search, loads = WakeRecorder(), StubSkillSearch(), Loads()
+    wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
         demo = await projects.create(session, "demo")
         _, secret = await keys.create(session, "test admin", ["admin"])

@@ -14,7 +14,7 @@ from app.records import Stop
 from app.release import canary
 from app.release.canary_decision import Action, Rules, Verdict
 from app.release.promote import Promoter
-from tests.loading import Loads
+from tests.recording_swapper import RecordingSwapper
 from tests.rows import LEASE, project_row, task_row
 
 
@@ -25,7 +25,7 @@ class Project:
     sessions: Sessions
     id: UUID
     candidate: UUID
-    servers: Loads = field(default_factory=Loads)
+    servers: RecordingSwapper = field(default_factory=RecordingSwapper)
 
     @property
     def promoter(self) -> Promoter:

@@ -32,7 +32,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from tests.api_app import BUSY
-from tests.loading import Loads
+from tests.recording_swapper import RecordingSwapper
 from tests.scripted import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.environments.office.expert import Expert
@@ -112,7 +112,7 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
                     listener=listener,
                     wake_runner=runner.wake,
                     library=library,
-                    promoter=Promoter(sessions, Loads(), "prompt"),
+                    promoter=Promoter(sessions, RecordingSwapper(), "prompt"),
                     adapters=AdapterDirectory(directory),
                     notify_workers=worker_notifier(Settings(data_dir=directory)),
                     http_client=client,

@@ -1,4 +1,4 @@
-"""Adapters as a deployment keeps them, each in a directory named by its content, and what proves them."""
+"""Adapters named by content hash, as a deployment keeps them, and their probes."""
 
 from pathlib import Path
 
@@ -14,23 +14,23 @@ OPENING = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)
 
 
 def name_by_content(path: Path) -> str:
-    """Renames the directory; its new name."""
+    """Renames the directory and returns its new name."""
     name = content_hash(path)
     path.rename(path.parent / name)
     return name
 
 
 def make_named(model_dir: Path, root: Path, seed: int, *, rank: int = 4, fill: float | None = None) -> str:
-    """`fill` sets one weight, to spoil it."""
+    """`fill` sets one weight, to damage it."""
     return name_by_content(make_adapter(model_dir, root / f"new-{seed}", seed, rank=rank, fill=fill))
 
 
 def cut_short(root: Path, name: str) -> None:
-    """As if copying it had ended too early."""
+    """Truncates the weights."""
     weights = root / name / WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-100])
 
 
 def probe_of(model_dir: Path, path: Path) -> Probe:
-    """What a trainer would say of it."""
+    """The probe that a trainer would publish."""
     return make_probe(Scorer(PeftModel.from_pretrained(plain_model(model_dir), str(path))), OPENING)

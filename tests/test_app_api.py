@@ -17,8 +17,8 @@ from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
 from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
-from tests.loading import Loads
 from tests.narrow import narrow
+from tests.recording_swapper import RecordingSwapper
 
 
 async def answers() -> None:
@@ -135,7 +135,7 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
                 listener=NotificationListener(nowhere),
                 wake_runner=WakeRecorder().wake_runner,
                 library=StubSkillSearch(),
-                promoter=Promoter(database.sessions, Loads(), "prompt"),
+                promoter=Promoter(database.sessions, RecordingSwapper(), "prompt"),
                 adapters=AdapterDirectory(Path("adapters")),
                 notify_workers=WakeRecorder().notify_workers,
                 http_client=outside,

@@ -97,7 +97,7 @@ async def test_the_log_says_who_served_what_and_how_the_servers_proved_it(api: A
     )
     assert activated["release_id"] == refused["release_id"] == release_id
     assert activated["detail"]["serves"]["model"] == "a" * 32
-    assert activated["detail"]["receipt"]["replicas"][0]["distance"] == 0.5
+    assert activated["detail"]["swap"]["replicas"][0]["distance"] == 0.5
     assert (refused["action"], refused["detail"]["reason"]) == ("refused", "off by 0.3")
 
 

@@ -63,7 +63,7 @@ async def test_it_begins_once_the_model_servers_have_proven_its_weights(project:
     assert (began.state, began.canary_percent) == (ReleaseState.CANARY, 10.0)
     [told] = await entries(project)
     assert (told.actor, told.action) == ("key ops", AuditAction.CANARY_BEGAN)
-    assert (told.detail["percent"], told.detail["receipt"]["replicas"][0]["probed"]) == (10.0, True)
+    assert (told.detail["percent"], told.detail["swap"]["replicas"][0]["probed"]) == (10.0, True)
 
 
 async def test_where_a_server_refuses_nothing_changes_but_the_log(project: Project) -> None:

@@ -11,8 +11,8 @@ from app.engine.group_lock import GroupLock
 from app.engine.http_engine import HttpEngine
 from tests.engine_process import engine_process
 from tests.faulty_proxy import Forward, Reply, faulty_proxy
+from tests.loader_setup import GREEDY, PROMPT
 from tests.named_adapters import make_named
-from tests.swapping import GREEDY, PROMPT
 from tests.tiny_model import make_model_dir
 
 BASE, ADAPTER = True, False

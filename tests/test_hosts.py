@@ -48,20 +48,20 @@ async def test_what_one_host_trained_another_serves_and_a_third_goes_on_from(
     serving = AdapterDirectory(
         tmp_path / "second", tiny, AdapterStore(tmp_path / "second", first.adapter_store), base=first.model
     )
-    assert (await serving.sound(made.adapter)).path == tmp_path / "second" / made.adapter
+    assert (await serving.verified(made.adapter)).path == tmp_path / "second" / made.adapter
     await shop.activate(made.adapter)
     third = msgspec.structs.replace(first, data_dir=tmp_path / "third")
     next_one = await carry_out(await Shop(committed, third, shop.project_id).job(**SFT, data=data), Hearer())
     assert next_one.adapter != made.adapter
     assert (third.adapters_dir / made.adapter).is_dir(), "where its run began"
     with pytest.raises(AdapterError, match="there is no adapter"):
-        await AdapterDirectory(tmp_path / "fourth", tiny).sound(made.adapter)
+        await AdapterDirectory(tmp_path / "fourth", tiny).verified(made.adapter)
 
 
 async def test_an_adapter_that_is_brought_by_hand_to_one_host_can_be_had_by_all(tmp_path: Path) -> None:
     name = trained(tmp_path / "here")
     here, there = (AdapterStore(tmp_path / host, str(tmp_path / "store")) for host in ("here", "there"))
-    await AdapterDirectory(tmp_path / "here", store=here).share(name)
+    await AdapterDirectory(tmp_path / "here", store=here).publish(name)
     assert await there.path(name) == tmp_path / "there" / name
 
 

@@ -13,8 +13,8 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, EngineError
 from app.release.promote import Promoter
 from app.release.reconciler import Keeper
-from tests.loading import Loads
 from tests.narrow import narrow
+from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row
 
 PROMPT = "the present prompt"
@@ -25,7 +25,7 @@ class House:
     """A project and two processes that serve it; no notices reach them, so they are woken by hand."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self.sessions, self.loads = sessions, Loads()
+        self.sessions, self.loads = sessions, RecordingSwapper()
         promoters = [Promoter(sessions, self.loads, PROMPT) for _ in range(2)]
         self.keepers = [Keeper(sessions, promoter, PROMPT, pause=0.05) for promoter in promoters]
 

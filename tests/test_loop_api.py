@@ -26,7 +26,7 @@ from app.skills.library import Library
 from app.skills.retrieval import query_ngram
 from tests.api_app import BUSY, asgi_client, running
 from tests.ledger import Ledger
-from tests.loading import Loads
+from tests.recording_swapper import RecordingSwapper
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 
 SKILL = """
@@ -67,7 +67,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
                     listener=listener,
                     wake_runner=runner.wake,
                     library=library,
-                    promoter=Promoter(committed, Loads(), "prompt"),
+                    promoter=Promoter(committed, RecordingSwapper(), "prompt"),
                     adapters=AdapterDirectory(tmp_path),
                     notify_workers=worker_notifier(Settings(data_dir=tmp_path)),
                     http_client=live,

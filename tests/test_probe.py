@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 
 from app.errors import AdapterError
-from app.hot_swap.verification import compare
+from app.hot_swap.verification import verify_logprobs
 from app.settings import Settings
 from tests.named_adapters import OPENING, probe_of
 from tests.tiny_adapter import make_adapter, plain_model, reference
@@ -69,8 +69,8 @@ def test_weights_that_change_nothing_prove_nothing(model_dir: Path) -> None:
     probe = make_probe(Scorer(fresh), OPENING)
     assert [point.logprob for point in probe.points] == [point.base for point in probe.points]
     said = [point.base for point in probe.points]
-    with pytest.raises(AdapterError, match="these weights answer as the base does"):
-        compare(probe, said, said)
+    with pytest.raises(AdapterError, match="these weights behave like the base"):
+        verify_logprobs(probe, said, said)
 
 
 def test_a_long_prompt_is_cut_to_what_every_server_has_room_for(model_dir: Path, adapter: Path) -> None:

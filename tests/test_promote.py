@@ -11,7 +11,7 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, EngineError
 from app.records import Json
 from app.release.promote import Promoter, SupersededError, check_compared
-from tests.loading import Loads
+from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row
 
 PROMPT = "a prompt's hash"
@@ -21,7 +21,7 @@ class Floor:
     """A project whose release 1 serves the base, and a candidate."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self.sessions, self.loads = sessions, Loads()
+        self.sessions, self.loads = sessions, RecordingSwapper()
         self.promoter = Promoter(sessions, self.loads, PROMPT)
 
     async def open(self) -> "Floor":
@@ -59,7 +59,7 @@ async def test_a_release_serves_once_it_is_proven_and_the_receipt_says_who_what_
     [(actor, action, detail)] = await floor.log()
     assert (actor, action, detail["over"]) == ("key ops", AuditAction.ACTIVATED, 1)
     assert detail["serves"] == {"model": row.model, "skills": row.skills, "tools": row.tools, "prompt": PROMPT}
-    [replica] = detail["receipt"]["replicas"]
+    [replica] = detail["swap"]["replicas"]
     assert replica["url"] == "http://engine"
     assert replica.keys() >= {"load_seconds", "probe_seconds", "error", "distance", "probed"}
 

@@ -91,7 +91,7 @@ class ReleaseController(Controller):
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)
-        await adapters.share(data.adapter)
+        await adapters.publish(data.adapter)
         row = await known.put(session, data.adapter, base=adapters.base, rank=rank)
         if row.base != adapters.base:
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
@@ -129,7 +129,7 @@ class ReleaseController(Controller):
 async def _read(adapters: AdapterDirectory, name: str) -> int:
     """Its rank. Raises InvalidError for what must not be served."""
     try:
-        return (await adapters.sound(name)).rank
+        return (await adapters.verified(name)).rank
     except AdapterError as error:
         raise InvalidError(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Where adapters lie on this machine, and whether they are fit to be handed to a model server."""
+"""The adapter directory of this machine: verifies adapters before a model server loads them."""
 
 import asyncio
 from functools import cached_property
@@ -10,24 +10,24 @@ from app.adapters.store import AdapterStore
 
 
 class AdapterDirectory:
-    """Adapters under their hash, as the model servers read them, too."""
+    """Adapters by content hash. Model servers read the same directory."""
 
     def __init__(
         self, path: Path, model_dir: Path | None = None, store: AdapterStore | None = None, *, base: str = ""
     ) -> None:
-        """`model_dir` holds the base model that they must fit, `base` is what the deployment calls it; `store` is
-        where other hosts have theirs from.
+        """`model_dir` holds the base model that adapters must fit, `base` is its name in the deployment; `store`
+        holds adapters of other hosts.
         """
         self.path, self.base = path.absolute(), base
         self._model_dir, self._store = model_dir, store
 
-    async def sound(self, name: str) -> AdapterFiles:
-        """The adapter, after all of it was read. Raises AdapterError for one that must not be served."""
+    async def verified(self, name: str) -> AdapterFiles:
+        """Reads and checks the whole adapter. Raises AdapterError for one that must not be served."""
         path = await self._store.path(name) if self._store else self.path / name
         return await asyncio.to_thread(self._verify, path)
 
-    async def share(self, name: str) -> None:
-        """Other hosts can have it, too, once this returns. Raises StorageError."""
+    async def publish(self, name: str) -> None:
+        """Makes the adapter available to other hosts. Raises StorageError."""
         if self._store is not None:
             await self._store.put(name)
 

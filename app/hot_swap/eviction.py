@@ -1,4 +1,4 @@
-"""Room for one more adapter. vLLM would evict one by itself, and not ask which of them a rollout still needs."""
+"""Evicts adapters that nothing needs. vLLM would evict by itself, even adapters that a rollout still needs."""
 
 import structlog
 
@@ -12,21 +12,21 @@ from app.records import BASE
 log = structlog.get_logger(__name__)
 
 
-async def make_room(engine: HttpEngine, sessions: Sessions, model: str) -> None:
-    """Every model server that says how many adapters it holds can take `model`: those nobody needs go, one by one.
+async def evict(engine: HttpEngine, sessions: Sessions, model: str) -> None:
+    """Unloads unneeded adapters until every server that reports its limit has room for `model`.
 
-    Raises EngineError where all that are loaded are in use.
+    Raises EngineError if all loaded adapters are in use.
     """
-    spare: list[str] | None = None
-    while full := _full(engine, model):
-        spare = await spare_adapters(engine, sessions, model) if spare is None else spare
-        if not spare:
-            raise in_use(f"{full} holds --max-loras of them")
-        await unload(engine, spare.pop(0))
+    evictable: list[str] | None = None
+    while full := _full_server(engine, model):
+        evictable = await evictable_adapters(engine, sessions, model) if evictable is None else evictable
+        if not evictable:
+            raise all_in_use_error(f"{full} holds --max-loras of them")
+        await unload(engine, evictable.pop(0))
 
 
-def _full(engine: HttpEngine, model: str) -> str | None:
-    """The URL of a live server without room."""
+def _full_server(engine: HttpEngine, model: str) -> str | None:
+    """The URL of a live server at its limit."""
     for replica in engine.replicas:
         adapters_there = replica.names - {BASE, model}
         if replica.alive and replica.max_loras is not None and len(adapters_there) >= replica.max_loras:
@@ -34,11 +34,11 @@ def _full(engine: HttpEngine, model: str) -> str | None:
     return None
 
 
-async def spare_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> list[str]:
-    """Loaded adapters that nothing unfinished needs; those of active releases come last.
+async def evictable_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> list[str]:
+    """Loaded adapters that nothing unfinished needs; those of active releases last.
 
-    What the database does not know may be the policy of a run that rolls out on these servers. While none runs, it
-    is what a run that was killed left behind.
+    An adapter that the database does not know may be the policy of a training run; if none is running, a killed
+    run left it behind.
     """
     loaded = [name for name in await engine.loaded() if name not in {BASE, model}]
     async with sessions() as session:
@@ -46,17 +46,17 @@ async def spare_adapters(engine: HttpEngine, sessions: Sessions, model: str) -> 
         known = await adapters.known(session, loaded)
         training = await run_queue.any_running(session)
     idle = [name for name in loaded if name not in needed]
-    spare = [name for name in idle if not training or name in known or name.startswith(PROBE_PREFIX)]
-    return sorted(spare, key=active.__contains__)
+    evictable = [name for name in idle if not training or name in known or name.startswith(PROBE_PREFIX)]
+    return sorted(evictable, key=active.__contains__)
 
 
 async def unload(engine: HttpEngine, model: str) -> None:
     await engine.unload_adapter(model)
-    log.info("an adapter made room", model=model)
+    log.info("evicted an adapter", model=model)
 
 
-def in_use(cause: str) -> EngineError:
+def all_in_use_error(cause: str) -> EngineError:
     return EngineError(
-        f"all adapters loaded are in use, and there is no room for another ({cause}): wait until tasks of older "
-        "releases, or training runs, have ended, or serve with more --max-loras"
+        f"all loaded adapters are in use, and there is no room for another ({cause}): wait until tasks of older "
+        "releases, or training runs, have ended, or raise --max-loras"
     )

@@ -1,4 +1,4 @@
-"""Several things at once, of which none is left behind."""
+"""Runs awaitables concurrently and waits for all of them."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -7,8 +7,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def together(*parts: Awaitable[T]) -> list[T]:
-    """Every one has ended when this returns or raises what the first that failed raised."""
+async def gather_all(*parts: Awaitable[T]) -> list[T]:
+    """Like asyncio.gather, but raises the first error only after all have ended."""
     results = await asyncio.gather(*parts, return_exceptions=True)
     done: list[T] = []
     for result in results:

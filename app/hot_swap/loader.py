@@ -1,7 +1,7 @@
-"""Hot swap: the model servers have the weights that a task is pinned to before its first token is asked for.
+"""Hot swap: loads the adapter that a task is pinned to before its first token is requested.
 
-Adapters are directories named by their content, so what a name stands for never changes, and loading one again
-changes nothing. A rollout keeps the adapter it began with: nothing is unloaded while there is room.
+Adapters are directories named by their content hash, so a name always stands for the same weights, and loading is
+idempotent. A rollout keeps its adapter: nothing is unloaded while there is room.
 """
 
 import asyncio
@@ -23,54 +23,54 @@ from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.eviction import in_use, make_room, spare_adapters, unload
-from app.hot_swap.load_everywhere import NoRoomError, bring
-from app.hot_swap.receipt import Receipt
+from app.hot_swap.eviction import all_in_use_error, evict, evictable_adapters, unload
+from app.hot_swap.load_everywhere import NoRoomError, load_everywhere
+from app.hot_swap.swap_report import SwapReport
 from app.loop import Loop
 from app.records import BASE, Probe
 
 log = structlog.get_logger(__name__)
 
-_ACTOR = "server"  # where nobody asked
-_LOOK_SECONDS = 60.0  # after which active releases are looked at without news, which can be lost
-_TRIES = 3  # of a completion whose adapter was lost in between
+_ACTOR = "server"  # in the audit log
+_CHECK_SECONDS = 60.0  # between checks of the active releases, since a notification can be lost
+_ATTEMPTS = 3  # at a completion whose adapter was unloaded in between
 
 
-class HotSwap:
-    """An engine that loads what it lacks; as a context manager also what is activated, ahead of its first task."""
+class AdapterLoader:
+    """An engine that loads adapters on demand, and within its context those of active releases ahead of time."""
 
     def __init__(self, engine: HttpEngine, sessions: Sessions, files: AdapterDirectory) -> None:
         self._engine = engine
         self._sessions = sessions
         self._files = files
-        self._loaded: set[str] = set()  # a hint: the servers know, and say 404
-        self._lacking: dict[str, str] = {}  # what serves and cannot be loaded, and why
+        self._loaded: set[str] = set()  # a hint: servers answer 404 where it is wrong
+        self._load_errors: dict[str, str] = {}  # by active adapter that cannot be loaded
         self._loading = asyncio.Lock()
-        self._following = Loop("hot swap", self._load_active, _LOOK_SECONDS, expected=AWAY)
+        self._loop = Loop("hot swap", self._load_active, _CHECK_SECONDS, expected=AWAY)
 
     async def __aenter__(self) -> Self:
         self._engine.on_return = self.restore
-        self._following.start()
+        self._loop.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._engine.on_return = None
-        await self._following.stop()
+        await self._loop.stop()
 
     def wake(self) -> None:
-        """A release may have been activated. Missing a call costs its first task a moment."""
-        self._following.wake()
+        """Checks active releases now. A missed call delays the first task of a release a little."""
+        self._loop.wake()
 
     async def ready(self) -> str:
-        """Which servers are out, and what serves and cannot be loaded; "" where all is well. Raises EngineError
-        where no server is.
+        """Servers that are out and active adapters that cannot be loaded; "" if none. Raises EngineError if all
+        servers are out.
         """
-        remarks = [await self._engine.ready(), *self._lacking.values()]
+        remarks = [await self._engine.ready(), *self._load_errors.values()]
         return "; ".join(filter(None, remarks))
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
-        """Raises AdapterError where the adapter cannot be served, and what the engine raises."""
-        for _ in range(_TRIES):
+        """Raises AdapterError if the adapter cannot be served, and what the engine raises."""
+        for _ in range(_ATTEMPTS):
             if model not in self._loaded:
                 await self.load(model)
             try:
@@ -78,38 +78,35 @@ class HotSwap:
             except EngineRefusalError as error:
                 if error.code != HTTPStatus.NOT_FOUND or model == BASE:
                     raise
-                self._loaded.discard(model)  # the server was restarted, or made room for another
+                self._loaded.discard(model)  # the server was restarted, or evicted it
         raise EngineError(
-            f"the model servers lose adapter {model} as soon as it is loaded: give them more --max-loras"
+            f"the model servers lose adapter {model} as soon as it is loaded: raise their --max-loras"
         )
 
     async def load(self, model: str) -> None:
-        """All servers can answer as `model` when this returns; where one of them cannot, none has it.
-
-        Raises what `swap` raises.
-        """
+        """Loads on all servers or none. Raises what `swap` raises."""
         if model == BASE:
             return
         async with self._loading:
             if model not in self._loaded or model not in await self._engine.models():
                 await self._swap(model, await self._probe(model))
 
-    async def swap(self, model: str, probe: Probe | None) -> Receipt:
-        """All live servers answer as `model` when this returns, and have proven with the trainer's `probe` that
-        they wear it as it was trained; where one of them has not, none that lacked it before has it now.
+    async def swap(self, model: str, probe: Probe | None) -> SwapReport:
+        """Loads on all live servers and verifies with the trainer's `probe` that they serve the trained weights;
+        if one fails, it is unloaded where it is new.
 
-        Raises AdapterError for weights that are missing, spoiled, refused or not proven, EngineError where a
+        Raises AdapterError for weights that are missing, damaged, refused or fail verification, EngineError if a
         server is down, does not see them or has all of its adapters in use.
         """
         if model == BASE:
-            return Receipt(model=BASE, seconds=0.0)
+            return SwapReport(model=BASE, seconds=0.0)
         async with self._loading:
             return await self._swap(model, probe)
 
     async def restore(self, replica: Replica) -> None:
-        """For a server that was away: it gets what may be asked of it, and proves it, before it is asked.
+        """Loads and verifies on a server that returns what it may be asked for, before it gets requests.
 
-        Raises AdapterError or EngineError where it does not: then it must not be asked.
+        Raises AdapterError or EngineError if that fails: then it must get no requests.
         """
         async with self._loading:
             async with self._sessions() as session:
@@ -118,60 +115,64 @@ class HotSwap:
             elsewhere = {name for other in others for name in other.names}
             for model in [*sorted(serving - {BASE}), *sorted(elsewhere - serving - {BASE})]:
                 try:
-                    found = await self._files.sound(model)
-                except AdapterError as error:  # not this server's fault
-                    self._lacking[model] = str(error)
+                    files = await self._files.verified(model)
+                except AdapterError as error:  # not the server's fault
+                    self._load_errors[model] = str(error)
                     log.warning("an adapter cannot be loaded again", replica=replica.url, cause=str(error))
                     continue
                 if replica.max_loras is not None and len(replica.names - {BASE, model}) >= replica.max_loras:
-                    return  # the first task that needs another makes room for it
+                    return  # the first task that needs another evicts one
                 lacked = model not in replica.names
                 probe = await self._probe(model)
                 witness = next((each for each in others if model in each.names), None)
                 async with one_load(self._sessions, model):
-                    receipt = await bring([replica], found.path, probe, witness)
-                self._lacking.pop(model, None)
+                    report = await load_everywhere([replica], files.path, probe, witness)
+                self._load_errors.pop(model, None)
                 if lacked:
-                    await self._tell(receipt)
+                    await self._audit_restored(report)
 
-    async def _tell(self, receipt: Receipt) -> None:
-        """The log has the proof of every server that serves a release, also of one that came later."""
+    async def _audit_restored(self, report: SwapReport) -> None:
+        """Records the verification of a server that returned in the audit log of each release it serves."""
         async with self._sessions.begin() as session:
-            for release in await adapters.releases_with(session, receipt.model):
+            for release in await adapters.releases_with(session, report.model):
                 about = release.project_id, release.id, _ACTOR, AuditAction.RESTORED
-                await audit.add(session, *about, {"receipt": msgspec.to_builtins(receipt)})
+                await audit.add(session, *about, {"swap": msgspec.to_builtins(report)})
 
-    async def _swap(self, model: str, probe: Probe | None) -> Receipt:
-        """Adapters nobody needs make room, one after the other, and only where a server has none."""
+    async def _swap(self, model: str, probe: Probe | None) -> SwapReport:
+        """Evicts one adapter after the other, only on servers without room."""
         began = time.perf_counter()
-        found = await self._files.sound(model)
+        files = await self._files.verified(model)
         live = [replica for replica in self._engine.replicas if replica.alive]
         if not live:
             raise EngineError(
-                f"no model server answers, so adapter {model} cannot be loaded: start one, or wait until one "
-                "that was restarted is ready"
+                f"no model server answers, so adapter {model} cannot be loaded: start one, or wait until a "
+                "restarted one is ready"
             )
-        await make_room(self._engine, self._sessions, model)
-        receipt = await self._bring(live, found, probe)
+        await evict(self._engine, self._sessions, model)
+        report = await self._load_with_eviction(live, files, probe)
         self._loaded.add(model)
-        self._lacking.pop(model, None)
+        self._load_errors.pop(model, None)
         log.info("a swap", model=model, seconds=round(time.perf_counter() - began, 3), replicas=len(live))
         absent = tuple(replica.url for replica in self._engine.replicas if replica not in live)
-        return Receipt(model=model, seconds=time.perf_counter() - began, replicas=receipt.replicas, absent=absent)
+        return SwapReport(
+            model=model, seconds=time.perf_counter() - began, replicas=report.replicas, absent=absent
+        )
 
-    async def _bring(self, live: Sequence[Replica], found: AdapterFiles, probe: Probe | None) -> Receipt:
-        """Some servers do not tell how many adapters they hold, but refuse one too many."""
-        spare: list[str] | None = None
+    async def _load_with_eviction(
+        self, live: Sequence[Replica], files: AdapterFiles, probe: Probe | None
+    ) -> SwapReport:
+        """Some servers do not report how many adapters they hold, but refuse one too many."""
+        evictable: list[str] | None = None
         while True:
             try:
-                async with one_load(self._sessions, found.hash):
-                    return await bring(live, found.path, probe)
+                async with one_load(self._sessions, files.hash):
+                    return await load_everywhere(live, files.path, probe)
             except NoRoomError as error:
-                if spare is None:
-                    spare = await spare_adapters(self._engine, self._sessions, found.hash)
-                if not spare:
-                    raise in_use(str(error)) from error
-            await unload(self._engine, spare.pop(0))
+                if evictable is None:
+                    evictable = await evictable_adapters(self._engine, self._sessions, files.hash)
+                if not evictable:
+                    raise all_in_use_error(str(error)) from error
+            await unload(self._engine, evictable.pop(0))
 
     async def _probe(self, model: str) -> Probe | None:
         async with self._sessions() as session:
@@ -180,7 +181,7 @@ class HotSwap:
     async def _load_active(self) -> None:
         async with self._sessions() as session:
             wanted = await adapters.serving(session)
-        self._lacking = {model: why for model, why in self._lacking.items() if model in wanted}
+        self._load_errors = {model: why for model, why in self._load_errors.items() if model in wanted}
         for model in sorted(wanted):
             await self._load_ahead(model)
 
@@ -188,7 +189,7 @@ class HotSwap:
         try:
             await self.load(model)
         except AppError as error:
-            self._lacking[model] = str(error)
-            log.warning("an active adapter is not loaded yet, its first task will ask again", cause=str(error))
+            self._load_errors[model] = str(error)
+            log.warning("an active adapter is not loaded yet, its first task will retry", cause=str(error))
         else:
-            self._lacking.pop(model, None)
+            self._load_errors.pop(model, None)

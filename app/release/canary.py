@@ -61,7 +61,7 @@ async def begin(
         receipt = await promoter.prove(release, actor)
         async with sessions.begin() as session:
             canary = await canaries.begin(session, release_id, percent)
-            detail = {"percent": percent, "receipt": receipt}
+            detail = {"percent": percent, "swap": receipt}
             await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
             return canary
 

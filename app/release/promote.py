@@ -79,7 +79,7 @@ class Promoter:
                 row = await releases.activate(session, release_id, rejected_too=rejected_too)
                 changed = await manifest.serve(session, row, former, self._prompt, skills=skills)
                 over = former.number if former else None
-                detail = {"over": over, "receipt": receipt, "serves": _made_of(row), **changed}
+                detail = {"over": over, "swap": receipt, "serves": _made_of(row), **changed}
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)
                 if also is not None:
                     await also(session, row)

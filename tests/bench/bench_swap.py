@@ -24,15 +24,15 @@ from app.db import adapters, audit, embedded_postgres, models, projects, release
 from app.db.database import Sessions, open_database
 from app.db.migrate import migrate
 from app.engine.http_engine import HttpEngine
-from app.hot_swap.loader import HotSwap
-from app.hot_swap.receipt import Receipt
+from app.hot_swap.loader import AdapterLoader
+from app.hot_swap.swap_report import SwapReport
 from app.release.promote import Promoter
 from tests.bench.results_file import write_results
 from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import off_by
+from tests.vllm.loader_setup import open_loader
 from tests.vllm.server import VllmServer
-from tests.vllm.streams import Asked, Streams
-from tests.vllm.swapping import open_swap
+from tests.vllm.streams import AnsweredRequest, Streams
 from trainer.learning.publishing import PublishedAdapter
 
 _TOLERANCE = 1e-3  # of a logprob
@@ -46,7 +46,7 @@ class Swapped(msgspec.Struct, frozen=True):
     began: float
     ended: float
 
-    def met(self, asked: Asked) -> bool:
+    def met(self, asked: AnsweredRequest) -> bool:
         return asked.began < self.ended and self.began < asked.ended
 
 
@@ -75,7 +75,7 @@ async def _measure(
 ) -> None:
     async with open_database(database_url) as database, HttpEngine(urls) as engine:
         rows = await _propose(database.sessions, versions)
-        async with open_swap(engine, database.sessions, versions[0].path.parent) as swap:
+        async with open_loader(engine, database.sessions, versions[0].path.parent) as swap:
             promoter = Promoter(database.sessions, swap, "")
             await promoter.activate(rows[0].id, "bench")
             streams, done = await _under_load(swap, promoter, list(zip(versions, rows, strict=True)), count, every)
@@ -93,7 +93,7 @@ async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> 
 
 
 async def _under_load(
-    swap: HotSwap,
+    swap: AdapterLoader,
     promoter: Promoter,
     versions: Sequence[tuple[PublishedAdapter, models.Release]],
     count: int,
@@ -112,25 +112,25 @@ async def _under_load(
     return streams, done
 
 
-async def _receipts(sessions: Sessions, project_id: object) -> list[Receipt]:
+async def _receipts(sessions: Sessions, project_id: object) -> list[SwapReport]:
     """Of all swaps but the first, which had no load."""
     async with sessions() as session:
         page = await audit.page(session, project_id, limit=100)  # type: ignore[arg-type]
-    return [msgspec.convert(entry.detail["receipt"], Receipt) for entry in page.items[:-1]]
+    return [msgspec.convert(entry.detail["swap"], SwapReport) for entry in page.items[:-1]]
 
 
 def _tell(
-    streams: Streams, done: Sequence[Swapped], receipts: Sequence[Receipt], about: dict[str, object]
+    streams: Streams, done: Sequence[Swapped], receipts: Sequence[SwapReport], about: dict[str, object]
 ) -> None:
-    met = [asked for asked in streams.asked if any(swap.met(asked) for swap in done)]
+    met = [asked for asked in streams.answered if any(swap.met(asked) for swap in done)]
     wrong = [asked for asked in met if not asked.off_by <= _TOLERANCE]
     told = [asked for asked in met if _off_by_next(asked, done) > _TOLERANCE]
-    loads = [max(each.load_seconds for each in receipt.replicas) for receipt in receipts]
-    proofs = [max(each.probe_seconds for each in receipt.replicas) for receipt in receipts]
-    during, between = _throughput(streams.asked, done)
+    loads = [max(each.load_seconds for each in report.replicas) for report in receipts]
+    proofs = [max(each.probe_seconds for each in report.replicas) for report in receipts]
+    during, between = _throughput(streams.answered, done)
     figures = {
         "swaps": len(done),
-        "requests": len(streams.asked),
+        "requests": len(streams.answered),
         "failed requests": len(streams.failures),
         "requests that ran during a swap": len(met),
         "of these, answered by other weights": len(wrong),
@@ -151,13 +151,13 @@ def _percentiles(seconds: Sequence[float]) -> list[float]:
     return [round(1000 * float(each), 1) for each in np.percentile(seconds, [50, 99])]
 
 
-def _off_by_next(asked: Asked, done: Sequence[Swapped]) -> float:
+def _off_by_next(asked: AnsweredRequest, done: Sequence[Swapped]) -> float:
     """From the weights that were coming while it ran: by this it would have been found out."""
     coming = next(swap.adapter for swap in reversed(done) if swap.met(asked))
     return off_by(asked.answer, coming.path, asked.prompt)
 
 
-def _throughput(asked: Sequence[Asked], done: Sequence[Swapped]) -> tuple[float, float]:
+def _throughput(asked: Sequence[AnsweredRequest], done: Sequence[Swapped]) -> tuple[float, float]:
     """Tokens per second in the windows after swaps begin, and in the rest of the time."""
     inside = sum(_tokens(asked, swap.began, swap.began + _WINDOW) for swap in done)
     first, last = done[0].began - _WINDOW, done[-1].began + _WINDOW
@@ -165,7 +165,7 @@ def _throughput(asked: Sequence[Asked], done: Sequence[Swapped]) -> tuple[float,
     return inside / seconds, (_tokens(asked, first, last) - inside) / (last - first - seconds)
 
 
-def _tokens(asked: Sequence[Asked], start: float, end: float) -> float:
+def _tokens(asked: Sequence[AnsweredRequest], start: float, end: float) -> float:
     """Generated in that time, as if each request had made its tokens evenly."""
     return sum(
         len(each.answer.ids) * max(0.0, min(end, each.ended) - max(start, each.began)) / (each.ended - each.began)

@@ -1,4 +1,4 @@
-"""Requests without a pause, as rollouts make them, and whose weights answered each of them."""
+"""Continuous requests, as rollouts make them, with the weights that answered each."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.engine.protocol import Completion
 from app.errors import AppError
-from app.hot_swap.loader import HotSwap
+from app.hot_swap.loader import AdapterLoader
 from tests.vllm.asking import off_by, random_prompt, sampling
 from trainer.learning.publishing import PublishedAdapter
 
@@ -16,8 +16,8 @@ PROMPT, ANSWER = 30, 40  # tokens
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request that was answered, by the clock of `time.perf_counter`."""
+class AnsweredRequest:
+    """One answered request; times are of `time.perf_counter`."""
 
     adapter: PublishedAdapter
     prompt: list[int]
@@ -27,23 +27,23 @@ class Asked:
 
     @property
     def off_by(self) -> float:
-        """How far its logprobs are from those of the adapter it asked for."""
+        """The largest difference of its logprobs from those of the requested adapter."""
         return off_by(self.answer, self.adapter.path, self.prompt)
 
 
 class Streams:
-    """Each request is made as the adapter that serves when it begins; one that fails is counted."""
+    """Each request uses the adapter that serves when it begins; failures are recorded."""
 
-    def __init__(self, swap: HotSwap, serving: PublishedAdapter) -> None:
+    def __init__(self, swap: AdapterLoader, serving: PublishedAdapter) -> None:
         self.serving = serving
-        self.asked: list[Asked] = []
+        self.answered: list[AnsweredRequest] = []
         self.failures: list[AppError] = []
         self._swap = swap
         self._open = True
 
     @asynccontextmanager
     async def running(self, count: int) -> AsyncIterator[None]:
-        """At the end, all requests that had begun are answered."""
+        """Waits at the end until all requests under way are answered."""
         async with asyncio.TaskGroup() as group:
             for number in range(count):
                 group.create_task(self._stream(number))
@@ -57,12 +57,12 @@ class Streams:
         while self._open:
             turn += 1
             try:
-                self.asked.append(await self._ask(random_prompt(1_000_000 * number + turn, PROMPT), turn))
+                self.answered.append(await self._ask(random_prompt(1_000_000 * number + turn, PROMPT), turn))
             except AppError as error:
                 self.failures.append(error)
 
-    async def _ask(self, prompt: list[int], turn: int) -> Asked:
+    async def _ask(self, prompt: list[int], turn: int) -> AnsweredRequest:
         adapter, began = self.serving, time.perf_counter()
         drawing = sampling(ANSWER, temperature=1.0, seed=turn)
         answer = await self._swap.complete(prompt, model=adapter.hash, sampling=drawing)
-        return Asked(adapter, prompt, answer, began, time.perf_counter())
+        return AnsweredRequest(adapter, prompt, answer, began, time.perf_counter())

@@ -32,8 +32,8 @@ from tests.vllm.adapters import (
 )
 from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
+from tests.vllm.loader_setup import open_loader, release_row
 from tests.vllm.server import SLOTS, VllmServer
-from tests.vllm.swapping import open_swap, release_row
 from trainer.learning.publishing import WEIGHTS, PublishedAdapter
 
 PROMPT = spoken("archive my mails")
@@ -78,7 +78,7 @@ async def test_a_spoiled_adapter_never_reaches_a_server(
     await engine.health()
     before = await loads(http)
     with pytest.raises(AdapterError, match=words):
-        await open_swap(engine, committed, tmp_path).swap(path.name, None)
+        await open_loader(engine, committed, tmp_path).swap(path.name, None)
     assert await loads(http) == before
     await check_well(engine)
 
@@ -107,7 +107,7 @@ async def test_what_such_weights_leave_in_its_memory_costs_no_task(
 async def test_an_adapter_that_was_changed_cut_short_or_removed_is_named(
     engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter], tmp_path: Path
 ) -> None:
-    swap = open_swap(engine, committed, tmp_path)
+    swap = open_loader(engine, committed, tmp_path)
     path = Path(shutil.copytree(adapters[0].path, tmp_path / adapters[0].hash))
     weights = (path / WEIGHTS).read_bytes()
     (path / WEIGHTS).write_bytes(weights[:-1] + b"\x3c")
@@ -127,7 +127,7 @@ async def test_a_rank_that_the_server_does_not_take_is_the_adapters_fault(
 ) -> None:
     high = make_adapter(tmp_path, 9, rank=32)
     with pytest.raises(AdapterError, match=r"--max-lora-rank, .*LoRA rank 32 is greater than max_lora_rank 16"):
-        await open_swap(engine, committed, tmp_path).swap(high.hash, None)
+        await open_loader(engine, committed, tmp_path).swap(high.hash, None)
     await check_well(engine)
 
 
@@ -135,7 +135,7 @@ async def test_no_more_adapters_are_loaded_than_answer_at_once(
     engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]
 ) -> None:
     """vLLM would take them, and then make requests for the fifth wait until one of the four has none."""
-    swap = open_swap(engine, committed, adapters[0].path.parent)
+    swap = open_loader(engine, committed, adapters[0].path.parent)
     for each in adapters:
         await swap.load(each.hash)
     loaded = await engine.loaded()
@@ -150,7 +150,7 @@ async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_m
     kept = adapters[0]
     directory = kept.path.parent
     await release_row(committed, kept.hash, ReleaseState.CANARY)
-    swap = open_swap(engine, committed, directory)
+    swap = open_loader(engine, committed, directory)
     await swap.load(kept.hash)
     for seed in range(100, 100 + HELD):
         other = make_adapter(directory, seed)

@@ -15,7 +15,7 @@ from app.errors import AdapterError
 from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.conftest import Servers
-from tests.vllm.swapping import open_swap, release_row
+from tests.vllm.loader_setup import open_loader, release_row
 from trainer.learning.publishing import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
@@ -48,7 +48,7 @@ async def test_what_one_replica_refuses_none_has(both: HttpEngine, committed: Se
     """The second one takes half the rank."""
     high = make_adapter(tmp_path, 7, rank=16)
     with pytest.raises(AdapterError, match="max_lora_rank 8"):
-        await open_swap(both, committed, tmp_path).swap(high.hash, None)
+        await open_loader(both, committed, tmp_path).swap(high.hash, None)
     assert await both.loaded() == ["base"]
 
 
@@ -61,7 +61,7 @@ async def test_a_replica_that_is_killed_is_missed_by_no_request_and_returns_with
 ) -> None:
     mine, second = adapters[0], both.replicas[1]
     await release_row(committed, mine.hash, ReleaseState.ACTIVE)
-    async with open_swap(both, committed, mine.path.parent) as swap:
+    async with open_loader(both, committed, mine.path.parent) as swap:
         await swap.load(mine.hash)
         asking = asyncio.create_task(ask_all(both, mine.hash))
         await until(lambda: metric(http, RUNNING, url=servers[1].url), 8, seconds=60)

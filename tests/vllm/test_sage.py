@@ -12,7 +12,7 @@ from app.release.promote import Promoter
 from app.settings import Settings
 from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
-from tests.vllm.swapping import open_swap
+from tests.vllm.loader_setup import open_loader
 from tests.whole_run import Hearer, Shop
 from trainer.runs.train import carry_out
 
@@ -51,7 +51,7 @@ async def test_a_run_on_vllms_rollouts_ends_in_a_release_that_vllm_serves(
         assert abs(metrics["ratio_max"] - 1) < 1e-3
     [release] = await shop.of_run(job)
     path = settings.adapters_dir / result.adapter
-    promoter = Promoter(committed, open_swap(both, committed, settings.adapters_dir), "")
+    promoter = Promoter(committed, open_loader(both, committed, settings.adapters_dir), "")
     served = await promoter.activate(release.id, "key test", rejected_too=True)
     assert (served.state, (await shop.active()).model) == (ReleaseState.ACTIVE, result.adapter)
     prompt = spoken("archive my mails")
@@ -60,6 +60,6 @@ async def test_a_run_on_vllms_rollouts_ends_in_a_release_that_vllm_serves(
     async with committed() as session:
         [entry] = (await audit.page(session, shop.project_id, limit=10)).items
     assert (entry.actor, entry.action) == ("key test", AuditAction.ACTIVATED)
-    receipts = entry.detail["receipt"]["replicas"]
-    assert [(each["url"], each["probed"]) for each in receipts] == [(each.url, True) for each in servers]
-    assert max(each["error"] for each in receipts) < 1e-3 < min(each["distance"] for each in receipts)
+    reports = entry.detail["swap"]["replicas"]
+    assert [(each["url"], each["probed"]) for each in reports] == [(each.url, True) for each in servers]
+    assert max(each["error"] for each in reports) < 1e-3 < min(each["distance"] for each in reports)

@@ -7,24 +7,24 @@ import pytest
 from app.db.database import Sessions
 from app.engine.http_engine import HttpEngine
 from app.errors import AdapterError
-from app.hot_swap.loader import HotSwap
+from app.hot_swap.loader import AdapterLoader
+from tests.vllm.loader_setup import open_loader
 from tests.vllm.streams import Streams
-from tests.vllm.swapping import open_swap
 from trainer.learning.publishing import PublishedAdapter
 
 
 @pytest.fixture
-def swap(both: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]) -> HotSwap:
-    return open_swap(both, committed, adapters[0].path.parent)
+def swap(both: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]) -> AdapterLoader:
+    return open_loader(both, committed, adapters[0].path.parent)
 
 
 async def test_every_replica_proves_that_it_wears_what_was_trained(
-    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
+    swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     mine = adapters[0]
-    receipt = await swap.swap(mine.hash, mine.probe)
-    assert [each.url for each in receipt.replicas] == [each.url for each in both.replicas]
-    for each in receipt.replicas:
+    report = await swap.swap(mine.hash, mine.probe)
+    assert [each.url for each in report.replicas] == [each.url for each in both.replicas]
+    for each in report.replicas:
         assert each.probed
         assert each.error < 1e-4
         assert each.distance > 0.1
@@ -32,24 +32,24 @@ async def test_every_replica_proves_that_it_wears_what_was_trained(
 
 
 async def test_other_weights_than_the_trainers_are_loaded_nowhere(
-    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
+    swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
-    with pytest.raises(AdapterError, match="other weights than were trained"):
+    with pytest.raises(AdapterError, match="other weights than the trained ones"):
         await swap.swap(adapters[0].hash, adapters[1].probe)
     assert await both.loaded() == ["base"]
 
 
 async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from_the_base(
-    swap: HotSwap, adapters: list[PublishedAdapter]
+    swap: AdapterLoader, adapters: list[PublishedAdapter]
 ) -> None:
-    receipt = await swap.swap(adapters[0].hash, None)
-    assert [each.probed for each in receipt.replicas] == [False, False]
-    assert max(each.error for each in receipt.replicas) < 1e-4
-    assert min(each.distance for each in receipt.replicas) > 0.1
+    report = await swap.swap(adapters[0].hash, None)
+    assert [each.probed for each in report.replicas] == [False, False]
+    assert max(each.error for each in report.replicas) < 1e-4
+    assert min(each.distance for each in report.replicas) > 0.1
 
 
 async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load(
-    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
+    swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     """There is one adapter more than servers have room for: each swap loads, and the last ones unload another."""
     first = adapters[0]
@@ -63,14 +63,14 @@ async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load
             streams.serving = each
         await asyncio.sleep(1)
     assert not streams.failures
-    assert {asked.adapter.hash for asked in streams.asked} == {each.hash for each in adapters}
-    assert max(asked.off_by for asked in streams.asked) < 1e-3
+    assert {request.adapter.hash for request in streams.answered} == {each.hash for each in adapters}
+    assert max(request.off_by for request in streams.answered) < 1e-3
 
 
 async def test_two_swaps_at_once_come_one_after_the_other(
-    swap: HotSwap, both: HttpEngine, adapters: list[PublishedAdapter]
+    swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     names = [each.hash for each in adapters[:2]]
-    receipts = await asyncio.gather(*(swap.swap(each.hash, each.probe) for each in adapters[:2]))
-    assert [receipt.model for receipt in receipts] == names
+    reports = await asyncio.gather(*(swap.swap(each.hash, each.probe) for each in adapters[:2]))
+    assert [report.model for report in reports] == names
     assert sorted(await both.models()) == sorted(["base", *names])

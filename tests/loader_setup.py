@@ -1,4 +1,4 @@
-"""A hot swap before model servers as they really run, with adapters that tests call by short names."""
+"""An adapter loader on real model servers, with adapters that tests call by short names."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,8 @@ from app.db.models import ReleaseState
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.hot_swap.loader import HotSwap
-from app.hot_swap.receipt import Receipt
+from app.hot_swap.loader import AdapterLoader
+from app.hot_swap.swap_report import SwapReport
 from app.records import Probe
 from tests.named_adapters import cut_short, make_named, probe_of
 from tests.rows import project_row
@@ -20,16 +20,16 @@ GREEDY = Sampling(max_tokens=6, temperature=0)
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Adapters in a directory; `names` are those that the model servers know them by."""
+class NamedAdapters:
+    """Adapters in a directory; `names` maps short names to those on the model servers."""
 
     model_dir: Path
     path: Path
     names: dict[str, str]
 
     @classmethod
-    def fill(cls, model_dir: Path, path: Path) -> "Shelf":
-        """Four sound ones, and some that are not."""
+    def fill(cls, model_dir: Path, path: Path) -> "NamedAdapters":
+        """Four valid ones, and some damaged ones."""
         names = {name: make_named(model_dir, path, seed) for seed, name in enumerate("abcd")}
         names["nan"] = make_named(model_dir, path, 8, fill=float("nan"))
         names["cut"] = make_named(model_dir, path, 9)
@@ -39,39 +39,39 @@ class Shelf:
     def probe(self, name: str) -> Probe:
         return probe_of(self.model_dir, self.path / self.names[name])
 
-    def swap(self, engine: HttpEngine, sessions: Sessions) -> HotSwap:
-        return HotSwap(engine, sessions, AdapterDirectory(self.path, self.model_dir))
+    def loader(self, engine: HttpEngine, sessions: Sessions) -> AdapterLoader:
+        return AdapterLoader(engine, sessions, AdapterDirectory(self.path, self.model_dir))
 
 
 @dataclass(frozen=True)
-class Swapping:
+class LoaderSetup:
     engine: HttpEngine
     sessions: Sessions
-    shelf: Shelf
-    hot: HotSwap
+    adapters: NamedAdapters
+    loader: AdapterLoader
 
     async def ask(self, name: str) -> Completion:
-        return await self.hot.complete(PROMPT, model=self.shelf.names[name], sampling=GREEDY)
+        return await self.loader.complete(PROMPT, model=self.adapters.names[name], sampling=GREEDY)
 
     async def load(self, name: str) -> None:
-        await self.hot.load(self.shelf.names[name])
+        await self.loader.load(self.adapters.names[name])
 
-    async def swap(self, name: str, probe: Probe | None = None) -> Receipt:
-        return await self.hot.swap(self.shelf.names[name], probe)
+    async def swap(self, name: str, probe: Probe | None = None) -> SwapReport:
+        return await self.loader.swap(self.adapters.names[name], probe)
 
     async def unload(self, name: str) -> None:
-        """As another process would."""
-        await self.engine.unload_adapter(self.shelf.names[name])
+        """Unloads as another process would."""
+        await self.engine.unload_adapter(self.adapters.names[name])
 
     async def loaded(self) -> list[str]:
-        """In the order of loading, "base" left out."""
-        short = {long: name for name, long in self.shelf.names.items()}
+        """In the order of loading, without "base"."""
+        short = {long: name for name, long in self.adapters.names.items()}
         return [short[each] for each in await self.engine.loaded() if each != "base"]
 
     async def release(self, name: str, state: ReleaseState) -> models.Release:
-        """The only one of a project of its own."""
+        """The only release of a new project."""
         async with self.sessions.begin() as session:
             project = await project_row(session)
             first = await releases.active(session, project.id)
-            first.model, first.state = self.shelf.names[name], state
+            first.model, first.state = self.adapters.names[name], state
         return first

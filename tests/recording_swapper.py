@@ -1,27 +1,27 @@
-"""In the place of the model servers: remembers what it is asked to serve, or refuses."""
+"""Stands in for the model servers: records the adapters it is asked to load, or refuses."""
 
 import asyncio
 
 from app.errors import AppError
-from app.hot_swap.receipt import Receipt, ReplicaReceipt
+from app.hot_swap.swap_report import ReplicaSwapReport, SwapReport
 from app.records import Probe
 
 
-class Loads:
+class RecordingSwapper:
     def __init__(self) -> None:
         self.models: list[str] = []
         self.refusal: AppError | None = None
-        self.open = asyncio.Event()  # cleared: a swap takes until it is set
+        self.open = asyncio.Event()  # cleared: swaps wait until it is set
         self.open.set()
         self.begun = asyncio.Event()
 
-    async def swap(self, model: str, probe: Probe | None) -> Receipt:
+    async def swap(self, model: str, probe: Probe | None) -> SwapReport:
         self.begun.set()
         await self.open.wait()
         if self.refusal is not None:
             raise self.refusal
         self.models.append(model)
-        proof = ReplicaReceipt(
+        replica = ReplicaSwapReport(
             url="http://engine",
             load_seconds=0.25,
             probe_seconds=0.125,
@@ -30,4 +30,4 @@ class Loads:
             distance=0.5,
             noise=1e-5,
         )
-        return Receipt(model=model, seconds=0.5, replicas=(proof,))
+        return SwapReport(model=model, seconds=0.5, replicas=(replica,))
