@@ -12,8 +12,8 @@ from litestar import Litestar
 
 from app.adapters.store import AdapterStore
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
 from app.agent.prompt import Profile, choose_profile, prompt_hash
+from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
@@ -26,7 +26,7 @@ from app.engine.http_engine import HttpEmbedder, HttpEngine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import HostError, SettingError
-from app.gateway.ssrf import pinned
+from app.gateway.ssrf import resolve_public
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
 from app.queue import worker_notifier
@@ -38,7 +38,7 @@ from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits, Sandbox
+from app.sandbox.protocol import Sandbox, SessionLimits
 from app.settings import Settings, urls_in
 from app.skills.library import Library
 from app.skills.retrieval import Retrieval, load_retrieval
@@ -89,7 +89,7 @@ async def _open_dependencies(
         stack.push_async_callback(embedder.close)
         library = Library(
             database.sessions,
-            opening=embedder.resolve_model,
+            open_embedder=embedder.resolve_model,
             retrieval=retrieval,
             limit=settings.skills_offered,
         )
@@ -101,16 +101,18 @@ async def _open_dependencies(
             RolloutLimits.of(settings),
             temperature=settings.temperature,
         )
-        outside = await stack.enter_async_context(_open_client(settings.tasks_at_once))
+        outside = await stack.enter_async_context(_open_client(settings.max_tasks_in_flight))
         executor = TaskExecutor(database.sessions, agent, library, outside, settings)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
-        options = RunnerOptions(concurrency=settings.tasks_at_once, lease_seconds=settings.lease_seconds)
+        options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
         runner = await stack.enter_async_context(Runner(database.sessions, executor.execute, options))
         listener.on_task(runner.wake)
         listener.on_release(swap.wake)
         listener.on_release(keeper.wake)
-        shadow_runner = ShadowRunner(database.sessions, executor, lambda: runner.running < settings.tasks_at_once)
+        shadow_runner = ShadowRunner(
+            database.sessions, executor, lambda: runner.running < settings.max_tasks_in_flight
+        )
         listener.on_release((await stack.enter_async_context(shadow_runner)).wake)
         yield Dependencies(
             sessions=database.sessions,
@@ -167,16 +169,18 @@ def _within(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTo
     return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))
 
 
-def _open_client(tasks_at_once: int) -> httpx.AsyncClient:
+def _open_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
     """To the live APIs. A proxy of this machine's environment is not theirs."""
-    limits = httpx.Limits(max_connections=8 * tasks_at_once, max_keepalive_connections=2 * tasks_at_once)
+    limits = httpx.Limits(
+        max_connections=8 * max_tasks_in_flight, max_keepalive_connections=2 * max_tasks_in_flight
+    )
     return httpx.AsyncClient(limits=limits, trust_env=False)
 
 
 def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
     async def close_private_hosts(request: httpx.Request) -> None:
         try:
-            await pinned(request)
+            await resolve_public(request)
         except HostError as error:
             raise httpx.ConnectError(error.message, request=request) from error
 
@@ -185,7 +189,7 @@ def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
 
 
 async def _open_and_close(sandbox: Sandbox) -> None:
-    session = await sandbox.open({}, _no_calls, Limits())
+    session = await sandbox.open({}, _no_calls, SessionLimits())
     await session.close()
 
 

@@ -72,8 +72,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A directory or fsspec URL (`s3://bucket/prefix`) shared by all hosts. Empty: the data directory alone."""
 
     # Tasks
-    tasks_at_once: Count = 16
-    """Tasks in flight per API process."""
+    max_tasks_in_flight: Count = 16
+    """Tasks executed concurrently by one API process."""
     lease_seconds: Seconds = 30
     """A task whose runner has been silent for this long is taken over by another."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0

@@ -12,8 +12,8 @@ import uvicorn
 from litestar import Litestar, MediaType, Request, Response, get, post, route
 from litestar.params import FromPath
 
+from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
-from app.apis.documents import parse_document
 from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.records import Json

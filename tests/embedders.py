@@ -12,14 +12,14 @@ WORDS = ["archive", "delete", "mail", "note", "travel"]
 
 
 class WordEmbedder:
-    """Counts a few words, by their beginnings. It can be made to fail."""
+    """Counts a few words, by their beginnings. `down` makes it fail."""
 
     def __init__(self, model: str = "words") -> None:
         self.model = model
         self.down = False
         self.asked: list[str] = []
-        self.reached = asyncio.Event()  # set when it is first asked
-        self.held: asyncio.Event | None = None  # where given, it answers once this is set
+        self.reached = asyncio.Event()  # set by the first request
+        self.held: asyncio.Event | None = None  # if given, requests wait until it is set
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         self.asked += texts

@@ -13,8 +13,8 @@ from litestar import Litestar, get, post
 from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
 
+from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
-from app.apis.documents import parse_document
 from app.gateway.gateway import Gateway
 from app.records import Json
 

@@ -10,7 +10,7 @@ import httpx
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.db import apis, events, models, projects, tasks
 from app.db.database import Sessions
 from app.db.models import TaskState

@@ -5,11 +5,11 @@ from typing import Protocol
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.agent.compact import Compact
 from app.gateway.gateway import Gateway
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory
-from app.sandbox.protocol import Function, Limits, Sandbox
+from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 
@@ -53,11 +53,13 @@ class Office:
         async with self.environment.open(scenario, task) as world:
             gateway = Gateway(world.catalog, world.client, variables=world.task.variables)
             skills = [Function(offer.name, offer.source) for offer in offers]
-            session = await self._sandbox.open(gateway.names(), gateway, Limits(), prelude=skills, now=world.now)
+            session = await self._sandbox.open(
+                gateway.names(), gateway, SessionLimits(), prelude=skills, now=world.now
+            )
             chosen, messages, seen = player(world), list[str](), list[str]()
             while not gateway.completed and len(messages) < MAX_TURNS:
                 messages.append(chosen.next_turn(seen))
-                observation = await session.run(code_of(messages[-1]) or "")
+                observation = await session.run(extract_code(messages[-1]) or "")
                 seen.append(Compact().observation(observation))
             await session.close()
             verdict = await world.verify(ended(world.task, gateway.answer, completed=gateway.completed))

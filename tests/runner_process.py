@@ -8,7 +8,7 @@ import httpx
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.db.database import open_database
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions

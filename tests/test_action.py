@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from app.agent.action import code_of
     ],
 )
 def test_the_first_python_block_is_the_code(text: str, code: str | None) -> None:
-    assert code_of(text) == code
+    assert extract_code(text) == code

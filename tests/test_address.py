@@ -3,7 +3,7 @@
 import pytest
 
 from app.apis.address import address
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.records import Json
 
 

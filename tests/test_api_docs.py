@@ -3,10 +3,10 @@
 import pytest
 
 from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_app_descriptions, show_signatures
+from app.apis.api_documents import parse_document
 from app.apis.bind_arguments import bind
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog, Operation
-from app.apis.documents import parse_document
 from app.errors import HostError
 from app.records import Json
 

@@ -96,7 +96,7 @@ async def test_the_openapi_document_shows_errors_keys_and_every_route(api: ApiAp
         content = submit["responses"][status]["content"]
         assert content["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
     names = {parameter["name"] for parameter in document["paths"]["/v1/tasks"]["get"]["parameters"]}
-    assert {"state", "stop", "scenario", "project", "cursor", "limit", "created_after"} <= names
+    assert {"state", "stop_reason", "scenario", "project", "cursor", "limit", "created_after"} <= names
     used = {tag for methods in document["paths"].values() for each in methods.values() for tag in each["tags"]}
     assert used <= {tag["name"] for tag in document["tags"]}
 

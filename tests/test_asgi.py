@@ -127,7 +127,7 @@ async def test_sigterm_ends_the_server_within_seconds_though_a_stream_is_open(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     base = f"http://127.0.0.1:{port}"
-    env = environment(tmp_path, database_url, port) | {"SAGE_TASKS_AT_ONCE": "1"}
+    env = environment(tmp_path, database_url, port) | {"SAGE_MAX_TASKS_IN_FLIGHT": "1"}
     async with serve(env) as process, httpx.AsyncClient(base_url=base, timeout=30) as client:
         await answering(client)
         client.headers["Authorization"] = f"Bearer {secret}"

@@ -24,7 +24,7 @@ from trainer.demo.seed_policy.chunks import make_chunks
 from trainer.demo.seed_policy.recipe import Recipe
 from trainer.demo.seed_policy.samples import load_samples
 from trainer.engines.engine_process import engine_process
-from trainer.evaluation.metrics import Metrics
+from trainer.evaluation.policy_metrics import PolicyMetrics
 
 TINY = Recipe(hidden=32, heads=1, layers=1, mlp=32, drills=300, drill_steps=2, steps=3, tokens=2048)
 
@@ -34,7 +34,7 @@ class Made:
     """What two calls left: the first was killed during the demonstrations."""
 
     plan: Plan
-    metrics: tuple[Metrics, Metrics]
+    metrics: tuple[PolicyMetrics, PolicyMetrics]
     prepared_at: int  # when the first call wrote the tokenizer
 
     @property

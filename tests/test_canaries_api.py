@@ -54,9 +54,9 @@ async def test_a_canary_begins_shows_live_figures_and_is_ended(api: ApiApp, proj
     await project.ended((await project.release(1)).id, 0.5)
     shown = (await api.client.get(path)).json()
     assert (shown["number"], shown["percent"], shown["action"]) == (2, 10.0, "wait")
-    assert shown["against"] == {"number": 1, "model": "base"}
-    assert shown["figures"]["reward"]["tasks"] == {"canary": 2, "active": 1}
-    assert shown["figures"]["reward"]["difference"]["mean"] == 0.5
+    assert shown["baseline"] == {"number": 1, "model": "base"}
+    assert shown["metrics"]["reward"]["tasks"] == {"canary": 2, "active": 1}
+    assert shown["metrics"]["reward"]["difference"]["mean"] == 0.5
     assert "at most 1998 more scored tasks" in shown["reason"]
     assert (await api.client.delete(path)).json()["state"] == "candidate"
     assert (await api.client.delete(path)).status_code == 409
@@ -99,7 +99,7 @@ async def test_shadows_are_asked_for_and_compared_in_pairs(api: ApiApp, project:
     for score in (1.0, 0.0, None):
         await finished(project, "ledger.list_entries", score=score)
     answer = await api.client.post(path, json={"tasks": 50})
-    assert (answer.status_code, answer.json()["tasks"], answer.json()["waiting"]) == (202, 3, 3)
+    assert (answer.status_code, answer.json()["tasks"], answer.json()["pending"]) == (202, 3, 3)
     for failure in (None, None, "it tried to write: ledger.add_entry"):
         outcome = ShadowOutcome(stop=Stop.COMPLETED, score=1.0, turns=4, generated_tokens=50, failure=failure)
         async with api.sessions.begin() as session:
@@ -107,7 +107,7 @@ async def test_shadows_are_asked_for_and_compared_in_pairs(api: ApiApp, project:
             assert shadow is not None
             await shadows.finish(session, shadow, outcome)
     shown = (await api.client.get(path)).json()
-    assert (shown["waiting"], shown["failures"]) == (0, {"it tried to write: ledger.add_entry": 1})
+    assert (shown["pending"], shown["failures"]) == (0, {"it tried to write: ledger.add_entry": 1})
     assert [shown["score"][name] for name in ("tasks", "before", "shadow")] == [2, 0.5, 1.0]
     assert shown["score"]["difference"] == {"mean": 0.5, "low": 0.0, "high": 1.0}
     assert [shown["turns"][name] for name in ("tasks", "before", "shadow")] == [3, 2.0, 4.0]
@@ -123,7 +123,7 @@ async def test_the_command_line_begins_shows_and_ends_them(api: ApiApp, project:
         lines = [line.split() for line in begun.out.splitlines()]
         assert ["canary_percent", "12.5"] in lines
         assert ["canary", "action", "wait"] in [line[:3] for line in lines]
-        assert ["shadow", "waiting", "1"] in lines
+        assert ["shadow", "pending", "1"] in lines
         ended = await shell.sage("releases", "2", "--canary", "0")
         assert ["state", "candidate"] in [line.split() for line in ended.out.splitlines()]
         refused = await shell.sage("releases", "--canary", "5")

@@ -11,10 +11,11 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
-from trainer.environments.office.expert import FLAWLESS
+from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import sample_of
+from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import UnsayableError
 from trainer.sft_data.chat_endpoint import ChatEndpoint
 from trainer.sft_data.chat_expert import ChatExpert
@@ -50,12 +51,14 @@ async def expert(
 ) -> AsyncIterator[ChatExpert]:
     async with ChatEndpoint(served[0], MODEL, key=KEY, max_tokens=700) as endpoint:
         yield ChatExpert(
-            endpoint=endpoint,
-            environment=OfficeEnvironment(),
-            tokenizer=tokenizer,
-            profile=Compact(),
-            sandbox=sandbox,
-            patience=0.6,
+            endpoint,
+            ExpertContext(
+                environment=OfficeEnvironment(),
+                tokenizer=tokenizer,
+                profile=Compact(),
+                sandbox=sandbox,
+                patience=0.6,
+            ),
         )
 
 
@@ -130,7 +133,11 @@ async def test_an_endpoint_that_stays_overloaded_is_given_up(
     [
         (MODEL, "bad", r"refuses the key \(401: Incorrect API key provided\): .* --api-key-env"),
         (MODEL, "", r"refuses the key \(401"),
-        ("wiser-2", KEY, r"knows no model 'wiser-2' \(404: The model `wiser-2` does not exist\): correct --model"),
+        (
+            "wiser-2",
+            KEY,
+            r"has no model 'wiser-2' \(404: The model `wiser-2` does not exist\): correct the expert's options",
+        ),
     ],
 )
 async def test_a_wrong_key_or_model_is_told_and_not_tried_again(
@@ -147,9 +154,9 @@ async def test_a_wrong_key_or_model_is_told_and_not_tried_again(
         (400, '{"error": {"message": "no temperature"}}', r"refuses to answer \(400: no temperature\)", True),
         (400, "plain text", r"refuses to answer \(400: plain text\)", True),
         (500, '{"error": "odd"}', r"unable to answer \(500: \{\"error\": \"odd\"\}\)", False),
-        (200, "<html>", "does not answer as a chat endpoint does", True),
-        (200, '{"choices": []}', "does not answer as a chat endpoint does", True),
-        (200, '{"choices": [{}]}', "does not answer as a chat endpoint does", True),
+        (200, "<html>", "does not answer as a chat endpoint", True),
+        (200, '{"choices": []}', "does not answer as a chat endpoint", True),
+        (200, '{"choices": [{}]}', "does not answer as a chat endpoint", True),
     ],
 )
 async def test_what_an_endpoint_says_instead_of_an_answer_is_told(

@@ -6,7 +6,7 @@ from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.site import AppSite
 
@@ -31,7 +31,7 @@ async def test_a_check_may_log_in_to_read_but_not_to_change_anything() -> None:
 
 async def _score(code: str, sandbox: ForkedSandbox, world: OfficeWorld) -> float:
     gateway = Gateway(world.catalog, world.client, variables=world.task.variables, read_only=True)
-    return await score(code, 3, sandbox=sandbox, gateway=gateway, limits=Limits(), now=world.now)
+    return await score(code, 3, sandbox=sandbox, gateway=gateway, limits=SessionLimits(), now=world.now)
 
 
 def _act(app: AppSite) -> str:

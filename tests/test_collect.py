@@ -7,16 +7,16 @@ import pytest
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.records import Policy, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
-from tests.exam_hall import ExpertPolicy
+from tests.evaluated_server import ExpertPolicy
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.evaluation.local import examine
-from trainer.evaluation.metrics import measure
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import measure
 from trainer.rollouts.episode import EpisodeRunner
 
 
@@ -79,13 +79,13 @@ async def test_the_policy_of_the_practice_answers_with_a_seed_of_its_own_for_eac
 async def test_two_chains_of_one_scenario_never_share_a_skill(
     rehearsal: Rehearsal, scenarios: Sequence[Scenario]
 ) -> None:
-    results = await examine(rehearsal.episode_runner, [scenarios[0]] * 3, library=True)
+    results = await evaluate_scenarios(rehearsal.episode_runner, [scenarios[0]] * 3, library=True)
     assert [each.offered for each in results] == [0, 1, 1] * 3
 
 
 async def test_an_exam_tells_how_each_task_went(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
     done: list[int] = []
-    results = await examine(rehearsal.episode_runner, scenarios, library=True, report=done.append)
+    results = await evaluate_scenarios(rehearsal.episode_runner, scenarios, library=True, report=done.append)
     assert done == [3, 3, 3]
     assert [each.scenario for each in results] == [each.id for each in scenarios for _ in range(3)]
     assert [(each.turns, each.used, each.wrote) for each in results] == [(3, 0, 1), (2, 1, 0), (2, 1, 0)] * 3

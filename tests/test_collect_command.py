@@ -50,7 +50,11 @@ async def collect(out: Path, *arguments: str) -> tuple[int | None, str, str]:
 
 
 def expert(url: str, key: str = "EXPERT_KEY") -> tuple[str, ...]:
-    return ("--expert", url, "--model", MODEL, "--api-key-env", key, "--temperature", "0.3", "--at-once", "2")
+    return ("--expert", chat(url), "--api-key-env", key, "--temperature", "0.3", "--at-once", "2")
+
+
+def chat(url: str) -> str:
+    return f"chat?url={url}&model={MODEL}"
 
 
 async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
@@ -76,7 +80,7 @@ async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
     )  # three tasks of at most three turns, the later ones of two
     assert {each["temperature"] for each in server.asked} == {0.3}
     records = read_records(tmp_path / "out.jsonl")
-    assert [record.about["source"] for record in records] == [url] * 18
+    assert [record.about["source"] for record in records] == [chat(url)] * 18
     assert len(taught(records, ChatTokenizer.load(Settings().model_dir)).samples) == 18
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
@@ -102,28 +106,37 @@ async def test_a_wrong_url_is_told_at_once_and_the_right_one_may_follow_into_the
 
 
 async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Path) -> None:
-    code, said, _ = await collect(tmp_path / "inline.jsonl", "--scripted", "--inline", "1")
+    code, said, _ = await collect(tmp_path / "inline.jsonl", "--expert", "scripted?inline=1")
     assert (code, said) == (0, f"{tmp_path}/inline.jsonl: kept 18 of 18 tasks\n")
     for record in read_records(tmp_path / "inline.jsonl"):
         answers = [message.content for message in record.messages if message.role == "assistant"]
         assert not any("def " in answer for answer in answers)
-        assert record.about["source"] == "scripted"
+        assert record.about["source"] == "scripted?inline=1"
+        assert record.about["temperature"] == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name either --expert URL or --scripted"),
-        (["--scripted", "--expert", "http://x"], "name either --expert URL or --scripted"),
-        (["--expert", "http://x"], "name the expert's --model"),
-        (["--expert", "http://x", "--model", "m", "--page", "0.1"], "only the --scripted expert makes mistakes"),
+        ([], "Missing option '--expert'"),
+        (["--expert", "teacher"], "'teacher': there are chat, scripted"),
+        (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
-            ["--expert", "http://x", "--model", "m", "--api-key-env", "NONE"],
+            ["--expert", "chat?url=http://x&model=m&page=0.1"],
+            "chat has no option page; it has url, model, max_tokens",
+        ),
+        (["--expert", "scripted?page=2"], "scripted: page=2: 2 is greater than the maximum of 1"),
+        (
+            ["--expert", "chat?url=http://x&model=m", "--api-key-env", "NONE"],
             "the environment variable NONE is not set",
         ),
-        (["--scripted", "--environment", "moon"], "no environment is called 'moon'"),
-        (["--scripted", "--profile", "odd"], "no prompt profile 'odd'"),
-        (["--scripted", "--out", "/dev/null/out.jsonl"], "/dev/null/out.jsonl cannot be written: "),
+        (["--expert", "scripted", "--environment", "moon"], "'moon': there are office"),
+        (
+            ["--expert", "scripted", "--environment", "tests.counting_environment.counting:load_environment"],
+            "the scripted expert knows the environment office only",
+        ),
+        (["--expert", "scripted", "--profile", "odd"], "no prompt profile 'odd'"),
+        (["--expert", "scripted", "--out", "/dev/null/out.jsonl"], "/dev/null/out.jsonl cannot be written: "),
     ],
 )
 def test_an_order_that_does_not_fit_is_refused_in_words(tmp_path: Path, arguments: list[str], said: str) -> None:
@@ -139,6 +152,8 @@ def test_a_policy_without_a_chat_template_is_refused_in_words(tmp_path: Path) ->
         (tmp_path / name).symlink_to(seed / name)
     (tmp_path / "tokenizer_config.json").write_text("{}")
     out = str(tmp_path / "out.jsonl")
-    shown = CliRunner().invoke(main, ["collect", "--scripted", "--out", out], env={"SAGE_MODEL": str(tmp_path)})
+    shown = CliRunner().invoke(
+        main, ["collect", "--expert", "scripted", "--out", out], env={"SAGE_MODEL": str(tmp_path)}
+    )
     assert shown.exit_code == 1
     assert f"{tmp_path} has no chat_template.jinja" in shown.output

@@ -55,7 +55,7 @@ async def test_the_commands_of_the_file_bring_up_a_server_that_does_a_task_and_a
         await _register(client, f"http://127.0.0.1:{ports['demo-apis']}")
         body = {"instruction": "archive every one of my mails from iris", "project": "demo"}
         task = await _ended(client, f"/v1/tasks/{(await _post(client, '/v1/tasks', body))['id']}")
-        assert (task["state"], task["stop"]) == ("done", "completed")
+        assert (task["state"], task["stop_reason"]) == ("done", "completed")
         run = await _post(client, "/v1/training-runs", {"project": "demo", "settings": {"kind": "logged"}})
         ended = await _ended(client, f"/v1/training-runs/{run['id']}")
         assert "no scored tasks" in ended["failure"], "the worker took it up, and found nothing to learn from"

@@ -163,12 +163,12 @@ def test_all_that_the_dockerfile_copies_is_there_and_let_through() -> None:
 
 def test_the_image_of_the_api_gets_no_torch_and_that_of_the_trainer_does() -> None:
     heavy = {"torch", "transformers", "peft", "accelerate", "sentence-transformers"}
-    assert not heavy & closure(wanted("s3"))
-    assert heavy <= closure(wanted("s3", "embedded", "trainer"))
+    assert not heavy & closure(requirements("s3"))
+    assert heavy <= closure(requirements("s3", "embedded", "trainer"))
 
 
-def wanted(*extras: str) -> list[str]:
-    command = [sys.executable, "docker/wanted.py", *extras]
+def requirements(*extras: str) -> list[str]:
+    command = [sys.executable, "docker/print_requirements.py", *extras]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

@@ -59,7 +59,7 @@ async def test_a_rejected_release_serves_only_if_someone_insists(session: AsyncS
     with pytest.raises(ConflictError, match="release 2 was rejected"):
         await releases.activate(session, release.id)
     assert (await releases.active(session, release.project_id)).number == 1
-    assert (await releases.activate(session, release.id, rejected_too=True)).state is ReleaseState.ACTIVE
+    assert (await releases.activate(session, release.id, allow_rejected=True)).state is ReleaseState.ACTIVE
 
 
 async def test_what_passed_does_not_serve_yet_and_may_be_put_back_or_rejected(session: AsyncSession) -> None:

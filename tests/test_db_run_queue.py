@@ -1,15 +1,16 @@
-"""What keeps the queue of training runs moving: lost processes, and the bell."""
+"""The queue of training runs: lost processes are replaced, and idle workers notified."""
 
 from uuid import UUID
 
-from sqlalchemy import update
+import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, run_queue, runs
-from app.db.clock import from_now
+from app.db.database import Sessions
 from app.db.models import RunState
 from tests.queued_runs import EXPIRED, held, queued
 from tests.rows import LEASE
+from trainer.worker.queue_reconciler import reconcile
 
 
 async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSession) -> None:
@@ -71,27 +72,27 @@ async def test_only_the_owner_that_is_known_dead_loses_its_lease(session: AsyncS
     assert await run_queue.requeue_expired(session) == [run.id]
 
 
-async def test_the_bell_rings_for_what_can_begin_and_more_and_more_seldom(session: AsyncSession) -> None:
+async def test_the_oldest_queued_run_of_each_project_can_start_unless_one_is_running(
+    session: AsyncSession,
+) -> None:
     first = await queued(session)
-    await queued(session, first.project_id)
+    second = await queued(session, first.project_id)
     other = await queued(session)
-    assert set(await run_queue.to_ring(session)) == {first.id, other.id}
-    assert await run_queue.to_ring(session) == []
-    await run_queue.claim(session, "me", LEASE, other.id)
-    paces = [(1, 1.5, False), (1, 2.5, True), (6, 60, False), (6, 65, True)]
-    after_a_week = [(2000, 299, False), (2000, 301, True)]
-    for rings, seconds, due in (*paces, (30, 299, False), *after_a_week):
-        await _as_if_rung(session, first, rings, seconds)
-        assert (await run_queue.to_ring(session) == [first.id]) is due, (rings, seconds)
+    assert set(await run_queue.startable(session)) == {first.id, other.id}
     await run_queue.claim(session, "me", LEASE, first.id)
-    await run_queue.hand_back(session, first.id, "me")
-    assert first.id in await run_queue.to_ring(session), "one that waits anew is told of at once"
+    assert await run_queue.startable(session) == [other.id]
+    await run_queue.finish(session, first.id, "me", RunState.DONE)
+    assert set(await run_queue.startable(session)) == {second.id, other.id}
 
 
-async def _as_if_rung(session: AsyncSession, run: models.TrainingRun, rings: int, seconds: float) -> None:
-    """The last time so many seconds ago."""
-    rung = update(models.TrainingRun).where(models.TrainingRun.id == run.id)
-    await session.execute(rung.values(rings=rings, rung_at=from_now(-seconds)))
+@pytest.mark.parametrize("is_idle", [True, False])
+async def test_only_an_idle_worker_notifies_of_queued_runs(committed: Sessions, is_idle: bool) -> None:
+    async with committed.begin() as session:
+        run = await queued(session)
+    notified: list[UUID] = []
+    for _ in range(2):
+        await reconcile(committed, notified.append, lambda: is_idle)
+    assert notified == ([run.id, run.id] if is_idle else [])
 
 
 async def test_a_run_of_any_project_counts_as_running_until_it_ends(session: AsyncSession) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import uvicorn
 
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.db import apis, projects, releases, task_queue
 from app.db.database import Sessions
 from app.errors import ApiDocumentError

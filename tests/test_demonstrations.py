@@ -14,7 +14,7 @@ from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import Scenario
 from trainer.environments.office.distractors import distractors
-from trainer.environments.office.expert import Faults
+from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scenarios import site_of
 from trainer.environments.office.scripted_rollouts import Stage, demonstrate

@@ -20,7 +20,7 @@ from tests.whole_run import Hearer, Shop
 from trainer.job import Job
 from trainer.learning.publishing import WEIGHTS
 from trainer.runs.train import carry_out
-from trainer.worker.subprocess import TRAINING, attend
+from trainer.worker.launch_run import TRAIN_COMMAND, launch_run
 
 STEPS = 12
 LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}
@@ -39,7 +39,7 @@ class Team:
         with pytest.MonkeyPatch.context() as environment:
             for name, value in self._environment().items():
                 environment.setenv(name, value)
-            await asyncio.to_thread(attend, job.id, self.shop.settings, TRAINING, lambda: False)
+            await asyncio.to_thread(launch_run, job.id, self.shop.settings, TRAIN_COMMAND, lambda: False)
         return await self.run(job)
 
     async def killed(self, job: Job, which: Callable[[str], bool], after: int) -> models.TrainingRun:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from app.apis.credentials import BearerTokens
-from app.gateway.ssrf import pinned
+from app.gateway.ssrf import resolve_public
 from tests.echo import Door, Echo, open_door, raised
 
 
@@ -136,6 +136,6 @@ async def test_private_hosts_are_closed_where_the_setting_says_so() -> None:
 
 
 async def test_a_public_host_is_pinned_to_the_address_that_was_checked() -> None:
-    request = await pinned(httpx.Request("GET", "https://9.9.9.9/x"))
+    request = await resolve_public(httpx.Request("GET", "https://9.9.9.9/x"))
     assert (request.url.host, request.headers["host"]) == ("9.9.9.9", "9.9.9.9")
     assert request.extensions["sni_hostname"] == "9.9.9.9"

@@ -33,7 +33,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
 )
 def test_a_full_disk_is_named_with_its_directory(error: Exception, place: str) -> None:
     said = failure_of(error, RUN)
-    assert said == f"StorageError: no space is left for {place}: make some, then retry"
+    assert said == f"StorageError: no space is left for {place}: free some, then retry"
 
 
 def test_a_foreseen_error_is_its_name_and_message() -> None:
@@ -46,9 +46,7 @@ def test_an_error_from_a_group_of_tasks_is_told_without_the_group() -> None:
 
 
 def test_a_defect_points_to_the_log() -> None:
-    assert failure_of(KeyError("reward"), RUN).endswith(
-        "(a defect: the whole story is at the end of /data/runs/7/log)"
-    )
+    assert failure_of(KeyError("reward"), RUN).endswith("(a defect: see the end of /data/runs/7/log)")
 
 
 def test_a_file_that_cannot_be_written_is_no_defect() -> None:

@@ -1,4 +1,4 @@
-"""The gate on a real database and in real practice worlds; the policies are scripts."""
+"""The gate on a real database and in real worlds of the environment; the policies are scripts."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import ConflictError, EngineError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.hearing import NEW, SCENARIOS, Hearing, lazy
+from tests.gated_run import NEW, SCENARIOS, GatedRun, lazy
 
 
 @pytest.fixture(scope="module")
@@ -21,146 +21,146 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 
 
 @pytest.fixture
-async def hearing(sessions: Sessions, sandbox: ForkedSandbox, tmp_path: Path) -> Hearing:
-    return await Hearing(sessions, sandbox, tmp_path).open()
+async def run(sessions: Sessions, sandbox: ForkedSandbox, tmp_path: Path) -> GatedRun:
+    return await GatedRun(sessions, sandbox, tmp_path).open()
 
 
-async def test_a_better_candidate_passes_and_serves_no_sooner_than_servers_have_proven_it(
-    hearing: Hearing,
+async def test_a_better_candidate_passes_and_is_not_active_before_servers_have_proven_it(
+    run: GatedRun,
 ) -> None:
-    policies = hearing.policies(base=lazy, new=hearing.expert)
-    held = await hearing.hold(policies)
-    assert (held.number, held.state) == (2, ReleaseState.PASSED)
-    assert (await hearing.active()).number == 1
+    policies = run.policies(base=lazy, new=run.expert)
+    result = await run.evaluate(policies)
+    assert (result.number, result.state) == (2, ReleaseState.PASSED)
+    assert (await run.active()).number == 1
     assert policies.loaded == {NEW: Path("/adapters") / NEW}
-    assert (held.decision, held.evidence["verdict"]) == ("passed", "promote")
-    assert held.evidence["difference"]["sgc"]["mean"] == 100
-    assert held.evidence["compared_with"] == {"number": 1, "model": "base"}
+    assert (result.decision, result.evidence["verdict"]) == ("passed", "promote")
+    assert result.evidence["difference"]["sgc"]["mean"] == 100
+    assert result.evidence["compared_with"] == {"number": 1, "model": "base"}
 
 
-async def test_both_sit_the_validation_split_greedily(hearing: Hearing) -> None:
-    policies = hearing.policies(base=lazy, new=hearing.expert)
-    await hearing.hold(policies)
-    assert hearing.environment.asked == [("validation", SCENARIOS)]
+async def test_both_are_evaluated_greedily_on_the_validation_split(run: GatedRun) -> None:
+    policies = run.policies(base=lazy, new=run.expert)
+    await run.evaluate(policies)
+    assert run.environment.asked == [("validation", SCENARIOS)]
     samplings = [each for engine in policies.scripts.values() for each in engine.samplings]
     assert {each.temperature for each in samplings} == {0.0}
     assert len(policies.scripts["base"].samplings) == 3 * SCENARIOS
 
 
-async def test_what_each_could_do_is_in_a_row_and_every_result_in_a_file(hearing: Hearing) -> None:
-    await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
-    rows = await hearing.evaluations(hearing.run_id)
+async def test_the_metrics_of_each_are_in_a_row_and_all_results_in_a_file(run: GatedRun) -> None:
+    await run.evaluate(run.policies(base=lazy, new=run.expert))
+    rows = await run.evaluations(run.run_id)
     assert [(row.model, row.environment) for row in rows] == [(NEW, "office"), ("base", "office")]
     assert [row.figures["sgc"]["mean"] for row in rows] == [100, 0]
     assert rows[0].figures["library_size"]["mean"] == 1
     assert rows[0].settings["scenarios"] == SCENARIOS
-    written = msgspec.json.decode((hearing.directory / "gate.json").read_bytes())
+    written = msgspec.json.decode((run.directory / "gate.json").read_bytes())
     assert len(written["candidate"]) == len(written["incumbent"]) == 3 * SCENARIOS
 
 
-async def test_a_worse_candidate_is_rejected_and_nothing_that_serves_changes(hearing: Hearing) -> None:
-    held = await hearing.hold(hearing.policies(base=hearing.expert, new=lazy))
-    assert held.state is ReleaseState.REJECTED
-    assert held.decision == "rejected"
-    assert held.reason.startswith("it solves fewer scenarios: SGC -100.0")
-    assert (await hearing.active()).number == 1
+async def test_a_worse_candidate_is_rejected_and_the_active_release_stays(run: GatedRun) -> None:
+    result = await run.evaluate(run.policies(base=run.expert, new=lazy))
+    assert result.state is ReleaseState.REJECTED
+    assert result.decision == "rejected"
+    assert result.reason.startswith("it solves fewer scenarios: SGC -100.0")
+    assert (await run.active()).number == 1
 
 
-async def test_a_run_that_wants_a_canary_says_so_on_the_release_that_passed(hearing: Hearing) -> None:
-    await hearing.open(canary_percent=12.5)
-    held = await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
-    async with hearing.sessions() as session:
-        release = await releases.get(session, held.release_id)
+async def test_the_canary_share_of_the_run_is_on_the_release_that_passed(run: GatedRun) -> None:
+    await run.open(canary_percent=12.5)
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    async with run.sessions() as session:
+        release = await releases.get(session, result.release_id)
     assert (release.state, release.canary_percent) == (ReleaseState.PASSED, 12.5)
 
 
-async def test_a_run_that_may_not_promote_leaves_a_candidate_that_passed(hearing: Hearing) -> None:
-    await hearing.open(promote=False)
-    held = await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
-    assert held.state is ReleaseState.CANDIDATE
-    assert held.evidence["verdict"] == "promote"
-    assert "activate it by hand" in held.evidence["next"]
-    assert (await hearing.active()).number == 1
+async def test_a_run_that_does_not_promote_leaves_a_waiting_candidate(run: GatedRun) -> None:
+    await run.open(promote=False)
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    assert result.state is ReleaseState.CANDIDATE
+    assert result.evidence["verdict"] == "promote"
+    assert "activate it by hand" in result.evidence["next"]
+    assert (await run.active()).number == 1
 
 
-async def test_without_an_environment_the_candidate_waits_and_says_what_to_do(hearing: Hearing) -> None:
-    await hearing.open(environment="")
-    held = await hearing.hold(None)
-    assert held.state is ReleaseState.CANDIDATE
-    assert (held.decision, held.evidence["verdict"]) == ("waiting", "untested")
-    assert "names no environment" in held.reason
-    assert f"POST /v1/releases/{held.release_id}/activate" in held.reason
+async def test_without_an_environment_the_candidate_waits_and_says_what_to_do(run: GatedRun) -> None:
+    await run.open(environment="")
+    result = await run.evaluate(None)
+    assert result.state is ReleaseState.CANDIDATE
+    assert (result.decision, result.evidence["verdict"]) == ("waiting", "untested")
+    assert "names no environment" in result.reason
+    assert f"POST /v1/releases/{result.release_id}/activate" in result.reason
 
 
 @pytest.mark.parametrize(
-    ("scenarios", "reason"), [(0, "to hold no gate"), (SCENARIOS - 1, "3 scenarios are too few to tell")]
+    ("scenarios", "reason"), [(0, "the run skips the evaluation"), (SCENARIOS - 1, "3 scenarios are too few")]
 )
-async def test_an_exam_that_could_tell_nothing_is_not_held(hearing: Hearing, scenarios: int, reason: str) -> None:
-    await hearing.open(gate_scenarios=scenarios)
-    held = await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
-    assert held.state is ReleaseState.CANDIDATE
-    assert reason in held.evidence["reason"]
-    assert hearing.environment.asked == []
+async def test_with_too_few_scenarios_nothing_is_evaluated(run: GatedRun, scenarios: int, reason: str) -> None:
+    await run.open(gate_scenarios=scenarios)
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    assert result.state is ReleaseState.CANDIDATE
+    assert reason in result.evidence["reason"]
+    assert run.environment.asked == []
 
 
-async def test_the_weights_that_serve_already_are_no_candidate(hearing: Hearing) -> None:
-    held = await hearing.hold(None, model="base")
-    assert held.state is ReleaseState.REJECTED
-    assert held.evidence["reason"] == "these are the very weights of release 1, which serves"
+async def test_the_active_weights_are_rejected_as_a_candidate(run: GatedRun) -> None:
+    result = await run.evaluate(None, model="base")
+    assert result.state is ReleaseState.REJECTED
+    assert result.evidence["reason"] == "its weights are those of the active release, number 1"
 
 
-async def test_a_release_activated_during_the_exam_is_not_replaced(hearing: Hearing) -> None:
+async def test_a_release_activated_during_the_evaluation_is_not_replaced(run: GatedRun) -> None:
     async def activate_another() -> None:
-        async with hearing.sessions.begin() as session:
-            other = await releases.propose(session, hearing.project_id, "another")
+        async with run.sessions.begin() as session:
+            other = await releases.propose(session, run.project_id, "another")
             await releases.activate(session, other.id)
 
-    policies = hearing.policies(base=lazy, new=hearing.expert)
+    policies = run.policies(base=lazy, new=run.expert)
     policies.before = activate_another
-    held = await hearing.hold(policies)
-    assert held.state is ReleaseState.CANDIDATE
-    assert "release 3 was activated during the exam" in held.evidence["next"]
-    assert (await hearing.active()).model == "another"
+    result = await run.evaluate(policies)
+    assert result.state is ReleaseState.CANDIDATE
+    assert "release 3 was activated during the evaluation" in result.evidence["next"]
+    assert (await run.active()).model == "another"
 
 
-async def test_an_engine_that_fails_leaves_a_candidate_that_can_be_examined_again(hearing: Hearing) -> None:
+async def test_after_an_engine_error_the_candidate_can_be_evaluated_again(run: GatedRun) -> None:
     async def fail() -> None:
         raise EngineError("the engine is down")
 
-    policies = hearing.policies(base=lazy, new=hearing.expert)
+    policies = run.policies(base=lazy, new=run.expert)
     policies.before = fail
     with pytest.raises(EngineError, match="is down"):
-        await hearing.hold(policies)
-    assert (await hearing.active()).number == 1
-    held = await hearing.hold(policies)
-    assert (held.number, held.state) == (2, ReleaseState.PASSED)
+        await run.evaluate(policies)
+    assert (await run.active()).number == 1
+    result = await run.evaluate(policies)
+    assert (result.number, result.state) == (2, ReleaseState.PASSED)
 
 
-async def test_the_same_weights_in_a_later_release_are_still_what_it_was_compared_with(hearing: Hearing) -> None:
+async def test_a_later_release_of_the_incumbents_weights_does_not_stop_the_candidate(run: GatedRun) -> None:
     async def activate_the_same() -> None:
-        async with hearing.sessions.begin() as session:
-            other = await releases.propose(session, hearing.project_id, "base")
+        async with run.sessions.begin() as session:
+            other = await releases.propose(session, run.project_id, "base")
             await releases.activate(session, other.id)
 
-    policies = hearing.policies(base=lazy, new=hearing.expert)
+    policies = run.policies(base=lazy, new=run.expert)
     policies.before = activate_the_same
-    assert (await hearing.hold(policies)).state is ReleaseState.PASSED
+    assert (await run.evaluate(policies)).state is ReleaseState.PASSED
 
 
-async def test_a_run_that_was_lost_during_the_exam_changes_nothing(hearing: Hearing) -> None:
+async def test_a_run_that_was_lost_during_the_evaluation_changes_nothing(run: GatedRun) -> None:
     async def lose() -> None:
-        hearing.run.lost = True
+        run.run.lost = True
 
-    policies = hearing.policies(base=lazy, new=hearing.expert)
+    policies = run.policies(base=lazy, new=run.expert)
     policies.before = lose
     with pytest.raises(ConflictError, match="somebody else"):
-        await hearing.hold(policies)
-    assert (await hearing.active()).number == 1
-    assert await hearing.evaluations(hearing.run_id) == []
+        await run.evaluate(policies)
+    assert (await run.active()).number == 1
+    assert await run.evaluations(run.run_id) == []
 
 
-async def test_a_gate_that_has_decided_asks_nobody_again(hearing: Hearing) -> None:
-    first = await hearing.hold(hearing.policies(base=lazy, new=hearing.expert))
-    again = await hearing.hold(None)
+async def test_a_gate_that_has_decided_evaluates_nothing_again(run: GatedRun) -> None:
+    first = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    again = await run.evaluate(None)
     assert again == first
-    assert len(await hearing.evaluations(hearing.run_id)) == 2
+    assert len(await run.evaluations(run.run_id)) == 2

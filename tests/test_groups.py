@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from app.agent.compact import Compact
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import Policy

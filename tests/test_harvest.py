@@ -17,7 +17,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from tests.scripted import block
 from trainer.environment import Scenario, Verdict
-from trainer.environments.office.expert import FLAWLESS
+from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import Stage
 from trainer.rollouts.episode import Episode
@@ -49,7 +49,7 @@ WON, LOST = episode(GOOD), episode(GOOD, success=False)
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "kept", "dropped"),
+    ("episodes", "kept", "dropped"),
     [
         ([WON, WON, WON], [0, 1, 2], {}),
         ([WON, WON, LOST], [0, 1], {Fault.FAILED: 1}),

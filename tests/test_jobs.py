@@ -57,10 +57,10 @@ async def test_a_run_that_fails_says_why_and_what_serves_stays(hall: Hall) -> No
     directory = hall.directory / "runs"
     assert failures == {
         "invalid": "InvalidError: no scored tasks in the window: attach a check or send feedback",
-        "defect": "TypeError: that was not meant (a defect: the whole story is at the end of "
+        "defect": "TypeError: that was not meant (a defect: see the end of "
         f"{directory / str(ids['defect']) / 'log'})",
         "full disk": f"StorageError: no space is left for {directory / str(ids['full disk'])}: "
-        "make some, then retry",
+        "free some, then retry",
     }
     assert "in _misbehave" in (directory / str(ids["defect"]) / "log").read_text()
     async with hall.sessions() as session:

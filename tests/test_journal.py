@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from app.gateway.call_journal import InDoubt
+from app.gateway.call_journal import InDoubtError
 from app.records import Call
 from tests.echo import Door, Echo, open_door, raised
 
@@ -26,7 +26,7 @@ class Memory:
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
         if call.seq in self.begun and call.seq not in self.ended and not repeatable:
-            raise InDoubt(call.api)
+            raise InDoubtError(call.api)
         self.begun[call.seq] = call
         return self.ended.get(call.seq)
 

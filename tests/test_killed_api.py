@@ -51,7 +51,7 @@ async def test_after_two_kills_of_the_api_every_task_has_ended_and_nothing_was_w
             "ENGINE_URLS": model,
             "SAGE_PROMPT_PROFILE": "compact",
             "SAGE_LEASE_SECONDS": "2",
-            "SAGE_TASKS_AT_ONCE": str(AT_ONCE),
+            "SAGE_MAX_TASKS_IN_FLIGHT": str(AT_ONCE),
         }
         async with api_process(env):
             await answering(client)
@@ -72,8 +72,8 @@ def _nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None:
     written = Counter(" ".join(entry.text.split()[:2]) for entry in ledger.entries)
     assert set(written.values()) == {1}, "no write was made twice"
     assert {task["state"] for task in ended} == {"done"}
-    assert {task["stop"] for task in ended} <= {"completed", "in_doubt"}
-    completed = [task for task in ended if task["stop"] == "completed"]
+    assert {task["stop_reason"] for task in ended} <= {"completed", "in_doubt"}
+    completed = [task for task in ended if task["stop_reason"] == "completed"]
     assert len(completed) >= TASKS - 2 * AT_ONCE
     for task in completed:
         word = task["instruction"].split()[1]

@@ -9,7 +9,7 @@ import pytest
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
@@ -97,7 +97,9 @@ async def test_the_second_task_of_a_kind_is_solved_with_the_skill_of_the_first(c
         solved.append((await client.get(made["links"]["self"])).json())
 
     first, second = solved
-    assert [(each["state"], each["stop"], each["score"]) for each in solved] == [("done", "completed", 1.0)] * 2
+    assert [(each["state"], each["stop_reason"], each["score"]) for each in solved] == [
+        ("done", "completed", 1.0)
+    ] * 2
     written = first["skills"]["written"]
     assert [(each["name"], each["version"], each["task_id"]) for each in written] == [
         ("write_entry", 1, first["id"])

@@ -1,5 +1,6 @@
 """The migrations: what they build, what they refuse, what they leave behind when they fail."""
 
+import json
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from sqlalchemy import NullPool, create_engine, inspect, text
 
 from app.db.migrate import alembic_config, migrate
 from app.errors import DatabaseError
+from app.run_settings import read_settings
 
 _FAILING = '''"""One table, then a mistake."""
 
@@ -45,8 +47,55 @@ def test_the_schema_can_be_taken_down_and_brought_up_again(empty_database_url: s
     assert "tasks" in before
 
 
+_PROJECT = "00000000-0000-0000-0000-000000000001"
+_OLD_SETTINGS = {
+    "skill": {"name_only_use": False, "steps": 3},
+    "skill_by_name": {"reward": "skill", "name_only_use": True},
+    "outcome": {"reward": "outcome", "name_only_use": True},
+    "chain": {"reward": "chain"},
+}
+
+
+def test_stored_run_settings_name_their_reward_and_can_be_read(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        config = alembic_config(connection)
+        command.upgrade(config, "0005")
+        connection.execute(text(f"INSERT INTO projects (id, name, skill_rev) VALUES ('{_PROJECT}', 'old', 0)"))
+        for settings in _OLD_SETTINGS.values():
+            connection.execute(_OLD_RUN, {"settings": json.dumps(settings)})
+        connection.execute(_OLD_SCHEDULE, {"settings": json.dumps(_OLD_SETTINGS["skill_by_name"])})
+    migrate(empty_database_url)
+    with engine.begin() as connection:
+        stored = [*connection.scalars(text("SELECT settings FROM training_runs ORDER BY created_at"))]
+        assert [read_settings(each).reward for each in stored] == [*_OLD_SETTINGS]
+        assert stored[0] == {"steps": 3}
+        scheduled = connection.scalars(text("SELECT settings FROM schedules")).one()
+        assert scheduled == {"reward": "skill_by_name"}
+        command.downgrade(alembic_config(connection), "0005")
+        stored = [*connection.scalars(text("SELECT settings FROM training_runs ORDER BY created_at"))]
+        assert stored[1] == _OLD_SETTINGS["skill_by_name"]
+        assert connection.scalars(text("SELECT rings FROM training_runs")).all() == [0] * 4
+
+
+_OLD_RUN = text(
+    f"""
+    INSERT INTO training_runs (id, project_id, kind, settings, state, attempt, losses, lost_at, cancel_requested,
+        step, steps, rings, created_at)
+    VALUES (gen_random_uuid(), '{_PROJECT}', 'logged', CAST(:settings AS jsonb), 'queued', 0, 0, 0, false, 0, 0, 0,
+        clock_timestamp())
+    """
+)
+_OLD_SCHEDULE = text(
+    f"""
+    INSERT INTO schedules (id, project_id, every_hours, settings, enabled, scored_seen, rev)
+    VALUES (gen_random_uuid(), '{_PROJECT}', 1, CAST(:settings AS jsonb), true, 0, 0)
+    """
+)
+
+
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0005"))
+    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0006"))
     engine = create_engine(empty_database_url, poolclass=NullPool)
     with pytest.raises(Exception, match="nonsense"), engine.begin() as connection:  # noqa: PT012
         config = alembic_config(connection)

@@ -5,7 +5,7 @@ import pytest
 from app.errors import InvalidError
 from app.run_settings import ENVIRONMENTS, LEAST_SCENARIOS
 from trainer.environment import open_environment
-from trainer.evaluation.decision import Rules
+from trainer.evaluation.gate_decision import GateRules
 
 
 def test_what_a_run_may_be_asked_for_is_what_the_trainer_has() -> None:
@@ -13,7 +13,7 @@ def test_what_a_run_may_be_asked_for_is_what_the_trainer_has() -> None:
         open_environment(name)
     with pytest.raises(InvalidError, match=f"there are {', '.join(ENVIRONMENTS)}"):
         open_environment("another")
-    assert Rules().least == LEAST_SCENARIOS
+    assert GateRules().min_scenarios == LEAST_SCENARIOS
 
 
 def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:

@@ -5,16 +5,16 @@ from random import Random
 
 import pytest
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.agent.compact import Compact
 from app.gateway.gateway import Gateway
 from app.records import Json
 from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 from trainer.environments.office.apps import PEOPLE
 from trainer.environments.office.check import can_check, check_of
-from trainer.environments.office.expert import Expert
+from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import place_at, scenario
 from trainer.environments.office.split import templates_of
@@ -32,11 +32,11 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 async def play(sandbox: ForkedSandbox, world: OfficeWorld, instruction: str) -> Json:
     """The expert's work in this world, and its answer."""
     gateway = Gateway(world.catalog, world.client, variables=world.task.variables)
-    expert = Expert(world.site, instruction, rng=Random(0))
-    session = await sandbox.open(gateway.names(), gateway, Limits(), now=world.now)
+    expert = ExpertScript(world.site, instruction, rng=Random(0))
+    session = await sandbox.open(gateway.names(), gateway, SessionLimits(), now=world.now)
     seen: list[str] = []
     while not gateway.completed:
-        observation = await session.run(code_of(expert.next_turn(seen)) or "")
+        observation = await session.run(extract_code(expert.next_turn(seen)) or "")
         seen.append(Compact().observation(observation))
     await session.close()
     return gateway.answer
@@ -45,7 +45,7 @@ async def play(sandbox: ForkedSandbox, world: OfficeWorld, instruction: str) -> 
 async def checked(sandbox: ForkedSandbox, world: OfficeWorld, answer: Json) -> float:
     gateway = Gateway(world.catalog, world.client, variables=world.task.variables, read_only=True)
     code = check_of(place_at(world.task))
-    return await score(code, answer, sandbox=sandbox, gateway=gateway, limits=Limits(), now=world.now)
+    return await score(code, answer, sandbox=sandbox, gateway=gateway, limits=SessionLimits(), now=world.now)
 
 
 def some() -> list[Template]:

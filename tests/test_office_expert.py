@@ -11,7 +11,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office import Office, Played, ended
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution
-from trainer.environments.office.expert import FLAWLESS, Expert, Faults
+from trainer.environments.office.expert_script import FLAWLESS, ExpertScript, Faults
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import scenario, site_of
 from trainer.environments.office.site import Site
@@ -48,8 +48,8 @@ async def solve(
 ) -> Played:
     task = chosen.tasks[index]
 
-    def expert(world: OfficeWorld) -> Expert:
-        return Expert(
+    def expert(world: OfficeWorld) -> ExpertScript:
+        return ExpertScript(
             world.site, world.task.instruction, offers, rng=Random(f"{chosen.id} {index}"), faults=faults
         )
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from litestar.testing import AsyncTestClient
 
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.records import Json
 from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.services import create_services

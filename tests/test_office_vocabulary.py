@@ -7,7 +7,7 @@ from app.apis.api_docs import show_signatures
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.office import Office
 from trainer.environments.office.documents import APP_NAMES
-from trainer.environments.office.expert import Expert, Faults
+from trainer.environments.office.expert_script import ExpertScript, Faults
 from trainer.environments.office.office_environment import OfficeWorld, catalog_of
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
@@ -42,8 +42,8 @@ def test_every_word_of_the_documents_of_any_site_is_in_it() -> None:
 
 
 async def test_every_word_that_an_expert_writes_or_reads_is_in_it() -> None:
-    def clumsy(world: OfficeWorld) -> Expert:
-        return Expert(world.site, world.task.instruction, rng=Random(world.task.id.int), faults=CLUMSY)
+    def clumsy(world: OfficeWorld) -> ExpertScript:
+        return ExpertScript(world.site, world.task.instruction, rng=Random(world.task.id.int), faults=CLUMSY)
 
     async with ForkedSandbox() as sandbox:
         office = Office(sandbox)

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.api_documents import encode, fetch_document, parse_document, read_document
 from app.apis.catalog import App
-from app.apis.documents import encode, fetch_document, parse_document, read_document
 from app.apis.signature import signature
 from app.db import apis, projects
 from app.errors import ApiDocumentError

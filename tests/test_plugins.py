@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from app import plugins
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.errors import ApiDocumentError, InvalidError
 from app.run_settings import RunSettings, refuse_hopeless
 from app.skills.extract import Draft, extract
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import load_retrieval, needs_embeddings
 from app.skills.validate import refusals
-from tests.own_parts import PROCEDURES, install, longest_instruction
-from tests.written import ARCHIVE, CATALOG, archived
+from tests.third_party_parts import PROCEDURES, install, longest_instruction
+from tests.written_functions import ARCHIVE, CATALOG, archived
 
 GROUPS = (
     "sage.commands",
@@ -71,19 +71,21 @@ def test_an_unknown_name_is_refused_with_what_there_is() -> None:
 
 
 def test_a_part_that_cannot_be_imported_is_named() -> None:
-    with pytest.raises(InvalidError, match=r"'tests\.own_parts:nothing' of sage\.retrieval cannot be imported"):
-        load_retrieval("tests.own_parts:nothing")
+    with pytest.raises(InvalidError, match=r"parts:nothing' of sage\.retrieval cannot be imported"):
+        load_retrieval("tests.third_party_parts:nothing")
 
 
 @pytest.mark.parametrize("field", ["retrieval", "reward"])
-def test_a_run_is_refused_at_once_for_a_part_that_nobody_registered(field: str) -> None:
+def test_a_run_with_an_unknown_part_is_refused_at_once(field: str) -> None:
     with pytest.raises(InvalidError, match="is named 'psychic': there are"):
         refuse_hopeless(msgspec.structs.replace(RunSettings(), **{field: "psychic"}))
-    refuse_hopeless(msgspec.structs.replace(RunSettings(), **{field: "tests.own_parts:longest_instruction"}))
+    refuse_hopeless(
+        msgspec.structs.replace(RunSettings(), **{field: "tests.third_party_parts:longest_instruction"})
+    )
 
 
-async def test_a_retrieval_of_ones_own_ranks_the_skills_that_are_offered() -> None:
-    retrieval = load_retrieval("tests.own_parts:longest_instruction")
+async def test_a_retrieval_named_by_module_and_attribute_ranks_the_skills_that_are_offered() -> None:
+    retrieval = load_retrieval("tests.third_party_parts:longest_instruction")
     assert retrieval is longest_instruction
     assert not needs_embeddings(retrieval)
     library = MemoryLibrary(retrieval=retrieval, limit=2)
@@ -109,7 +111,7 @@ def test_a_check_of_an_installed_package_refuses_skills_like_the_built_in_ones(t
     install(tmp_path)
     script = """
 from app.skills.validate import validate
-from tests.written import ARCHIVE, CATALOG, archived
+from tests.written_functions import ARCHIVE, CATALOG, archived
 bare = ARCHIVE.replace('''    \"\"\"Archive all mails from one person.\"\"\"\\n''', "")
 print(validate(archived("iris", bare), CATALOG).refused, len(validate(archived("iris"), CATALOG).kept))
 """
@@ -129,10 +131,10 @@ def test_all_checks_run_in_the_order_of_their_names() -> None:
     ]
 
 
-def test_a_document_of_an_installed_protocol_becomes_an_app_that_is_called_its_way(tmp_path: Path) -> None:
+def test_an_installed_protocol_parses_its_documents_and_encodes_its_calls(tmp_path: Path) -> None:
     install(tmp_path)
     script = """
-from app.apis.documents import encode, parse_document
+from app.apis.api_documents import encode, parse_document
 app = parse_document("sums", {"procedures": {"add": ["a", "b"]}, "address": "http://sums.test"})
 request = encode(app, app.operations["add"], {"a": 1, "b": 2})
 print(app.protocol, app.server, request.target, request.content.decode())
@@ -141,6 +143,6 @@ print(parse_document("plain", document).protocol)
 """
     sums = 'procedures http://sums.test /call {"call":"add","with":{"a":1,"b":2}}'
     assert run(script, tmp_path) == f"{sums}\nopenapi\n"
-    assert plugins.load("sage.api_protocols", "tests.own_parts:PROCEDURES") is PROCEDURES
+    assert plugins.load("sage.api_protocols", "tests.third_party_parts:PROCEDURES") is PROCEDURES
     with pytest.raises(ApiDocumentError, match=r"of no known kind \(openapi\)"):
         parse_document("sums", {"procedures": {}})

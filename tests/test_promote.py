@@ -155,7 +155,7 @@ async def test_a_rejected_release_is_not_even_loaded_unless_someone_insists(floo
     with pytest.raises(ConflictError, match="was rejected"):
         await floor.promoter.activate(floor.candidate, "key ops")
     assert floor.loads.models == []
-    row = await floor.promoter.activate(floor.candidate, "key ops", rejected_too=True)
+    row = await floor.promoter.activate(floor.candidate, "key ops", allow_rejected=True)
     assert row.state is ReleaseState.ACTIVE
 
 

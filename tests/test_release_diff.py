@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.db import apis, releases, runs, skills, task_queue
 from app.db.database import Sessions
 from app.db.manifests import SkillName

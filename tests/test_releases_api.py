@@ -79,9 +79,9 @@ async def test_a_rejected_release_serves_only_if_someone_insists(api: ApiApp) ->
         await releases.reject(session, release_id, {"reason": "worse"})
     answer = await activate(api, release_id)
     assert answer.status_code == 409
-    assert "rejected_too=true" in str(problem(answer)["detail"])
+    assert "allow_rejected=true" in str(problem(answer)["detail"])
     assert await states(api) == [(2, "rejected"), (1, "active")]
-    assert (await activate(api, release_id, "?rejected_too=true")).json()["state"] == "active"
+    assert (await activate(api, release_id, "?allow_rejected=true")).json()["state"] == "active"
 
 
 async def test_only_an_administrator_of_the_project_activates(api: ApiApp) -> None:

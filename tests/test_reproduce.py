@@ -16,7 +16,7 @@ from trainer.demo.reproduce.run import Experiment, TrialError
 from trainer.demo.reproduce.start import make_start
 from trainer.demo.reproduce.trial import Sat, Trained, exam_file, trained_file
 from trainer.demo.reproduce.versions import made_at, note
-from trainer.evaluation.metrics import TaskResult
+from trainer.evaluation.policy_metrics import TaskResult
 
 PLAN = Plan()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.agent.stop_signal import Halt
+from app.agent.stop_signal import StopSignal
 from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TaskState
@@ -137,13 +137,13 @@ async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(project: Led
     async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)
     assert row is not None
-    journal = TaskJournal(project.sessions, row, "someone else", Halt())
+    journal = TaskJournal(project.sessions, row, "someone else", StopSignal())
     turn = Turn(context_ids=(1,), sampled_ids=(), logprobs=(), text="hm")
     with pytest.raises(Exception, match="no longer held"):
-        await journal.sampled(0, turn)
+        await journal.on_sampled(0, turn)
     with pytest.raises(Exception, match="no longer held"):
         await journal.begin(Call(seq=0, turn=0, api="ledger.add_entry", arguments={}), False)
-    assert (await journal.origin()).recorded == ()
+    assert (await journal.resume_state()).recorded == ()
 
 
 async def _died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
@@ -196,4 +196,4 @@ async def _journal(project: LedgerProject) -> tuple[TaskJournal, models.Task]:
     async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)
     assert row is not None
-    return TaskJournal(project.sessions, row, "me", Halt()), row
+    return TaskJournal(project.sessions, row, "me", StopSignal()), row

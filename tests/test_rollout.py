@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from app.agent.compact import Compact
-from app.agent.hooks import Watcher
+from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent, Origin, run_rollout
-from app.agent.stop_signal import Halt, ParkedError
+from app.agent.rollout_loop import Agent, ResumeState, run_rollout
+from app.agent.stop_signal import StopSignal, SuspendedError
 from app.errors import EngineError
 from app.records import Offer, Policy, Stop, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
 from tests.trial import DONE, QUICK, TASK, WRITE, Bench
 
@@ -96,7 +96,7 @@ async def test_the_last_call_that_is_allowed_ends_nothing(bench: Bench) -> None:
 
 async def test_a_spent_session_budget_is_the_call_limit(bench: Bench) -> None:
     look = "apis.api_docs.show_app_descriptions()\n"
-    limits = RolloutLimits(session=Limits(calls=2))
+    limits = RolloutLimits(session=SessionLimits(calls=2))
     assert (await bench.run(block(look * 3), limits=limits)).stop == Stop.CALL_LIMIT
 
 
@@ -124,60 +124,60 @@ async def test_the_wall_limit_ends_running_code_and_keeps_its_calls(bench: Bench
 
 
 async def test_a_pulled_halt_cancels_at_once_even_while_the_engine_thinks(bench: Bench) -> None:
-    halt = Halt()
+    stop_signal = StopSignal()
     slow = asyncio.Event()
 
     class Slow(ScriptedEngine):
         async def _next(self, prompt: str) -> Answer:  # noqa: ARG002
-            asyncio.get_running_loop().call_later(0.05, halt.pull)
+            asyncio.get_running_loop().call_later(0.05, stop_signal.cancel)
             await slow.wait()
             return ""
 
     agent = Agent(Slow(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
     async with bench.ledger.client() as client:
         gateway = bench.ledger.gateway(client)
-        trajectory = await run_rollout(agent, TASK, Policy(), gateway, watcher=Watcher(halt))
+        trajectory = await run_rollout(agent, TASK, Policy(), gateway, hooks=RolloutHooks(stop_signal))
     assert (trajectory.stop, trajectory.turns) == (Stop.CANCELLED, ())
     assert trajectory.seconds < 2
 
 
 async def test_a_halt_pulled_before_the_start_cancels(bench: Bench) -> None:
-    halt = Halt()
-    halt.pull()
-    assert (await bench.run(block(DONE), watcher=Watcher(halt))).stop == Stop.CANCELLED
+    stop_signal = StopSignal()
+    stop_signal.cancel()
+    assert (await bench.run(block(DONE), hooks=RolloutHooks(stop_signal))).stop == Stop.CANCELLED
 
 
 async def test_a_parked_rollout_lets_its_code_run_to_the_end(bench: Bench) -> None:
-    class Parking(Watcher):
+    class Parking(RolloutHooks):
         seen: Turn | None = None
 
-        async def sampled(self, index: int, turn: Turn) -> None:  # noqa: ARG002
-            self.halt.park()
+        async def on_sampled(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+            self.stop_signal.suspend()
 
-        async def ended(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+        async def on_turn_end(self, index: int, turn: Turn) -> None:  # noqa: ARG002
             self.seen = turn
 
-    watcher = Parking()
-    with pytest.raises(ParkedError):
-        await bench.run(block(WRITE), block(DONE), watcher=watcher)
-    assert watcher.seen is not None
-    assert watcher.seen.observation == "1"
+    hooks = Parking()
+    with pytest.raises(SuspendedError):
+        await bench.run(block(WRITE), block(DONE), hooks=hooks)
+    assert hooks.seen is not None
+    assert hooks.seen.observation == "1"
     assert len(bench.engine.prompts) == 1
 
 
 async def test_a_parked_rollout_does_not_wait_for_the_engine(bench: Bench) -> None:
-    halt = Halt()
+    stop_signal = StopSignal()
 
     class Stuck(ScriptedEngine):
         async def _next(self, prompt: str) -> Answer:  # noqa: ARG002
-            asyncio.get_running_loop().call_later(0.05, halt.park)
+            asyncio.get_running_loop().call_later(0.05, stop_signal.suspend)
             await asyncio.sleep(60)
             return ""
 
     agent = Agent(Stuck(bench.tokenizer), bench.tokenizer, Compact(), bench.sandbox, RolloutLimits())
     async with bench.ledger.client() as client, asyncio.timeout(5):
-        with pytest.raises(ParkedError):
-            await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client), watcher=Watcher(halt))
+        with pytest.raises(SuspendedError):
+            await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client), hooks=RolloutHooks(stop_signal))
 
 
 async def test_an_engine_that_fails_is_an_error_not_a_trajectory(bench: Bench) -> None:
@@ -187,11 +187,11 @@ async def test_an_engine_that_fails_is_an_error_not_a_trajectory(bench: Bench) -
 
 async def test_sampling_follows_the_seed_and_the_turn(bench: Bench) -> None:
     answers = (block("x = 1"), block(DONE))
-    trajectory = await bench.run(*answers, origin=Origin(seed=7))
+    trajectory = await bench.run(*answers, resume=ResumeState(seed=7))
     first = [sampling.seed for sampling in bench.engine.samplings]
-    await bench.run(*answers, origin=Origin(seed=7))
+    await bench.run(*answers, resume=ResumeState(seed=7))
     assert first == [sampling.seed for sampling in bench.engine.samplings]
-    await bench.run(*answers, origin=Origin(seed=8))
+    await bench.run(*answers, resume=ResumeState(seed=8))
     assert len({*first, *(sampling.seed for sampling in bench.engine.samplings)}) == 4
     assert bench.engine.samplings[0].temperature == trajectory.temperature == 0.7
     assert bench.engine.samplings[0].stop_token_ids == bench.tokenizer.stop_ids
@@ -237,8 +237,8 @@ async def test_a_rollout_resumes_from_its_recorded_turns_without_a_second_call(b
     begun = msgspec.structs.replace(whole.turns[1], observation="", outcome="", calls=(), uses=())
     for known in ((), whole.turns[1].calls):  # died before its call, or after it
         written = len(bench.ledger.entries)
-        origin = Origin(recorded=whole.turns[:1], begun=begun, known=known)
-        resumed = await bench.run(block(DONE), origin=origin)
+        resume = ResumeState(recorded=whole.turns[:1], begun=begun, known=known)
+        resumed = await bench.run(block(DONE), resume=resume)
         assert resumed.stop == Stop.COMPLETED
         assert len(bench.ledger.entries) == written + (0 if known else 1)
         assert [turn.observation.split("\n")[0] for turn in resumed.turns] == ["2", "1", "ok"]
@@ -249,20 +249,20 @@ async def test_a_rollout_resumes_from_its_recorded_turns_without_a_second_call(b
 
 async def test_a_rollout_that_had_ended_resumes_to_the_same_end(bench: Bench) -> None:
     whole = await bench.run(block(WRITE), block("apis.supervisor.complete_task(answer=7)"))
-    resumed = await bench.run(origin=Origin(recorded=whole.turns))
+    resumed = await bench.run(resume=ResumeState(recorded=whole.turns))
     assert (resumed.stop, resumed.answer, len(resumed.turns)) == (Stop.COMPLETED, 7, 2)
     assert len(bench.ledger.entries) == 1
     silent = await bench.run("Nothing to do.")
-    assert (await bench.run(origin=Origin(recorded=silent.turns))).stop == Stop.NO_CODE
+    assert (await bench.run(resume=ResumeState(recorded=silent.turns))).stop == Stop.NO_CODE
 
 
 async def test_code_that_takes_another_way_when_it_runs_again_is_in_doubt(bench: Bench) -> None:
     whole = await bench.run(block(WRITE), block(DONE))
     other = msgspec.structs.replace(whole.turns[0].calls[0], arguments={"text": "other"})
     changed = msgspec.structs.replace(whole.turns[0], calls=(other,))
-    resumed = await bench.run(block(DONE), origin=Origin(recorded=(changed,)))
+    resumed = await bench.run(block(DONE), resume=ResumeState(recorded=(changed,)))
     assert resumed.stop == Stop.IN_DOUBT
     assert "ledger.add_entry" in resumed.detail
     fewer = msgspec.structs.replace(whole.turns[0], calls=whole.calls * 2)
-    assert (await bench.run(block(DONE), origin=Origin(recorded=(fewer,)))).stop == Stop.IN_DOUBT
+    assert (await bench.run(block(DONE), resume=ResumeState(recorded=(fewer,)))).stop == Stop.IN_DOUBT
     assert len(bench.ledger.entries) == 1

@@ -73,7 +73,7 @@ async def test_a_data_directory_that_cannot_be_written_is_named(
     failed = await now(committed, run)
     assert failed.failure is not None
     assert failed.failure == (
-        f"StorageError: {tmp_path}/data/runs/{run.id} cannot be made (Not a directory): see to SAGE_DATA_DIR"
+        f"StorageError: {tmp_path}/data/runs/{run.id} cannot be created (Not a directory): check SAGE_DATA_DIR"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
-from app.agent.stop_signal import Halt
+from app.agent.stop_signal import StopSignal
 from app.db import models, offers, skills, task_queue, trajectories
 from app.db.models import TaskState
 from app.errors import EngineError, EngineRefusalError
@@ -69,7 +69,7 @@ async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(projec
     assert [kind for kind, _ in told] == ["turn", "call", "observation", "turn", "observation", "skill", "done"]
     assert told[1][1]["api"] == "ledger.add_entry"
     assert told[2][1]["text"] == "1"
-    assert told[-1][1]["stop"] == "completed"
+    assert told[-1][1]["stop_reason"] == "completed"
 
 
 async def test_the_next_task_uses_the_skill_that_the_first_one_left(project: LedgerProject) -> None:
@@ -268,7 +268,7 @@ async def test_a_task_that_gets_no_connection_is_left_to_be_taken_up_again(
         starving = asyncio.create_task(database.starve(2))
         await asyncio.sleep(0.1)
         with pytest.raises(NoConnectionError):
-            await executor.execute(task, "me", Halt())
+            await executor.execute(task, "me", StopSignal())
         await starving
     assert (await project.row(task_id)).state == TaskState.RUNNING
 

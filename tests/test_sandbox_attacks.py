@@ -19,10 +19,10 @@ from app.errors import HostError, SandboxError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.forked_session import ForkedSession
-from app.sandbox.protocol import Function, Limits, Observation
+from app.sandbox.protocol import Function, Observation, SessionLimits
 
 _AT_ONCE = 6
-_LIMITS = Limits(cpu_seconds=0.3, wall_seconds=10, calls=50, output_chars=20_000, frame_bytes=1 << 20)
+_LIMITS = SessionLimits(cpu_seconds=0.3, wall_seconds=10, calls=50, output_chars=20_000, frame_bytes=1 << 20)
 _APIS = {"t": ["echo", "boom", "kbi", "reenter", "deep", "large", "strange", "odd_kind", "unicode_kind"]}
 _PRELUDE = [Function("offered", "def offered():\n    return 1\n")]
 _CASES = Path(__file__).parent / "sandbox_cases"

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 
 
 async def no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
@@ -15,13 +15,13 @@ async def no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
 async def test_sessions_opened_after_one_was_called_off_are_their_own() -> None:
     async with ForkedSandbox(bwrap=False) as sandbox:
         for turns in range(1, 12, 2):  # of the event loop, until it is called off
-            opening = asyncio.ensure_future(sandbox.open({}, no_call, Limits()))
+            opening = asyncio.ensure_future(sandbox.open({}, no_call, SessionLimits()))
             for _ in range(turns):
                 await asyncio.sleep(0)
             opening.cancel()
             with suppress(asyncio.CancelledError):
                 await (await opening).close()
-            session = await sandbox.open({}, no_call, Limits(cpu_seconds=0.2))
+            session = await sandbox.open({}, no_call, SessionLimits(cpu_seconds=0.2))
             assert (await session.run("print(1)")).stdout == "1\n"
             assert (await session.run("sum(range(10**10))")).stop == "cpu", "the host kills the right process"
             await session.close()

@@ -13,7 +13,7 @@ import pytest_asyncio
 from app.errors import HostError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 from tests.sandbox_cases import mock_apis
 
 Report = list[list[str | None]]  # per turn: what was printed, and the last line of the error
@@ -48,7 +48,7 @@ async def test_a_snippet_prints_and_raises_what_it_does_in_cpython(
     name: str, cpython: dict[str, Report], sandbox: ForkedSandbox
 ) -> None:
     apis = mock_apis.make()
-    session = await sandbox.open({app: list(names) for app, names in apis.items()}, _caller(apis), Limits())
+    session = await sandbox.open({app: list(names) for app, names in apis.items()}, _caller(apis), SessionLimits())
     report: Report = []
     for turn in _SNIPPETS[name]:
         observation = await session.run(turn)

@@ -15,10 +15,10 @@ from app.errors import HostError, SandboxError
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.launch import find_bwrap
-from app.sandbox.protocol import Function, Limits, Observation, RunStop
+from app.sandbox.protocol import Function, Observation, RunStop, SessionLimits
 from tests.processes import descendants
 
-_LIMITS = Limits(cpu_seconds=0.5, wall_seconds=30, calls=5, output_chars=1000, frame_bytes=1 << 16)
+_LIMITS = SessionLimits(cpu_seconds=0.5, wall_seconds=30, calls=5, output_chars=1000, frame_bytes=1 << 16)
 _APIS = {"mail": ["send", "search"], "api_docs": ["show_api_descriptions", "show_app_descriptions"]}
 
 
@@ -36,7 +36,9 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
         yield sandbox
 
 
-async def _run(sandbox: ForkedSandbox, *turns: str, limits: Limits = _LIMITS, **options: Any) -> list[Observation]:
+async def _run(
+    sandbox: ForkedSandbox, *turns: str, limits: SessionLimits = _LIMITS, **options: Any
+) -> list[Observation]:
     session = await sandbox.open(_APIS, _call, limits, **options)
     try:
         return [await session.run(turn) for turn in turns]
@@ -68,6 +70,12 @@ async def test_an_unknown_name_suggests_the_nearest_and_says_where_to_look(sandb
 async def test_dir_lists_what_there_is(sandbox: ForkedSandbox) -> None:
     (seen,) = await _run(sandbox, "print(dir(apis), dir(apis.mail), apis.mail.send)")
     assert seen.stdout == "['api_docs', 'mail'] ['search', 'send'] apis.mail.send\n"
+
+
+async def test_apps_and_operations_are_called_so_in_error_messages(sandbox: ForkedSandbox) -> None:
+    app, operation = await _run(sandbox, "apis.mail()", "apis.mail.send[0]")
+    assert (app.error or "").endswith("TypeError: 'App' object is not callable")
+    assert (operation.error or "").endswith("TypeError: 'Operation' object is not subscriptable")
 
 
 async def test_a_traceback_shows_the_agents_lines_and_no_frame_of_ours(sandbox: ForkedSandbox) -> None:
@@ -107,13 +115,13 @@ async def test_what_cannot_be_interrupted_is_killed_at_twice_the_limit(sandbox: 
 
 
 async def test_the_wall_limit_ends_a_run_that_waits_for_the_host(sandbox: ForkedSandbox) -> None:
-    limits = Limits(wall_seconds=0.5)
+    limits = SessionLimits(wall_seconds=0.5)
     (seen,) = await _run(sandbox, "print('before')\napis.mail.search(wait=True)", limits=limits)
     assert (seen.stdout, seen.stop, seen.alive, seen.calls) == ("before\n", RunStop.WALL, False, 1)
 
 
 async def test_a_full_memory_is_an_error_and_the_session_goes_on(sandbox: ForkedSandbox) -> None:
-    limits = Limits(memory_bytes=64 << 20)
+    limits = SessionLimits(memory_bytes=64 << 20)
     fits, bursts, after = await _run(
         sandbox, "x = bytearray(40 << 20)\ndel x", "x = bytearray(80 << 20)", "print('on')", limits=limits
     )

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from app.records import Json, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Function, Limits
+from app.sandbox.protocol import Function, SessionLimits
 
 _HALF = Function(
     "half", "import math\ndef half(n: int) -> int:\n    '''Half of n.'''\n    return math.floor(6 / n)\n"
@@ -25,7 +25,7 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 
 
 async def _uses(sandbox: ForkedSandbox, *turns: str) -> list[set[Use]]:
-    session = await sandbox.open({}, _call, Limits(), prelude=[_HALF])
+    session = await sandbox.open({}, _call, SessionLimits(), prelude=[_HALF])
     seen = [await session.run(turn) for turn in turns]
     await session.close()
     return [set(one.uses) for one in seen]
@@ -96,7 +96,7 @@ async def test_definitions_under_a_condition_count_and_methods_and_inner_functio
 
 
 async def test_counting_changes_nothing_that_code_can_see(sandbox: ForkedSandbox) -> None:
-    session = await sandbox.open({}, _call, Limits(), prelude=[_HALF])
+    session = await sandbox.open({}, _call, SessionLimits(), prelude=[_HALF])
     seen = await session.run(
         "import inspect\nprint(half.__name__, half.__doc__, inspect.signature(half), half.__code__.co_varnames)\n"
         "print(inspect.getsource(half) == "
@@ -108,7 +108,7 @@ async def test_counting_changes_nothing_that_code_can_see(sandbox: ForkedSandbox
 
 
 async def test_a_function_cut_off_by_the_cpu_limit_did_not_return(sandbox: ForkedSandbox) -> None:
-    session = await sandbox.open({}, _call, Limits(cpu_seconds=0.2))
+    session = await sandbox.open({}, _call, SessionLimits(cpu_seconds=0.2))
     seen = await session.run("def spin():\n    while True: pass\nspin()")
     assert seen.uses == (Use("spin", False, 1, 0),)
     await session.close()

@@ -23,7 +23,7 @@ async def test_a_schedule_is_put_shown_changed_and_removed(api: ApiApp) -> None:
     put = await api.client.put(f"{PATH}?project=demo", json=body)
     assert put.status_code == 200
     assert (put.json()["every_hours"], put.json()["settings"]["steps"], put.json()["enabled"]) == (6, 5, True)
-    assert put.json()["next_at"]
+    assert put.json()["next_run_at"]
     changed = await api.client.put(PATH, json={"every_scored_tasks": 300, "enabled": False})
     assert changed.json() == (await api.client.get(PATH)).json()
     assert (changed.json()["every_hours"], changed.json()["every_scored_tasks"]) == (None, 300)
@@ -40,7 +40,7 @@ async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(api: ApiApp
         [run_id] = await schedules.tick(session)
     run = (await api.client.get(f"/v1/training-runs/{run_id}")).json()
     assert (run["settings"]["steps"], run["schedule_id"]) == (7, str(schedule.id))
-    assert (await api.client.get(PATH)).json()["fired_at"]
+    assert (await api.client.get(PATH)).json()["last_run_at"]
 
 
 @pytest.mark.parametrize(

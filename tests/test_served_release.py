@@ -81,7 +81,7 @@ async def served(
         "SAGE_DATA_DIR": str(tmp_path),
         "SAGE_MAX_TURNS": "2",
         "SAGE_MAX_TURN_TOKENS": "40",
-        "SAGE_TASKS_AT_ONCE": "4",
+        "SAGE_MAX_TASKS_IN_FLIGHT": "4",
     }
     headers = {"Authorization": f"Bearer {secret}"}
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)

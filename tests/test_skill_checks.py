@@ -9,13 +9,13 @@ from app.skills.api_terms import api_terms
 from app.skills.checks import MAX_SOURCE, is_wrapper
 from app.skills.extract import extract
 from app.skills.validate import refusals, validate
-from tests.written import ARCHIVE, CATALOG, archived, ran, rollout
+from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 
 
 def reasons(
     body: str, instruction: str = "archive mails from iris over 40", head: str = "f(who: str) -> int"
 ) -> list[str]:
-    """Of a function that was called once and returned."""
+    """The reasons against a function that was called once and returned."""
     code = f"def {head}:\n    {body}\n"
     name = head.partition("(")[0]
     trajectory = rollout(instruction, ran(code, Use(name, False, 1, 1)))
@@ -48,7 +48,7 @@ def test_a_draft_too_long_to_offer_is_refused() -> None:
 @pytest.mark.parametrize(
     "body", ["return token + {}", "global token; token = 1; {}", "return [token for _ in {}]"]
 )
-def test_a_name_of_the_session_that_is_not_brought_is_a_reason(body: str) -> None:
+def test_a_name_of_the_session_that_is_not_brought_is_refused(body: str) -> None:
     assert reasons(body.format(SEND)) == ["It needs names that it does not bring: token."]
 
 
@@ -64,7 +64,7 @@ def test_every_parameter_needs_a_type(head: str, names: str) -> None:
     assert reasons(f"return {SEND}", head=head) == [f"Parameters without a type: {names}."]
 
 
-def test_a_name_that_hides_a_builtin_is_a_reason() -> None:
+def test_a_name_that_hides_a_builtin_is_refused() -> None:
     assert reasons(f"return {SEND}", head="list(who: str)") == ["Its name hides the builtin list."]
 
 
@@ -82,18 +82,18 @@ def test_only_a_call_of_the_function_itself_that_returned_counts(use: Use, reaso
     assert refusals(draft, trajectory, CATALOG) == [reason]
 
 
-def test_looking_things_up_or_ending_the_task_is_no_api_call() -> None:
+def test_looking_up_documents_or_ending_the_task_is_no_api_call() -> None:
     assert reasons("apis.supervisor.complete_task(apis.api_docs.search(who))") == ["It calls no API."]
 
 
-def test_an_api_that_does_not_exist_is_a_reason() -> None:
+def test_an_unknown_api_is_refused() -> None:
     assert reasons("apis.mail.fetch_mail(who)") == ["It names APIs that do not exist: mail.fetch_mail."]
 
 
 @pytest.mark.parametrize(
     "literal", ['"iris"', '"Iris"', '"from iris"', "40", "40.0", '"over 40"', 'f"{who} iris"', '{"iris": 1}']
 )
-def test_a_detail_of_the_task_in_the_body_is_a_reason(literal: str) -> None:
+def test_a_detail_of_the_task_in_the_body_is_refused(literal: str) -> None:
     [reason] = reasons(f"return {SEND}, {literal}")
     assert reason.startswith("It carries details of its own task that should be arguments: ")
 
@@ -116,7 +116,7 @@ def test_a_detail_of_the_task_in_the_body_is_a_reason(literal: str) -> None:
         "41",
     ],
 )
-def test_what_belongs_to_the_apis_or_to_nobody_is_no_detail(literal: str) -> None:
+def test_terms_of_the_apis_and_constants_of_no_task_are_no_details(literal: str) -> None:
     assert reasons(f"return {SEND}, {literal}", "mail sender fetch_mails from iris 0 1 true none") == []
 
 
@@ -127,12 +127,12 @@ def test_a_default_is_a_detail_but_docstrings_and_annotations_are_not() -> None:
     assert reasons(body, head='f(who: "iris") -> "iris"') == []
 
 
-def test_numbers_are_read_as_people_write_them() -> None:
+def test_numbers_with_thousands_separators_are_recognized() -> None:
     [reason] = reasons(f"return {SEND}, 1200.5", "pay 1,200.50 to iris")
     assert "1200.5" in reason
 
 
-def test_a_helper_with_a_detail_makes_its_caller_unfit() -> None:
+def test_a_helper_with_a_detail_gets_its_caller_refused_too() -> None:
     code = 'def who() -> str:\n    return "iris"\ndef f() -> None:\n    apis.mail.sign_in(who())\n'
     trajectory = rollout("archive mails from iris", ran(code, Use("f", False, 1, 1), Use("who", False, 1, 1)))
     assert set(validate(trajectory, CATALOG).refused) == {"who", "f"}

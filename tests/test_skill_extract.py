@@ -1,13 +1,13 @@
-"""Which functions a rollout wrote."""
+"""Extracts the functions of a rollout."""
 
 import msgspec
 
 from app.records import Use
 from app.skills.extract import api_references, extract, parse
-from tests.written import ARCHIVE, archived, offer, ran, rollout
+from tests.written_functions import ARCHIVE, archived, offer, ran, rollout
 
 
-def test_a_draft_tells_all_that_is_known_of_the_function() -> None:
+def test_a_draft_describes_the_function_its_apis_and_its_uses() -> None:
     [draft] = extract(archived("iris"))
     assert draft.name == "archive_mails_by_person"
     assert draft.signature == "archive_mails_by_person(name: str) -> int"
@@ -48,20 +48,20 @@ def test_functions_that_call_each_other_are_both_brought_once() -> None:
     assert drafts["odd"].source.endswith("def odd(n: int) -> bool:\n    return even(n - 1)")
 
 
-def test_an_offered_skill_is_no_draft_but_may_be_built_upon() -> None:
+def test_an_offered_skill_is_no_draft_but_may_be_called_by_one() -> None:
     given = offer("token", "import json\n\n\ndef token() -> str:\n    return json.dumps(1)")
     turn = ran("def f() -> str:\n    return token()\n", Use("token", True, 1, 1))
     [draft] = extract(rollout("go", turn, offered=(given,)))
     assert draft.source.startswith("import json\n\n\ndef token() -> str:")
 
 
-def test_an_offered_skill_written_anew_is_a_draft() -> None:
+def test_an_offered_skill_that_is_redefined_is_a_draft() -> None:
     given = offer("f", "def f() -> int:\n    return 1")
     [draft] = extract(rollout("go", ran("def f() -> int:\n    return 2\n"), offered=(given,)))
     assert draft.source == "def f() -> int:\n    return 2"
 
 
-def test_code_that_did_not_run_or_does_not_parse_is_passed_over() -> None:
+def test_code_that_did_not_run_or_does_not_parse_is_skipped() -> None:
     idle = ran("def f() -> int:\n    return 1\n")
     idle = msgspec.structs.replace(idle, outcome="")
     assert extract(rollout("go", idle, ran("def g(:\n"), ran("def h() -> None: ...\nreturn 3\n"))) == []
@@ -73,7 +73,7 @@ def test_async_and_inner_functions_and_methods_are_no_drafts() -> None:
     assert [draft.name for draft in extract(rollout("go", ran(code)))] == ["f"]
 
 
-def test_a_function_whose_name_an_import_takes_over_is_no_draft() -> None:
+def test_a_function_whose_name_is_rebound_by_an_import_is_no_draft() -> None:
     assert extract(rollout("go", ran("def floor() -> None: ...\nfrom math import floor\n"))) == []
 
 
@@ -89,19 +89,19 @@ def test_a_name_that_hides_a_builtin_is_brought_too() -> None:
     assert "def sum" in drafts["f"].source
 
 
-def test_apis_reached_by_detours_are_those_called_while_it_ran() -> None:
+def test_dynamic_api_references_count_as_the_calls_made_while_it_ran() -> None:
     code = 'def f(app: str) -> None:\n    getattr(apis, app).send()\nf("mail")\n'
     [draft] = extract(rollout("go", ran(code, Use("f", False, 1, 1), calls=("mail.send",))))
     assert draft.apis == ("mail.send",)
 
 
-def test_calls_of_a_turn_say_nothing_of_a_function_that_names_its_apis() -> None:
+def test_calls_of_a_turn_do_not_count_for_a_function_with_literal_references() -> None:
     code = "def f() -> None:\n    apis.mail.send()\nf()\napis.notes.delete()\n"
     [draft] = extract(rollout("go", ran(code, Use("f", False, 1, 1), calls=("mail.send", "notes.delete"))))
     assert draft.apis == ("mail.send",)
 
 
-def test_an_alias_of_an_app_is_a_detour() -> None:
+def test_an_alias_of_an_app_is_a_dynamic_reference() -> None:
     tree = parse("m = apis.mail\nm.send()\napis.notes.read()")
     assert tree is not None
     assert api_references(tree) == (["notes.read"], True)

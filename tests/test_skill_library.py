@@ -16,7 +16,7 @@ from app.skills.extract import Draft, extract
 from app.skills.library import Library
 from app.skills.retrieval import query_embedding, skill_embedding
 from tests.embedders import WordEmbedder
-from tests.written import ARCHIVE, archived
+from tests.written_functions import ARCHIVE, archived
 
 QUERY = "archive every one of my mails from omar"
 
@@ -47,14 +47,14 @@ async def test_a_saved_skill_is_found_at_once_and_carries_its_provenance(session
     assert row.apis == ["mail.fetch_mails", "mail.file_mail", "mail.sign_in", "supervisor.show_passwords"]
 
 
-async def test_another_project_sees_nothing_of_it(sessions: Sessions) -> None:
+async def test_a_skill_is_invisible_to_other_projects(sessions: Sessions) -> None:
     here, there = await project(sessions), await project(sessions, "other")
     library = Library(sessions)
     await library.save(here, [draft()], scenario="s")
     assert await library.find(there, QUERY, "s") == []
 
 
-async def test_a_new_version_takes_the_place_of_the_old_one(sessions: Sessions) -> None:
+async def test_a_new_version_replaces_the_old_one(sessions: Sessions) -> None:
     here = await project(sessions)
     library = Library(sessions)
     await library.save(here, [draft()])
@@ -73,7 +73,7 @@ async def test_the_same_source_again_is_no_new_version(sessions: Sessions) -> No
     assert [offer.version for offer in await library.find(here, QUERY)] == [1]
 
 
-async def test_skills_of_a_project_that_is_gone_cannot_be_saved(sessions: Sessions) -> None:
+async def test_skills_of_a_deleted_project_cannot_be_saved(sessions: Sessions) -> None:
     with pytest.raises(NotFoundError):
         await Library(sessions).save(UUID(int=5), [draft()])
 
@@ -102,7 +102,7 @@ async def test_a_search_is_at_most_a_tenth_of_a_second_behind(committed: Session
     assert len(await theirs.find(here, QUERY)) == 1
 
 
-async def test_searches_at_once_share_one_look_at_what_is_new_in_the_table(committed: Sessions) -> None:
+async def test_concurrent_searches_share_one_read_of_the_changes(committed: Sessions) -> None:
     here = await project(committed)
     library = Library(committed)
     await library.save(here, [draft()])
@@ -125,7 +125,7 @@ async def test_searches_at_once_share_one_look_at_what_is_new_in_the_table(commi
     assert set(looks) == {1}  # only what came after the one skill
 
 
-async def test_no_cache_misses_or_keeps_a_skill_while_many_write_at_once(committed: Sessions) -> None:
+async def test_every_index_converges_while_several_processes_write(committed: Sessions) -> None:
     here = await project(committed)
     writers = [Library(committed) for _ in range(3)]
     watcher = Library(committed)
@@ -147,13 +147,13 @@ async def _watch(library: Library, here: UUID) -> None:
 
 
 async def _write(sessions: Sessions, library: Library, here: UUID, part: int) -> None:
-    """Versions of the same four names as all other writers, and now and then one is taken out again."""
+    """Write versions of the same four names as the other writers, and sometimes retire one."""
     for number in range(8):
         fresh = named(f"skill_{(part + number) % 4}")
         await library.save(here, [msgspec.structs.replace(fresh, source=f"{fresh.source}  # {part}.{number}")])
         if number % 3 == part:
             for found in await library.find(here, QUERY, limit=1):
-                with suppress(ConflictError):  # another writer was faster
+                with suppress(ConflictError):  # another writer was first
                     async with sessions.begin() as session:
                         await skills.retire(session, found.skill_id)
 
@@ -171,7 +171,7 @@ async def test_vectors_are_stored_with_their_embedder_and_found_by_another_proce
     assert np.array_equal(np.frombuffer(row.query_vector or b"", np.float32), expected)
 
 
-async def test_while_the_embedder_is_down_skills_are_stored_and_found_and_later_filled_in(
+async def test_skills_saved_during_an_outage_are_found_and_embedded_later(
     committed: Sessions,
 ) -> None:
     here = await project(committed)
@@ -190,7 +190,7 @@ async def test_while_the_embedder_is_down_skills_are_stored_and_found_and_later_
     assert len(await fresh.find(here, "archive mails")) == 2
 
 
-async def test_an_embedder_that_comes_late_is_used_without_a_restart(committed: Sessions) -> None:
+async def test_an_embedder_that_starts_late_is_used_without_a_restart(committed: Sessions) -> None:
     here, embedder, there = await project(committed), WordEmbedder(), False
 
     async def opening() -> WordEmbedder:
@@ -199,20 +199,20 @@ async def test_an_embedder_that_comes_late_is_used_without_a_restart(committed: 
         return embedder
 
     now = 0.0
-    library = Library(committed, retrieval=query_embedding, clock=lambda: now, opening=opening)
+    library = Library(committed, retrieval=query_embedding, clock=lambda: now, open_embedder=opening)
     await library.save(here, [draft()])
     assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_ngram": 1}]
     there = True
-    assert await library.fill_vectors(here) == 0  # it is left alone for a while after a failure
+    assert await library.fill_vectors(here) == 0  # not called for 30 s after a failure
     now = 31.0
     assert await library.fill_vectors(here) == 1
     await library.refresh(here)
     assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_embedding": 1}]
-    another = Library(committed, retrieval=query_embedding, opening=opening)  # one that only ever searches
+    another = Library(committed, retrieval=query_embedding, open_embedder=opening)  # a library that only searches
     assert [found.ranks for found in await another.find(here, QUERY)] == [{"query_embedding": 1}]
 
 
-async def test_vectors_of_a_former_embedder_are_made_anew(committed: Sessions) -> None:
+async def test_vectors_of_a_previous_embedder_are_replaced(committed: Sessions) -> None:
     here = await project(committed)
     await Library(committed, WordEmbedder("old")).save(here, [draft()])
     library = Library(committed, WordEmbedder("new"), retrieval=query_embedding)
@@ -230,7 +230,7 @@ async def test_no_transaction_is_open_while_texts_are_embedded(committed: Sessio
     embedder.held = asyncio.Event()
     saving = asyncio.create_task(Library(committed, embedder).save(here, [draft()]))
     await embedder.reached.wait()
-    await Library(committed).save(here, [named("quick")])  # waits for nobody
+    await Library(committed).save(here, [named("quick")])  # does not wait
     assert not saving.done()
     embedder.held.set()
     assert len(await saving) == 1

@@ -4,15 +4,15 @@ import time
 
 from structlog.testing import capture_logs
 
-from app.skills.embedding import Embedding
+from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import extract
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import query_embedding, query_ngram
 from tests.embedders import WordEmbedder
-from tests.written import ARCHIVE, archived
+from tests.written_functions import ARCHIVE, archived
 
 
-async def test_what_the_first_task_wrote_is_offered_to_the_second() -> None:
+async def test_a_function_that_the_first_task_wrote_is_offered_to_the_second() -> None:
     library = MemoryLibrary()
     [saved] = await library.save(extract(archived("iris")), "scenario")
     [found] = await library.find("archive every one of my mails from omar")
@@ -26,7 +26,7 @@ async def test_chains_share_nothing() -> None:
     assert await MemoryLibrary().find("archive every one of my mails from omar") == []
 
 
-async def test_a_name_written_again_is_overwritten_by_the_next_version() -> None:
+async def test_a_known_name_is_replaced_by_its_next_version() -> None:
     library = MemoryLibrary()
     await library.save(extract(archived("iris")))
     better = ARCHIVE.replace("page = 1", "page = 0")
@@ -45,7 +45,7 @@ async def test_the_limit_holds() -> None:
     assert await library.find("archive all mails from omar", limit=0) == []
 
 
-async def test_an_embedding_mode_finds_by_meaning() -> None:
+async def test_retrieval_by_embedding_finds_by_meaning() -> None:
     library = MemoryLibrary(WordEmbedder(), retrieval=query_embedding)
     await library.save(extract(archived("iris")))
     [found] = await library.find("mails, archived")
@@ -53,7 +53,7 @@ async def test_an_embedding_mode_finds_by_meaning() -> None:
     assert await library.find("delete notes") == []
 
 
-async def test_modes_without_vectors_ask_for_none_to_search() -> None:
+async def test_a_retrieval_without_embeddings_embeds_no_query() -> None:
     embedder = WordEmbedder()
     library = MemoryLibrary(embedder, retrieval=query_ngram)
     await library.save(extract(archived("iris")))
@@ -74,26 +74,26 @@ async def test_a_search_among_a_handful_takes_far_less_than_a_millisecond() -> N
     assert sorted(took)[100] < 1e-3
 
 
-async def test_an_outage_is_logged_once_and_the_embedder_left_alone_for_a_while() -> None:
+async def test_an_outage_is_logged_once_and_the_embedder_is_not_called_for_30_seconds() -> None:
     now = 0.0
     embedder = WordEmbedder()
     embedder.down = True
-    embedding = Embedding(embedder, clock=lambda: now)
+    optional = OptionalEmbedder(embedder, clock=lambda: now)
     with capture_logs() as logs:
-        assert await embedding.embed(["a"]) is None
-        assert await embedding.embed(["b"]) is None
+        assert await optional.embed(["a"]) is None
+        assert await optional.embed(["b"]) is None
         now = 31.0
-        assert await embedding.embed(["c"]) is None
+        assert await optional.embed(["c"]) is None
         embedder.down, now = False, 62.0
-        assert await embedding.embed(["mail"]) is not None
+        assert await optional.embed(["mail"]) is not None
     assert embedder.asked == ["a", "c", "mail"]
     assert [line["event"] for line in logs] == [
-        "the embedder does not work: skills are found by n-grams alone",
-        "the embedder works again",
+        "the embedder failed: skills are found by n-grams only",
+        "the embedder recovered",
     ]
 
 
 async def test_a_long_text_is_cut_before_it_is_embedded() -> None:
     embedder = WordEmbedder()
-    await Embedding(embedder).embed(["x" * 5000])
+    await OptionalEmbedder(embedder).embed(["x" * 5000])
     assert [len(text) for text in embedder.asked] == [2000]

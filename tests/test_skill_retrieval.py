@@ -1,4 +1,4 @@
-"""Which skills are offered for an instruction."""
+"""Retrieval of skills for an instruction: n-grams, vectors, scenarios and their fusion."""
 
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from app.skills.retrieval import (
     skill_embedding,
 )
 from app.skills.skill_index import IndexedSkill, SkillIndex
-from tests.written import offer
+from tests.written_functions import offer
 
 VERBS = ["archive", "delete", "star"]
 THINGS = ["mails", "notes", "payments"]
@@ -65,20 +65,20 @@ def test_jaccard_is_shared_ngrams_over_all_ngrams() -> None:
     assert index.search("archive mails from omar", 5) == [("mail", 5 / 9)]
 
 
-def test_what_stands_in_a_slot_does_not_matter() -> None:
+def test_the_word_in_a_slot_does_not_matter() -> None:
     index: NgramIndex[str] = NgramIndex()
     index.add("mail", "archive mails from iris", {"iris"})
     assert index.search("archive mails from omar", 5) == [("mail", 1.0)]
-    # 3 of 5 are shared (mail, from, mail from); of the query's other 4 the slot excuses 2
+    # 3 of 5 are shared (mail, from, mail from); the slot excuses 2 of the query's other 4
     assert index.search("delete mails from omar", 5) == [("mail", 3 / 7)]
 
 
-def test_whose_it_is_matters_after_a_preposition_only() -> None:
+def test_a_possessive_matters_only_after_a_preposition() -> None:
     assert ngrams("archive my mails") == ngrams("archive all mails")
     assert ngrams("mails from my family") != ngrams("mails from family")
 
 
-def test_an_ngram_never_reaches_over_a_slot() -> None:
+def test_an_ngram_never_spans_a_slot() -> None:
     assert ngrams("count mails by iris now", slots={"iris"}) == {
         "count",
         "mail",
@@ -100,7 +100,7 @@ def test_a_removed_text_is_not_found_and_a_replaced_one_only_once() -> None:
     assert len(index) == 1
 
 
-def test_compaction_changes_no_answer() -> None:
+def test_compaction_changes_no_result() -> None:
     index: NgramIndex[int] = NgramIndex()
     for number in range(3000):
         index.add(number, f"archive mails number{number} group{number % 7}")
@@ -116,7 +116,7 @@ def test_compaction_changes_no_answer() -> None:
     assert index.search("number1001", 1) == [(5000, 1.0)]
 
 
-def test_of_equals_the_one_added_last_comes_first() -> None:
+def test_ties_go_to_the_text_added_last() -> None:
     index: NgramIndex[int] = NgramIndex()
     for number in (3, 1, 2):
         index.add(number, "archive mails")
@@ -149,13 +149,13 @@ def test_the_skill_of_a_template_is_found_by_every_phrasing_and_no_other_skill_i
         "",
     ],
 )
-def test_nothing_is_offered_where_nothing_fits(text: str) -> None:
+def test_nothing_is_offered_for_an_unrelated_instruction(text: str) -> None:
     index = SkillIndex()
     index.put([indexed(1, "archive every one of my mails from iris", "iris")])
     assert found(index, fused, text) == []
 
 
-def test_a_skill_of_the_scenario_is_offered_whatever_the_words() -> None:
+def test_a_skill_of_the_scenario_is_offered_whatever_the_wording() -> None:
     index = SkillIndex()
     index.put([indexed(1, "archive mails", scenario="s"), indexed(2, "delete notes", scenario="t")])
     [only] = found(index, fused, "something else", "s")
@@ -163,7 +163,7 @@ def test_a_skill_of_the_scenario_is_offered_whatever_the_words() -> None:
     assert found(index, scenario, "something else", "unknown") == []
 
 
-def test_within_a_scenario_the_most_alike_comes_first() -> None:
+def test_within_a_scenario_the_most_similar_comes_first() -> None:
     index = SkillIndex()
     index.put(
         [indexed(number, text, scenario="s") for number, text in enumerate(["count notes", "archive mails", "x"])]
@@ -172,7 +172,7 @@ def test_within_a_scenario_the_most_alike_comes_first() -> None:
     assert [each.name for each in offers] == ["skill_1", "skill_0", "skill_2"]
 
 
-def test_a_removed_skill_is_in_no_list() -> None:
+def test_a_removed_skill_is_not_found() -> None:
     index = SkillIndex()
     index.put([indexed(1, "archive mails", scenario="s")])
     index.remove([UUID(int=1), UUID(int=2)])
@@ -180,7 +180,7 @@ def test_a_removed_skill_is_in_no_list() -> None:
     assert len(index) == 0
 
 
-def test_fusion_adds_weights_over_sixty_plus_place() -> None:
+def test_fusion_adds_weight_over_sixty_plus_rank() -> None:
     lists = {"query_ngram": [("a", 0.9), ("b", 0.8)], "query_embedding": [("b", 0.9), ("a", 0.8), ("c", 0.7)]}
     ranked = fuse(lists, EQUAL, 5, lambda key: (1, key))
     # a: 1/61 + 1/62, b: 1/62 + 1/61, c: 1/63: a and b are equal, the name decides
@@ -197,13 +197,13 @@ def test_in_fusion_ngrams_outweigh_the_embedding() -> None:
     assert [key for key, _ in fuse(lists, FUSED, 5, lambda key: (1, key))] == ["a", "b"]
 
 
-def test_of_equals_the_newest_version_comes_first() -> None:
+def test_ties_go_to_the_newest_version() -> None:
     versions = {"a": 1, "b": 3, "c": 3}
     ranked = fuse({"query_ngram": [(key, 0.9) for key in "abc"]}, EQUAL, 2, lambda key: (versions[key], key))
     assert ranked == [("b", {"query_ngram": 1}), ("c", {"query_ngram": 2})]
 
 
-def test_one_list_that_is_sure_is_enough_and_the_source_alone_never_is() -> None:
+def test_one_list_above_its_threshold_admits_a_skill_and_the_source_vector_never_does() -> None:
     lists = {
         "query_ngram": [("a", 0.74)],
         "query_embedding": [("b", 0.81), ("a", 0.79)],

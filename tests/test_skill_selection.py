@@ -34,7 +34,7 @@ def _using(_: str, turn: int) -> Answer:
         ("def write_line(text: str = apis.ledger.list_entries()) -> int:\n    return 1", "while it loads"),
     ],
 )
-async def test_a_skill_that_does_not_load_is_left_out_and_told_and_stops_no_task(
+async def test_a_skill_that_does_not_load_is_skipped_with_an_event_and_stops_no_task(
     project: LedgerProject, source: str, reason: str
 ) -> None:
     good, bad = await _keep(project, "write_entry", GOOD), await _keep(project, "write_line", source)
@@ -44,7 +44,7 @@ async def test_a_skill_that_does_not_load_is_left_out_and_told_and_stops_no_task
     assert (row.state, row.failure) == (TaskState.DONE, None)
     async with project.sessions() as session:
         assert [(skill.id, edge.returned) for edge, skill in await offers.to_task(session, row.id)] == [(good, 1)]
-    told = [data for kind, data in await project.events(row.id) if data.get("what") == "left_out"]
+    told = [data for kind, data in await project.events(row.id) if data.get("status") == "skipped"]
     assert [each["id"] for each in told] == [str(bad)]
     assert reason in told[0]["reason"]
     assert [line["skill"] for line in logs if line["event"] == "a skill does not load"] == [str(bad)]

@@ -77,7 +77,12 @@ async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_
 
     uses = (await api.client.get(f"/v1/skills/{skill.id}/uses")).json()
     assert [(each["made_by"], each["task_id"]) for each in uses] == [(str(maker), str(user))]
-    assert (uses[0]["calls"], uses[0]["returned"], uses[0]["score"], uses[0]["stop"]) == (2, 1, 1.0, "completed")
+    assert (uses[0]["calls"], uses[0]["returned"], uses[0]["score"], uses[0]["stop_reason"]) == (
+        2,
+        1,
+        1.0,
+        "completed",
+    )
 
     shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()
     assert shown["stats"] == {"offers": 1, "uses": 1, "successes": 1}

@@ -134,10 +134,10 @@ async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(api: ApiApp) 
         await trajectories.save(session, api.demo.id, record)
 
     shown = (await api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()
-    assert [turn["span"] for turn in shown["turns"]] == [[3, 5], [6, 7], [2, 4]]
+    assert [turn["sampled_span"] for turn in shown["turns"]] == [[3, 5], [6, 7], [2, 4]]
     assert shown["turns"][0]["sampled_ids"] == [4, 5]
     assert shown["turns"][0]["logprobs"] == [-0.5, -0.25]
-    assert (shown["stop"], shown["answer"], shown["policy"]["model"]) == ("completed", 3, "base")
+    assert (shown["stop_reason"], shown["answer"], shown["policy"]["model"]) == ("completed", 3, "base")
 
     brief = (await api.client.get(f"/v1/tasks/{task_id}/trajectory?tokens=false")).json()
     assert not {"sampled_ids", "context_ids", "logprobs"} & brief["turns"][0].keys()

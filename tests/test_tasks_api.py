@@ -61,7 +61,7 @@ async def test_one_bad_task_of_many_stores_none(api: ApiApp) -> None:
     assert (await api.client.get("/v1/tasks")).json() == {"tasks": [], "next_cursor": None}
 
 
-async def test_more_than_a_thousand_tasks_at_once_are_refused(api: ApiApp) -> None:
+async def test_more_than_a_thousand_max_tasks_in_flight_are_refused(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "again"}] * 1001}
     assert problem(await api.client.post("/v1/tasks", json=body))["field"] == "tasks"
 
@@ -113,7 +113,7 @@ async def test_a_missing_body_is_asked_for(api: ApiApp) -> None:
 async def test_a_body_that_ends_too_early_is_called_that(api: ApiApp) -> None:
     for path in ("/v1/tasks", "/v1/training-runs"):
         answer = await api.client.post(path, content=b'{"kind":')
-        assert problem(answer)["detail"] == "the body is JSON that is cut off: it ends too early"
+        assert problem(answer)["detail"] == "the body is truncated JSON"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"instruction": "\xff"}', b'{"instruction": "\\ud800"}'])
@@ -171,7 +171,7 @@ async def test_a_listing_is_narrowed_and_paged(api: ApiApp) -> None:
         "limit=201",
         "limit=x",
         "state=asleep",
-        "stop=x",
+        "stop_reason=x",
         "created_after=noon",
     ],
 )
@@ -196,7 +196,7 @@ async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(ap
     assert cancelled.json()["state"] == "cancelled"
     events = await api.client.get(f"/v1/tasks/{task_id}/events")
     assert events.text.count("event: done") == 1
-    assert '"stop":"cancelled"' in events.text
+    assert '"stop_reason":"cancelled"' in events.text
 
     assert (await api.client.post(f"/v1/tasks/{task_id}/cancel")).status_code == 202  # again is no mistake
     assert (await api.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1

@@ -24,5 +24,5 @@ def test_the_server_takes_every_task_as_it_is_sent() -> None:
     places = draw_traffic(kinds_of("test", 20), site=0, count=20, seed=1)
     for labels in (True, False):
         tasks = [TaskRequest(**submission(place, "p", labels=labels)) for place in places]
-        assert Submission(tasks=tasks).all() == tasks  # a check that does not parse would be refused
+        assert Submission(tasks=tasks).requests() == tasks  # a check that does not parse would be refused
         assert {task.scenario is not None for task in tasks} == {labels}

@@ -13,7 +13,7 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from app.errors import AdapterError
 from tests.api_app import open_api_app
-from tests.exam_hall import serving
+from tests.evaluated_server import serving
 from tests.http_server import served
 from tests.sage_command import SageCommand
 from trainer.client import Server
@@ -118,8 +118,8 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
         1,
         True,
     )
-    assert "--rejected-too" in refused.err
-    shown = (await shell.sage("releases", "2", "--activate", "--rejected-too")).out
+    assert "--allow-rejected" in refused.err
+    shown = (await shell.sage("releases", "2", "--activate", "--allow-rejected")).out
     assert ["state", "active"] in [line.split() for line in shown.splitlines()]
     api.loads.refusal = AdapterError("there is no adapter in ...")
     refused = await shell.sage("releases", "1", "--activate")

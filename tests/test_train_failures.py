@@ -52,7 +52,7 @@ async def test_a_run_on_nothing_or_on_what_nobody_scored_says_how_to_get_data(
 async def test_a_group_of_one_teaches_nothing(shop: Shop) -> None:
     await shop.serve(1.0)
     failure = await shop.failure(await shop.job(**LOGGED))
-    assert failure.startswith("InvalidError: nothing to learn from in 2 tasks (2 alone): serve several tasks")
+    assert failure.startswith("InvalidError: nothing to learn from in 2 tasks (2 no_peers): serve several tasks")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,11 @@ async def test_a_file_of_chats_that_is_missing_empty_or_broken_is_named(
 
 @pytest.mark.parametrize(
     ("environment", "named"),
-    [("", 'set environment="office"'), ("moon", "no environment is called 'moon'"), ("office?sight=1", "sight")],
+    [
+        ("", 'set environment="office"'),
+        ("moon", "no environments part is named 'moon'"),
+        ("office?sight=1", "sight"),
+    ],
 )
 async def test_practice_needs_an_environment_that_there_is(shop: Shop, environment: str, named: str) -> None:
     failure = await shop.failure(await shop.job(kind="rollout", environment=environment))
@@ -86,7 +90,7 @@ async def test_an_environment_that_there_is_not_is_refused_before_anything_is_le
 ) -> None:
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**asked, environment="ofice", gate_scenarios=60))
-    assert failure.startswith("InvalidError: no environment is called 'ofice'")
+    assert failure.startswith("InvalidError: no environments part is named 'ofice'")
     assert await shop.adapters() == []
 
 

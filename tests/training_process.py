@@ -11,13 +11,13 @@ import sys
 import time
 
 from app.errors import InvalidError
-from trainer.job import Job, Progress, Result
+from trainer.job import Job, Result, RunProgress
 from trainer.worker.run_process import main
 
 PAUSE = 0.1  # seconds per step
 
 
-async def pretend(job: Job, progress: Progress) -> Result:
+async def pretend(job: Job, progress: RunProgress) -> Result:
     _note(job, "began")
     (job.directory / "adapters").mkdir(exist_ok=True)
     (job.directory / "learner.checkpoint").touch()

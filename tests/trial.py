@@ -5,20 +5,20 @@ from typing import Any
 from uuid import uuid4
 
 from app.agent.compact import Compact
-from app.agent.hooks import Watcher
+from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent, Origin, run_rollout
+from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Offer, Policy, Task, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger
 from tests.scripted import Answer, ScriptedEngine
 
 TASK = Task(uuid4(), "write hello into the ledger")
 WRITE = 'print(apis.ledger.add_entry(text="hello")["id"])'
 DONE = "apis.supervisor.complete_task()"
-QUICK = Limits(cpu_seconds=0.5, wall_seconds=1.0)
+QUICK = SessionLimits(cpu_seconds=0.5, wall_seconds=1.0)
 
 
 class Bench:
@@ -35,8 +35,8 @@ class Bench:
         *answers: Answer,
         limits: RolloutLimits | None = None,
         offers: Sequence[Offer] = (),
-        origin: Origin | None = None,
-        watcher: Watcher | None = None,
+        resume: ResumeState | None = None,
+        hooks: RolloutHooks | None = None,
         **rules: Any,
     ) -> Trajectory:
         self.engine = ScriptedEngine(self.tokenizer, *answers)
@@ -44,4 +44,4 @@ class Bench:
         async with self.ledger.client() as client:
             gateway = self.ledger.gateway(client, **rules)
             policy = Policy("base")
-            return await run_rollout(agent, TASK, policy, gateway, offers, origin, watcher)
+            return await run_rollout(agent, TASK, policy, gateway, offers, resume, hooks)

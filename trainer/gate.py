@@ -1,7 +1,8 @@
-"""The gate between training and serving: a run's adapter becomes a candidate release, sits an exam, passes or not.
+"""The gate between training and serving: a run's adapter becomes a candidate release, which passes or is rejected.
 
-What passes is brought to serve by the API servers, once the model servers have proven that they have its weights,
-and only if those that it was compared with still serve.
+The candidate and the active release are evaluated on the same scenarios. A release that passed is activated by the
+API servers, once the model servers have proven that they have its weights, and only if the weights that it was
+compared with still serve.
 """
 
 import zlib
@@ -21,13 +22,13 @@ from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.evaluation.decision import Decision, Rules, decide
-from trainer.evaluation.paired import Examiner, Sat, examine_candidate
-from trainer.job import Progress
+from trainer.evaluation.gate_decision import GateDecision, GateRules, decide
+from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_pair
+from trainer.job import RunProgress
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run wants to see served."""
+    """The adapter of a run that asks to be served."""
 
     project_id: UUID
     run_id: UUID
@@ -35,8 +36,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     settings: RunSettings
 
 
-class Held(msgspec.Struct, frozen=True):
-    """What the gate left: the release, and the evidence that is on its row."""
+class GateResult(msgspec.Struct, frozen=True):
+    """The candidate's release after the gate, with the evidence on its row."""
 
     release_id: UUID
     number: int
@@ -55,115 +56,115 @@ class Held(msgspec.Struct, frozen=True):
         return ". ".join(str(self.evidence[key]) for key in ("reason", "next") if key in self.evidence)
 
 
-async def hold(
+async def evaluate_candidate(
     sessions: Sessions,
     candidate: Candidate,
-    examiner: Examiner | None,
+    evaluator: Evaluator | None,
     *,
-    progress: Progress,
-    rules: Rules | None = None,
+    progress: RunProgress,
+    rules: GateRules | None = None,
     directory: Path | None = None,
-) -> Held:
-    """Propose the candidate, examine it, and approve or reject its release.
+) -> GateResult:
+    """Propose the candidate, evaluate it, and approve or reject its release.
 
-    Without an environment, or with too few scenarios to tell, it stays a candidate whose evidence says what to do.
-    All results are written to `directory`/gate.json. A gate that has decided for this run decides nothing again.
-    Raises EngineError where an engine is down: the candidate stays one, and the run can be retried. Raises what
-    `progress` does where the run is cancelled or lost.
+    Without an evaluator, or with too few scenarios, it stays a candidate whose evidence says what to do. All
+    results are written to `directory`/gate.json. If the gate has decided for this run before, that result is
+    returned. Raises EngineError if an engine is down: the release stays a candidate, and the run can be retried.
+    Raises what `progress` raises if the run is cancelled or lost.
     """
-    rules = rules or Rules()
+    rules = rules or GateRules()
     async with sessions.begin() as session:
         await progress.hold(session)
         release = await releases.propose(session, candidate.project_id, candidate.model, candidate.run_id)
         incumbent = await releases.active(session, candidate.project_id)
     gate = _Gate(sessions, progress, candidate, release, incumbent)
     if release.state != ReleaseState.CANDIDATE:
-        return _held(release)
+        return _result(release)
     if release.model == incumbent.model:
         return await gate.reject(
-            {"reason": f"these are the very weights of release {incumbent.number}, which serves"}
+            {"reason": f"its weights are those of the active release, number {incumbent.number}"}
         )
-    if examiner is None or candidate.settings.gate_scenarios < rules.least:
-        return await gate.wait(_untested(candidate.settings, rules, gate.by_hand))
+    if evaluator is None or candidate.settings.gate_scenarios < rules.min_scenarios:
+        return await gate.wait(_not_evaluated(candidate.settings, rules, gate.by_hand))
     seed, count = zlib.crc32(candidate.run_id.bytes), candidate.settings.gate_scenarios
-    sat = await examine_candidate(examiner, release.model, incumbent.model, scenarios=count, seed=seed)
+    results = await evaluate_pair(evaluator, release.model, incumbent.model, scenarios=count, seed=seed)
     if directory is not None:
-        sat.write(directory / "gate.json")
-    decision = decide(sat.candidate, sat.incumbent, rules)
-    evidence = await gate.record(sat, decision)
+        results.write(directory / "gate.json")
+    decision = decide(results.candidate, results.incumbent, rules)
+    evidence = await gate.record(results, decision)
     if not decision.promote:
         return await gate.reject(evidence)
     if not candidate.settings.promote:
-        return await gate.wait(evidence | {"next": f"the run was asked not to promote it: {gate.by_hand}"})
+        return await gate.wait(evidence | {"next": f"the run does not promote (promote=false): {gate.by_hand}"})
     return await gate.approve(evidence)
 
 
 @dataclass(frozen=True)
 class _Gate:
-    """Writes what becomes of one candidate."""
+    """Writes the outcome for one candidate."""
 
     sessions: Sessions
-    progress: Progress
+    progress: RunProgress
     candidate: Candidate
     release: models.Release
     incumbent: models.Release
 
     @property
     def by_hand(self) -> str:
-        return f"to serve it, activate it by hand (POST /v1/releases/{self.release.id}/activate)"
+        return f"activate it by hand (POST /v1/releases/{self.release.id}/activate)"
 
-    async def record(self, sat: Sat, decision: Decision) -> dict[str, Json]:
-        """A row for what each can do; the release's own row gets all that speaks for or against it: the result."""
+    async def record(self, results: PairedResults, decision: GateDecision) -> dict[str, Json]:
+        """Store an evaluation for each model, and the evidence, which is returned, on the candidate's release."""
         evidence: dict[str, Json] = {
             "verdict": "promote" if decision.promote else "reject",
             "reason": decision.reason,
             "compared_with": {"number": self.incumbent.number, "model": self.incumbent.model},
             "environment": self.candidate.settings.environment,
-            "exam": sat.asked,
+            "evaluation": results.settings,
             **decision.figures,
         }
         async with self._begin() as session:
             for name, release in (("candidate", self.release), ("incumbent", self.incumbent)):
-                await self._add_evaluation(session, release, sat.asked, decision.figures[name])
+                await self._add_evaluation(session, release, results.settings, decision.figures[name])
             await releases.note(session, self.release.id, evidence)
         return evidence
 
-    async def wait(self, evidence: dict[str, Json]) -> Held:
+    async def wait(self, evidence: dict[str, Json]) -> GateResult:
         async with self._begin() as session:
-            return _held(await releases.note(session, self.release.id, evidence))
+            return _result(await releases.note(session, self.release.id, evidence))
 
-    async def reject(self, evidence: dict[str, Json]) -> Held:
+    async def reject(self, evidence: dict[str, Json]) -> GateResult:
         async with self._begin() as session:
-            return _held(await releases.reject(session, self.release.id, evidence))
+            return _result(await releases.reject(session, self.release.id, evidence))
 
-    async def approve(self, evidence: dict[str, Json]) -> Held:
-        """Unless other weights were activated meanwhile: with those it was not compared."""
+    async def approve(self, evidence: dict[str, Json]) -> GateResult:
+        """Approve the release, unless other weights were activated since: it was not compared with those."""
         percent = self.candidate.settings.canary_percent
         async with self._begin() as session:
-            await releases.locked(session, self.release.id)  # no release of the project changes from here on
+            await releases.locked(session, self.release.id)  # from here on no release of the project changes
             active = await releases.active(session, self.candidate.project_id)
             if active.model == self.incumbent.model:
-                return _held(await releases.approve(session, self.release.id, evidence, percent))
-            late = (
+                return _result(await releases.approve(session, self.release.id, evidence, percent))
+            outdated = (
                 f"it was compared with release {self.incumbent.number}, but release {active.number} was activated "
-                f"during the exam: train again, or {self.by_hand}"
+                f"during the evaluation: train again, or {self.by_hand}"
             )
-            return _held(await releases.note(session, self.release.id, evidence | {"next": late}))
+            return _result(await releases.note(session, self.release.id, evidence | {"next": outdated}))
 
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[AsyncSession]:
-        """A transaction in which the run is still this process's."""
+        """A transaction in which this process holds the run."""
         async with self.sessions.begin() as session:
             await self.progress.hold(session)
             yield session
 
     async def _add_evaluation(
-        self, session: AsyncSession, release: models.Release, asked: dict[str, Json], figures: dict[str, Json]
+        self, session: AsyncSession, release: models.Release, settings: dict[str, Json], figures: dict[str, Json]
     ) -> None:
         new = NewEvaluation(
             model=release.model,
             environment=self.candidate.settings.environment,
-            settings=asked,
+            settings=settings,
             figures=figures,
             run_id=self.candidate.run_id,
             release_id=release.id,
@@ -171,18 +172,18 @@ class _Gate:
         await evaluations.add(session, self.candidate.project_id, new)
 
 
-def _untested(settings: RunSettings, rules: Rules, by_hand: str) -> dict[str, Json]:
+def _not_evaluated(settings: RunSettings, rules: GateRules, by_hand: str) -> dict[str, Json]:
     if not settings.environment:
-        reason = "the run names no environment, so there was nothing to examine it on"
-        cure = 'name one (environment="office") and train again'
+        reason = "the run names no environment to evaluate it in"
+        advice = "name one (environment) and train again"
     elif not settings.gate_scenarios:
-        reason = "the run was asked to hold no gate (gate_scenarios=0)"
-        cure = f"ask for {rules.least} scenarios or more and train again"
+        reason = "the run skips the evaluation (gate_scenarios=0)"
+        advice = f"set gate_scenarios to at least {rules.min_scenarios} and train again"
     else:
-        reason = f"{settings.gate_scenarios} scenarios are too few to tell"
-        cure = f"ask for {rules.least} or more (gate_scenarios) and train again"
-    return {"verdict": "untested", "reason": reason, "next": f"{cure}; or, {by_hand}"}
+        reason = f"{settings.gate_scenarios} scenarios are too few"
+        advice = f"set gate_scenarios to at least {rules.min_scenarios} and train again"
+    return {"verdict": "untested", "reason": reason, "next": f"{advice}, or {by_hand}"}
 
 
-def _held(release: models.Release) -> Held:
-    return Held(release.id, release.number, release.state, release.evidence or {})
+def _result(release: models.Release) -> GateResult:
+    return GateResult(release.id, release.number, release.state, release.evidence or {})

@@ -1,4 +1,4 @@
-"""What a training run is given, how it tells how far it is, and what it leaves."""
+"""The interface of a training run: its input, its progress and its result."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from app.settings import Settings
 
 
 class RunCancelledError(AppError):
-    """Someone asked for the end of this run."""
+    """The cancellation of this run was requested."""
 
     status = 409
 
@@ -27,13 +27,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     project_id: UUID
     project: str  # its name
     settings: RunSettings
-    directory: Path  # of this run alone, kept between attempts: checkpoints and logs
+    directory: Path  # of this run only, kept between attempts: checkpoints and logs
     deployment: Settings  # where database, engines and adapters are
     attempt: int = 1
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run leaves; stored with its row."""
+    """The result of a run, stored with its row."""
 
     adapter: str = ""  # content hash
     release_id: UUID | None = None
@@ -44,22 +44,22 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_directory(settings: Settings, run_id: UUID) -> Path:
-    """Of one run alone; its log lies there, too."""
+    """The directory of a run's checkpoints and log."""
     return settings.data_dir.absolute() / "runs" / str(run_id)
 
 
-class Progress(Protocol):
-    """Where a run tells how far it is."""
+class RunProgress(Protocol):
+    """Receives the progress of a run."""
 
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
-        """Step `index` of `total`, from 1, is done. Raises RunCancelledError; ConflictError: the run was lost."""
+        """Report step `index` of `total`, from 1, as done. Raises RunCancelledError; ConflictError if lost."""
 
     async def hold(self, session: AsyncSession) -> None:
-        """Before a change that outlasts the run, in its transaction: nobody else can take the run up till it ends.
+        """Keep others from claiming the run until this transaction ends, for changes that outlast the run.
 
         Raises as `step`.
         """
 
 
-CarryOut = Callable[[Job, Progress], Awaitable[Result]]
-"""Carries a run out. Raises AppError, whose name and message are stored with the run."""
+ExecuteRun = Callable[[Job, RunProgress], Awaitable[Result]]
+"""Executes a run. Raises AppError, whose name and message are stored with the run."""

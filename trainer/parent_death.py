@@ -1,4 +1,4 @@
-"""Ends a process with the one that started it."""
+"""Ends a process together with its parent."""
 
 import ctypes
 import os
@@ -8,9 +8,9 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with(parent: int) -> None:
-    """On Linux at once, whatever this process is at; elsewhere somebody has to look now and then."""
+def exit_with_parent(parent: int) -> None:
+    """Have Linux kill this process when its parent dies. On other systems the caller must poll its parent."""
     if hasattr(os, "pidfd_open"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit("the process that started this one is gone")  # before we asked
+        sys.exit("the parent process has ended")  # before prctl

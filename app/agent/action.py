@@ -6,7 +6,7 @@ _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULT
 _PYTHON = {"", "py", "python"}
 
 
-def code_of(text: str) -> str | None:
+def extract_code(text: str) -> str | None:
     """The first fenced block that is Python, or of no named language. None if there is none, or if it is blank.
 
     A generation that was cut off may lack the closing fence: its block ends with the text. A closing fence starts

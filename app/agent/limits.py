@@ -5,9 +5,9 @@ from typing import Self
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.records import Stop, Turn
-from app.sandbox.protocol import Limits, RunStop
+from app.sandbox.protocol import RunStop, SessionLimits
 from app.settings import Settings
 
 
@@ -20,7 +20,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 200  # to live APIs: for the gateway, which refuses the next
     errors: int = 8  # turns whose code raised or was stopped
     seconds: float = 300.0
-    session: Limits = Limits()
+    session: SessionLimits = SessionLimits()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -31,7 +31,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             task_tokens=settings.max_task_tokens,
             calls=settings.max_task_calls,
             seconds=settings.max_task_seconds,
-            session=Limits(
+            session=SessionLimits(
                 cpu_seconds=settings.sandbox_cpu_seconds,
                 wall_seconds=settings.sandbox_wall_seconds,
                 memory_bytes=settings.sandbox_memory_mb << 20,
@@ -48,7 +48,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             return None
         ends = (
             (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),  # also where it cut the code short
-            (code_of(turns[-1].text) is None, Stop.NO_CODE),
+            (extract_code(turns[-1].text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
             (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),

@@ -7,7 +7,7 @@ import msgspec
 
 from app.gateway.gateway import Gateway
 from app.records import Call, Offer
-from app.sandbox.protocol import Function, Limits, Observation, Sandbox, Session
+from app.sandbox.protocol import Function, Observation, Sandbox, Session, SessionLimits
 
 
 class DivergedError(Exception):
@@ -17,7 +17,7 @@ class DivergedError(Exception):
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """What every session of the rollout begins with. The same start and the same results give the same state."""
 
-    limits: Limits
+    limits: SessionLimits
     offers: tuple[Offer, ...] = ()
     seed: int = 0
     now: datetime | None = None

@@ -5,32 +5,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class ParkedError(Exception):
+class SuspendedError(Exception):
     """The rollout was stopped where it can be resumed: between two turns. It has no trajectory yet."""
 
 
-class Halt:
+class StopSignal:
     """Two ways to stop: pulled means at once and for good, parked means at the next point without loss."""
 
     def __init__(self) -> None:
-        self.pulled = False
-        self.parked = False
+        self.cancelled = False
+        self.suspended = False
         self._lossless = False
         self._clock: asyncio.Timeout | None = None
 
-    def pull(self) -> None:
-        self.pulled = True
+    def cancel(self) -> None:
+        self.cancelled = True
         self._ring()
 
-    def park(self) -> None:
-        self.parked = True
+    def suspend(self) -> None:
+        self.suspended = True
         if self._lossless:
             self._ring()
 
     def attach(self, clock: asyncio.Timeout) -> None:
         """The rollout hands over the clock it runs by."""
         self._clock = clock
-        if self.pulled:
+        if self.cancelled:
             self._ring()
 
     @contextmanager
@@ -45,8 +45,8 @@ class Halt:
         self._stop_if_parked()
 
     def _stop_if_parked(self) -> None:
-        if self.parked:
-            raise ParkedError
+        if self.suspended:
+            raise SuspendedError
 
     def _ring(self) -> None:
         if self._clock is not None and not self._clock.expired():

@@ -1,4 +1,4 @@
-"""Who is asking, and what they may see. Every route under /v1 names the scope it needs in its `opt`."""
+"""Authentication and authorization. Every route under /v1 names the scope it needs in its `opt`."""
 
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -17,7 +17,7 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 
 
 class Access(msgspec.Struct, frozen=True):
-    """A key that was presented and found good."""
+    """The key that a request was authenticated with."""
 
     key_id: UUID
     name: str
@@ -26,7 +26,7 @@ class Access(msgspec.Struct, frozen=True):
 
     @property
     def actor(self) -> str:
-        """What the log of who changed what serves calls it."""
+        """The name of this key in the audit log."""
         return f"key {self.name}"
 
     def allows(self, scope: str) -> bool:
@@ -41,11 +41,11 @@ Db: TypeAlias = NamedDependency[AsyncSession]
 
 
 async def authorize(connection: Connection, handler: BaseRouteHandler) -> None:
-    """A guard: runs before the body is read, so that strangers learn nothing of it."""
+    """A guard: runs before the body is read, so that a request without a key learns nothing about its form."""
     access = await _read_access(connection)
     scope = handler.opt["scope"]
     if not access.allows(scope):
-        raise ForbiddenError(f"this key lacks the scope {scope!r}; ask an administrator for one that has it")
+        raise ForbiddenError(f"this key lacks the scope {scope!r}; ask an administrator for a key that has it")
     connection.state["access"] = access
 
 
@@ -66,24 +66,24 @@ async def provide_access(request: Request[Any, Any, Any]) -> Access:
 
 
 async def find_project(session: AsyncSession, access: Access, name: str | None) -> models.Project:
-    """The project of that name; without one the key's own, or the only one there is.
+    """The project of that name; without a name the key's own, or the only one that exists.
 
-    Raises NotFoundError also for a project that the key may not see.
+    Raises NotFoundError also for a project that the key may not see, and InvalidError if a name is needed.
     """
     if name is None and access.project_id is not None:
         return await projects.by_id(session, access.project_id)
     if name is not None:
         return await _visible_project(session, access, name)
-    there = await projects.list_all(session)
-    if len(there) == 1:
-        return there[0]
-    if not there:
-        raise InvalidError("there is no project yet: POST /v1/projects makes one")
-    raise InvalidError("name a `project`: this key is good for several; GET /v1/projects lists them")
+    existing = await projects.list_all(session)
+    if len(existing) == 1:
+        return existing[0]
+    if not existing:
+        raise InvalidError("there is no project yet; create one with POST /v1/projects")
+    raise InvalidError("`project` is required: there are several; GET /v1/projects lists them")
 
 
 async def project_filter(session: AsyncSession, access: Access, name: str | None) -> UUID | None:
-    """What a listing is narrowed to. None: every project, for a key that sees them all."""
+    """The project that a listing is limited to. None: all projects, for a key that sees all."""
     if name is None:
         return access.project_id
     return (await _visible_project(session, access, name)).id

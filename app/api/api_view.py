@@ -1,4 +1,4 @@
-"""An OpenAPI document as the caller sees it: what the agent makes of it, and never its secret."""
+"""An OpenAPI document in responses: its operations as the agent sees them, and never its token."""
 
 from datetime import datetime
 from typing import Self
@@ -13,13 +13,13 @@ from app.records import Json
 
 
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A document in a list."""
+    """An API in a list. `server` overrides the server named in the document."""
 
     id: UUID
     project: str
     name: str
     source: str
-    server: str | None  # overrides the document's
+    server: str | None
     digest: str
     has_token: bool
     created_at: datetime
@@ -30,7 +30,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationView(msgspec.Struct, frozen=True):
-    """`signature` is what the agent is shown: what it takes and gives."""
+    """`signature` is what the agent is shown: parameters and result."""
 
     name: str
     method: str
@@ -44,7 +44,7 @@ class OperationView(msgspec.Struct, frozen=True):
 
 
 class ApiView(ApiSummary, frozen=True, kw_only=True):
-    """With all that the agent may call. `variables` are those of the server's URL, with their defaults."""
+    """An API with its operations. `variables` are those of the server URL, with their defaults."""
 
     description: str
     base_url: str

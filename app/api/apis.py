@@ -1,4 +1,4 @@
-"""The OpenAPI documents of a project: what its agent may call."""
+"""Routes for the APIs of a project, each an OpenAPI document that the agent may call."""
 
 import asyncio
 from typing import Annotated
@@ -14,7 +14,7 @@ from app.api.access import Caller, Db, find_project
 from app.api.api_view import ApiSummary, ApiView
 from app.api.problem import problems
 from app.api.validation import AppName, ProjectName, Text
-from app.apis.documents import fetch_document, parse_document, read_document
+from app.apis.api_documents import fetch_document, parse_document, read_document
 from app.db import apis
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
@@ -25,17 +25,17 @@ Document = Annotated[
     dict[str, Json] | str,
     msgspec.Meta(
         description="an OpenAPI 3.0 or 3.1 document: as an object, or as JSON or YAML text. `x-safe: true` at an "
-        "operation says that it changes nothing, `x-safe: false` that it does, where the method does not tell"
+        "operation marks it as read-only, `x-safe: false` as writing, where the method does not tell"
     ),
 ]
-Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="used instead of the document's server")]
+Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
 Token = Annotated[
-    Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, never shown again")
+    Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, and never shown")
 ]
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Give `url` or `document`. The agent calls its operations as `apis.<name>.<operation>(...)`."""
+    """Send `url` or `document`. The agent calls the operations as `apis.<name>.<operation>(...)`."""
 
     name: AppName
     project: str | None = None
@@ -58,11 +58,10 @@ class ApiController(Controller):
         access: Caller,
         http_client: NamedDependency[httpx.AsyncClient],
     ) -> ApiView:
-        """The document is fetched, read and stored; a document of the same name is replaced, and keeps its token
-        where none is given (null takes it away).
+        """Fetches, parses and stores the document, replacing one of the same name.
 
-        Where tasks have begun with what serves now, a release with the new tools becomes active: rolling back to
-        the former brings its documents back."""
+        Without `bearer_token` a replaced API keeps its token; null removes it. If tasks have started with the
+        active release, a new release with the new tools becomes active: rolling back restores the documents."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
         document = await _read(data, http_client)
@@ -84,7 +83,7 @@ class ApiController(Controller):
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
-        """By name. Tokens are never shown."""
+        """Sorted by name. Tokens are never shown."""
         owner = await find_project(session, access, project)
         return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
 
@@ -103,7 +102,7 @@ class ApiController(Controller):
         responses=problems(400, 401, 403, 404),
     )
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
-        """Tasks that begin from now on cannot call it, whatever their release: its token is gone."""
+        """New tasks cannot call it, whatever their release: its token is deleted."""
         owner = await find_project(session, access, project)
         serving = await manifest.hold(session, owner.id)
         await apis.delete(session, owner.id, name)
@@ -113,7 +112,7 @@ class ApiController(Controller):
 
 async def _read(data: ApiRequest, client: httpx.AsyncClient) -> dict[str, Json]:
     if (data.url is None) == (data.document is UNSET):
-        raise InvalidError("give either `url` or `document`")
+        raise InvalidError("send either `url` or `document`, and not both")
     if data.url is not None:
         if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
             raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")

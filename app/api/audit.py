@@ -1,4 +1,4 @@
-"""GET who changed what serves, when, and what the model servers proved."""
+"""Routes for the audit log: who changed the active release, when, and what the model servers proved."""
 
 from datetime import datetime
 from typing import Self
@@ -16,8 +16,8 @@ from app.records import Json
 
 
 class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail` of an activation is its receipt: hashes, seconds and figures of each model server, and those that
-    were out (`absent`): an entry `restored` follows when they have it.
+    """`detail` of an activation is its receipt: hashes, seconds and measurements of each model server, and the
+    servers that were unavailable (`absent`). An entry `restored` follows once they have loaded the release.
     """
 
     id: UUID
@@ -46,7 +46,7 @@ class AuditController(Controller):
     tags = ("Releases",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @get(summary="Who changed what serves", responses=problems(400, 401, 403, 404))
+    @get(summary="List audit entries", responses=problems(400, 401, 403, 404))
     async def index(
         self,
         session: Db,
@@ -56,8 +56,8 @@ class AuditController(Controller):
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> AuditPage:
-        """Releases that were activated or refused, canaries that began and ended, model servers that loaded what
-        serves anew. Entries never change.
+        """Activations, refused activations, starts and ends of canaries, and model servers that loaded the active
+        release again. Entries never change.
         """
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)

@@ -1,4 +1,4 @@
-"""POST to have a release serve a share of the new tasks, then ask how it does."""
+"""Routes for canaries: releases that serve a share of the new tasks and are compared with the active release."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -23,27 +23,27 @@ _MOVE = problems(400, 401, 403, 404, 409)
 
 
 class CanaryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`percent` of the project's new tasks. At 100 none is left to compare it with, so it waits for a person."""
+    """The share of new tasks to serve. At 100 nothing is left to compare with, so a person has to decide."""
 
     percent: Annotated[float, msgspec.Meta(gt=0, le=100)]
 
 
 class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
-    """How a canary does against the active release. `action` is what comes of it by itself: `wait` is nothing yet.
+    """A canary compared with the active release, its `baseline`. `action` is the automatic decision so far.
 
-    `reason` says what is still missing. Each figure has means and intervals for both, and for the difference,
-    canary minus active. The intervals of all figures hold together, at all times, with 95 %
-    per comparison: it begins anew when another release becomes active.
+    `reason` names what is missing while `action` is `wait`. Each metric has means and intervals for both, and for
+    the difference (canary minus baseline). The intervals of all metrics hold simultaneously, at any time, with
+    95 % confidence per comparison. A comparison restarts when another release becomes active.
     """
 
     release_id: UUID
     number: int
     percent: float | None
     since: datetime
-    against: Against
+    baseline: Against
     action: Action
     reason: str
-    figures: dict[str, Figure]
+    metrics: dict[str, Figure]
 
     @classmethod
     def of(cls, row: models.Release, standing: Standing) -> Self:
@@ -52,10 +52,10 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
             number=row.number,
             percent=row.canary_percent,
             since=standing.since,
-            against=standing.against,
+            baseline=standing.against,
             action=standing.verdict.action,
             reason=standing.verdict.reason,
-            figures=standing.verdict.figures,
+            metrics=standing.verdict.figures,
         )
 
 
@@ -66,10 +66,10 @@ class CanaryController(Controller):
 
     @post(
         status_code=200,
-        summary="Serve a share of the new tasks",
+        summary="Start a canary",
         responses=problems(400, 401, 403, 404, 409, 503),
     )
-    async def begin(
+    async def start_canary(
         self,
         release_id: FromPath[UUID],
         data: JSONBody[CanaryRequest],
@@ -78,25 +78,26 @@ class CanaryController(Controller):
         access: Caller,
         promoter: NamedDependency[Promoter],
     ) -> ReleaseView:
-        """The model servers prove that they have its weights, then it gets its share: by a hash of each task's id.
-        It takes over, or is rejected, by itself as soon as the figures of both tell. One at a time."""
+        """Once the model servers have proven that they have its weights, the release serves its share of the new
+        tasks, chosen by a hash of the task id. It is promoted or rejected automatically as soon as the metrics are
+        conclusive. A project has one canary at a time."""
         await find_release(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
         row = await canary.begin(promoter, sessions, release_id, data.percent, access.actor)
         return ReleaseView.of(row)
 
     @delete(status_code=200, summary="End a canary", responses=_MOVE)
-    async def end(
+    async def end_canary(
         self, release_id: FromPath[UUID], session: Db, sessions: NamedDependency[Sessions], access: Caller
     ) -> ReleaseView:
-        """A candidate again: new tasks are pinned to the active release alone, tasks of the canary keep it. Its
-        figures so far are on the release, and in the log."""
+        """The release becomes a candidate again and gets no new tasks; its running tasks keep it. Its metrics so
+        far are kept in the `evidence` of the release and in the audit log."""
         await find_release(session, access, release_id)
         await session.commit()
         return ReleaseView.of(await canary.end(sessions, release_id, access.actor))
 
-    @get(summary="How a canary does", opt={"scope": "tasks"}, responses=_MOVE)
-    async def figures(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
-        """Live figures. 409 for a release that is none; one that was has its figures in `evidence`."""
+    @get(summary="Show the metrics of a canary", opt={"scope": "tasks"}, responses=_MOVE)
+    async def show_canary(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
+        """409 if the release is not a canary. A former canary has its metrics in `evidence`."""
         row = await find_release(session, access, release_id)
         return CanaryView.of(row, await canary.judge(session, row))

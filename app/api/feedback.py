@@ -1,4 +1,4 @@
-"""What someone thought of a task's result."""
+"""Routes for feedback on the results of tasks."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -41,13 +41,13 @@ class FeedbackController(Controller):
 
     @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
     async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
-        """Becomes the task's score, unless a check of its own has scored it. 409 while the task has not ended."""
+        """Becomes the task's score, unless its own check has scored it. 409 if the task has not ended."""
         task = await find_task(session, access, data.task_id)
         row = await feedback.add(session, task.id, data.score, data.comment)
         await session.commit()
         return FeedbackView.of(row)
 
-    @get(summary="Feedback on a task", responses=problems(400, 401, 403, 404))
+    @get(summary="List the feedback on a task", responses=problems(400, 401, 403, 404))
     async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:
         """Oldest first."""
         task = await find_task(session, access, task_id)

@@ -1,4 +1,4 @@
-"""API keys: made, listed, revoked. The secret is told once; only its hash is kept."""
+"""Routes for API keys. The secret is shown once; only its hash is stored."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -18,7 +18,7 @@ from app.records import Json
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Scopes: `tasks` to submit and watch, `skills` to read and curate them, `admin` for everything."""
+    """Scopes: `tasks` to submit and follow tasks, `skills` to read and manage skills, `admin` for everything."""
 
     name: Name
     scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=3)]
@@ -28,7 +28,7 @@ class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     name: str
-    hint: str
+    hint: str = msgspec.field(name="prefix")  # of the secret
     scopes: list[str]
     project: str | None
     created_at: datetime
@@ -50,9 +50,9 @@ class KeyController(Controller):
     tags = ("Keys",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(summary="Make a key", responses=problems(400, 401, 403, 404))
+    @post(summary="Create a key", responses=problems(400, 401, 403, 404))
     async def create(self, data: JSONBody[KeyRequest], session: Db, access: Caller) -> CreatedKey:
-        """Without a project the key is good for all; a key of one project makes keys of that project only."""
+        """Without `project` the key is valid for all projects, unless the calling key is limited to one itself."""
         limited = data.project is not None or access.project_id is not None
         project = await find_project(session, access, data.project) if limited else None
         key, secret = await keys.create(session, data.name, data.scopes, project.id if project else None)
@@ -61,14 +61,14 @@ class KeyController(Controller):
 
     @get(summary="List keys", responses=problems(401, 403))
     async def index(self, session: Db, access: Caller) -> list[KeyView]:
-        """Revoked ones included. Never a secret."""
+        """Including revoked keys. Secrets are never shown."""
         names = await project_names(session)
         rows = await keys.listing(session, access.project_id)
         return [KeyView.of(key, names) for key in rows]
 
     @delete("/{key_id:uuid}", summary="Revoke a key", responses=problems(400, 401, 403, 404))
     async def revoke(self, key_id: FromPath[UUID], session: Db, access: Caller) -> None:
-        """From now on it opens nothing."""
+        """Effective immediately."""
         if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
             raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
         await keys.revoke(session, key_id)

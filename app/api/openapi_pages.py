@@ -1,4 +1,4 @@
-"""The OpenAPI document and a page to read and try it, served from this machine: no script comes from elsewhere."""
+"""The OpenAPI document, and a page to read and try it. All scripts are served from here."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,21 +15,27 @@ from litestar.types.internal_types import PathParameterDefinition
 
 from app.errors import SettingError
 
-_ABOUT = """Give it tasks in plain words; it solves them by writing Python against your APIs, keeps the
+_DESCRIPTION = """Give it tasks in natural language; it solves them by writing Python against your APIs, keeps the
 functions that worked as skills, and offers them to later tasks.
 
-Every request under `/v1` carries a key: `Authorization: Bearer sage_...`.
+Every request under `/v1` needs a key: `Authorization: Bearer sage_...`.
 Errors are `application/problem+json`."""
 
 _TAGS = [
-    Tag(name="Tasks", description="Work to be done, and how it went."),
-    Tag(name="Skills", description="Functions the agent wrote and kept: where each came from and who used it."),
-    Tag(name="Feedback", description="What people thought of a result."),
-    Tag(name="APIs", description="The OpenAPI documents the agent may call."),
-    Tag(name="Projects", description="What isolates: APIs, skills, tasks and keys belong to one."),
-    Tag(name="Keys", description="Who may do what."),
-    Tag(name="Training", description="Runs that learn from what was served or practised, and when they start."),
-    Tag(name="Releases", description="Which weights serve a project."),
+    Tag(name="Tasks", description="Submit tasks, follow them, and read their results."),
+    Tag(name="Skills", description="Functions that the agent wrote and kept."),
+    Tag(name="Feedback", description="Scores of results, given by people."),
+    Tag(name="APIs", description="The APIs that the agent may call."),
+    Tag(
+        name="Projects",
+        description="Isolated from each other, with APIs, skills, tasks and keys of their own.",
+    ),
+    Tag(name="Keys", description="API keys and their scopes."),
+    Tag(name="Training", description="Training runs and their schedule."),
+    Tag(
+        name="Releases",
+        description="What serves a project: weights, skills, tools and prompt.",
+    ),
     Tag(name="Health", description="For load balancers and monitoring; no key needed."),
 ]
 
@@ -61,7 +67,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
     return OpenAPIConfig(
         title="sage-server",
         version=version,
-        description=_ABOUT,
+        description=_DESCRIPTION,
         license=License(name="Apache-2.0", identifier="Apache-2.0"),
         path="/schema",
         render_plugins=[JsonRenderPlugin(path="/openapi.json")],
@@ -73,7 +79,7 @@ def openapi_config(version: str) -> OpenAPIConfig:
 
 
 def _operation_id(handler: HTTPRouteHandler, _: Method, path: list[str | PathParameterDefinition]) -> str:
-    """`tasks_submit`: the collection, then what is done to it. Clients are generated with these as names."""
+    """Such as `tasks_submit`: the collection and the action. Generated clients use these names."""
     words = [part for part in path if isinstance(part, str)]
     return f"{words[1].replace('-', '_')}_{handler.fn.__name__}" if words[0] == "v1" else words[0]
 
@@ -91,7 +97,7 @@ def docs_routes() -> list[Router | HTTPRouteHandler]:
 
 
 def _ui_directory() -> Path:
-    """Where the installed package keeps its files; it is found, not imported, for it drags in its own handlers."""
+    """Of the installed package, which is located but not imported: importing it would load its own handlers."""
     spec = find_spec("swagger_ui")
     if spec is None or spec.origin is None:
         raise SettingError("the package swagger-ui-py is missing: pip install swagger-ui-py")

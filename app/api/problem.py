@@ -1,4 +1,4 @@
-"""From our errors to HTTP answers (RFC 9457); nothing below the API knows about responses."""
+"""Turns errors into HTTP responses (RFC 9457). No code below the API knows about responses."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -29,18 +29,18 @@ MEDIA_TYPE = "application/problem+json"
 _KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError)
 _NAMES = {kind.status: kind.__name__ for kind in _KINDS}
 
-_BODY = "data"  # what handlers call the request's body
-_WORDS = {  # for what the framework and its JSON reader say
+_BODY = "data"  # the handler parameter that holds the request body
+_CLEARER = {  # than the messages of the framework and its JSON parser
     repr(_BODY): "send a JSON body",
-    "Input data was truncated": "the body is JSON that is cut off: it ends too early",
+    "Input data was truncated": "the body is truncated JSON",
 }
-_PUBLIC = {"in_state": "state"}  # parameters whose own name the framework keeps for itself
+_PUBLIC_NAMES = {"in_state": "state"}  # the framework reserves the parameter name `state`
 
 AnyRequest = Request[Any, Any, Any]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of every error answer. `field` is the part of the request that is wrong, where that is known."""
+    """The body of every error response. `field` is the invalid part of the request, if known."""
 
     type: str = "about:blank"
     title: str
@@ -51,7 +51,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The error answers a handler declares for the OpenAPI document."""
+    """The error responses that a handler declares in the OpenAPI document."""
     return {
         status: ResponseSpec(
             Problem, description=HTTPStatus(status).phrase, generate_examples=False, media_type=MEDIA_TYPE
@@ -75,58 +75,58 @@ def answer(
 def _answer_app_error(_: AnyRequest, error: AppError) -> Response[Problem]:
     headers = {"WWW-Authenticate": "Bearer"} if error.status == HTTPStatus.UNAUTHORIZED else None
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.error("a part failed", error=type(error).__name__, detail=str(error), cause=repr(error.__cause__))
+        log.error("request failed", error=type(error).__name__, detail=str(error), cause=repr(error.__cause__))
     return answer(error.status, type(error).__name__, str(error), headers=headers)
 
 
 def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Response[Problem]:
-    """What the framework found wrong before our code ran: the route, the method, the body, a parameter."""
+    """Errors found by the framework before the handler ran: route, method, body or parameter."""
     status = HTTPStatus(error.status_code)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return _answer_bug(request, error)
+        return _answer_unexpected(request, error)
     name = _NAMES.get(status, "".join(status.phrase.title().split()) + "Error")
     first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
     if not isinstance(first, dict):
-        said = _WORDS.get(error.detail, error.detail)
-        return answer(status, name, said or status.phrase, headers=error.headers)
+        message = _CLEARER.get(error.detail, error.detail)
+        return answer(status, name, message or status.phrase, headers=error.headers)
     key, message = first.get("key"), str(first["message"])
     if key == _BODY:
-        return answer(status, name, _WORDS.get(message, message), headers=error.headers)
-    field = _PUBLIC.get(key, key) if isinstance(key, str) else None
+        return answer(status, name, _CLEARER.get(message, message), headers=error.headers)
+    field = _PUBLIC_NAMES.get(key, key) if isinstance(key, str) else None
     return answer(status, name, f"{field}: {message}" if field else message, field=field, headers=error.headers)
 
 
-def _answer_not_text(_: AnyRequest, error: UnicodeDecodeError) -> Response[Problem]:
-    """The framework's JSON reader lets this one through."""
-    return answer(400, InvalidError.__name__, f"the request is not UTF-8 text: {error.reason}")
+def _answer_invalid_utf8(_: AnyRequest, error: UnicodeDecodeError) -> Response[Problem]:
+    """The framework's JSON parser does not catch this one."""
+    return answer(400, InvalidError.__name__, f"the request is not valid UTF-8: {error.reason}")
 
 
-def _answer_refused_value(_: AnyRequest, error: DataError) -> Response[Problem]:
+def _answer_invalid_value(_: AnyRequest, error: DataError) -> Response[Problem]:
     return answer(400, InvalidError.__name__, f"a value cannot be stored: {error.orig}")
 
 
 def _answer_database_down(_: AnyRequest, error: OperationalError) -> Response[Problem]:
-    log.error("the database does not answer", cause=str(error.orig))
-    return answer(503, DatabaseError.__name__, "the database does not answer; try again in a moment")
+    log.error("the database is unavailable", cause=str(error.orig))
+    return answer(503, DatabaseError.__name__, "the database is unavailable; try again in a moment")
 
 
 def _answer_no_connection(_: AnyRequest, error: NoConnectionError) -> Response[Problem]:
-    log.error("all connections to the database are taken", cause=str(error))
-    return answer(503, DatabaseError.__name__, "all connections to the database are taken; try again in a moment")
+    log.error("all database connections are in use", cause=str(error))
+    return answer(503, DatabaseError.__name__, "all database connections are in use; try again in a moment")
 
 
-def _answer_bug(request: AnyRequest, error: Exception) -> Response[Problem]:
-    """The last resort: the caller learns nothing of our insides, the log everything."""
-    log.error("a request broke", method=request.method, path=request.url.path, exc_info=error)
-    return answer(500, "InternalError", "internal error; the server's log says more")
+def _answer_unexpected(request: AnyRequest, error: Exception) -> Response[Problem]:
+    """The last resort: details go to the log, never to the caller."""
+    log.error("unexpected error", method=request.method, path=request.url.path, exc_info=error)
+    return answer(500, "InternalError", "internal error; see the server's log")
 
 
 HANDLERS: ExceptionHandlersMap = {
     AppError: _answer_app_error,
     HTTPException: _answer_http_exception,
-    UnicodeDecodeError: _answer_not_text,
-    DataError: _answer_refused_value,
+    UnicodeDecodeError: _answer_invalid_utf8,
+    DataError: _answer_invalid_value,
     OperationalError: _answer_database_down,
     NoConnectionError: _answer_no_connection,
-    Exception: _answer_bug,
+    Exception: _answer_unexpected,
 }

@@ -1,4 +1,4 @@
-"""Projects: what isolates."""
+"""Routes for projects, which isolate APIs, skills, tasks, releases and keys from each other."""
 
 from datetime import datetime
 from typing import Self
@@ -34,18 +34,18 @@ class ProjectController(Controller):
     tags = ("Projects",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(opt={"scope": "admin"}, summary="Make a project", responses=problems(400, 401, 403, 409))
+    @post(opt={"scope": "admin"}, summary="Create a project", responses=problems(400, 401, 403, 409))
     async def create(self, data: JSONBody[ProjectRequest], session: Db, access: Caller) -> ProjectView:
-        """With release 1, the base model, serving it."""
+        """Its release 1, the base model, is active."""
         if access.project_id is not None:
-            raise ForbiddenError("a key of one project cannot make another; use an administrator's key")
+            raise ForbiddenError("this key is limited to one project; create projects with a key for all")
         project = await projects.create(session, data.name)
         await session.commit()
         return ProjectView.of(project)
 
     @get(summary="List projects", responses=problems(401, 403))
     async def index(self, session: Db, access: Caller) -> list[ProjectView]:
-        """Those the key may see, by name."""
+        """The projects that the key may see, sorted by name."""
         rows = await projects.list_all(session)
         return [ProjectView.of(row) for row in rows if access.sees(row.id)]
 
@@ -56,11 +56,11 @@ class ProjectController(Controller):
     @delete(
         "/{name:str}",
         opt={"scope": "admin"},
-        summary="Delete a project and all it holds",
+        summary="Delete a project and its data",
         responses=problems(401, 403, 404),
     )
     async def remove(self, name: FromPath[str], session: Db, access: Caller) -> None:
-        """Its tasks, trajectories, skills, APIs, releases and keys go with it, for good."""
+        """Deletes its tasks, trajectories, skills, APIs, releases and keys irrevocably."""
         project = await find_project(session, access, name)
         await projects.delete(session, project.id)
         await session.commit()

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, without a key: they name no task, no project and no caller."""
+"""Metrics for Prometheus. No key is needed: they name no task, project or caller."""
 
 from collections.abc import Callable
 
@@ -16,15 +16,15 @@ from app.engine.dispatcher import Occupancy
 REQUESTS = PrometheusConfig(
     app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/readyz", "/metrics"]
 )
-_OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # the two that an index counts cheaply
+_OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # an index makes these two cheap to count
 
 
-@get("/metrics", tags=["Health"], summary="Figures for Prometheus", media_type=MediaType.TEXT)
+@get("/metrics", tags=["Health"], summary="Metrics for Prometheus", media_type=MediaType.TEXT)
 async def metrics(
     session: NamedDependency[AsyncSession], occupancy: NamedDependency[Callable[[], Occupancy]]
 ) -> Response[str]:
-    """Requests by path and status, this process's own figures, how many tasks wait and run, how the model servers
-    are and what this process asks of them.
+    """Requests by path and status, process metrics, queued and running tasks, the state of the model servers, and
+    this process's generations.
     """
     query = select(models.Task.state, func.count()).where(models.Task.state.in_(_OPEN)).group_by(models.Task.state)
     counts = dict((await session.execute(query)).all())
@@ -36,8 +36,8 @@ async def metrics(
     gauge = Gauge("sage_model_servers", "Model servers", ["state"], registry=registry)
     for each, count in engine.servers.items():
         gauge.labels(each.value).set(count)
-    gauge = Gauge("sage_generations", "Generations asked of model servers", ["state"], registry=registry)
-    gauge.labels("in flight").set(engine.in_flight)
+    gauge = Gauge("sage_generations", "Generations requested from model servers", ["state"], registry=registry)
+    gauge.labels("in_flight").set(engine.in_flight)
     gauge.labels("waiting").set(engine.waiting)
     text = generate_latest(REGISTRY).decode() + generate_latest(registry).decode()
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -1,4 +1,4 @@
-"""What changed from one release to another, over HTTP."""
+"""Route for the differences between two releases."""
 
 from uuid import UUID
 
@@ -19,10 +19,10 @@ class ReleaseDiffController(Controller):
     async def compare(
         self, release_id: FromPath[UUID], other: FromPath[UUID], session: Db, access: Caller
     ) -> Diff:
-        """What the second one has otherwise: weights, skills, API documents by operation, prompt.
+        """What the second release changes: weights, skills, API documents by operation, prompt.
 
-        Skills are as they were when a release last ceased to serve; for the one that serves, and for those that
-        never did, as they are now.
+        Skills are compared as of the time each release last stopped serving; for the active release and for those
+        that never served, as of now.
         """
         release = await find_release(session, access, release_id)
         return await diff(session, release, await find_release(session, access, other))

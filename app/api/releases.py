@@ -1,4 +1,4 @@
-"""What serves a project. Training makes releases and the gate promotes them; here people may, too."""
+"""Routes for releases. Training proposes them and the gate promotes them; here people can do both."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Access, Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import ProjectName, Text
-from app.db import adapters as known
+from app.db import adapters as adapter_rows
 from app.db import models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -21,18 +21,16 @@ from app.records import Json
 from app.release.manifest import Skills
 from app.release.promote import Promoter
 
-AllowRejected = Annotated[
-    bool, QueryParameter(name="rejected_too", description="true activates also a release that the gate rejected")
-]
+AllowRejected = Annotated[bool, QueryParameter(description="activate the release even if the gate rejected it")]
 SkillsMode = Annotated[
     Skills,
-    QueryParameter(description="`restore` gives a release that served before its skills back, `keep` does not"),
+    QueryParameter(description="`restore` the skills of a release that served before, or `keep` the present ones"),
 ]
 _READ = problems(400, 401, 403, 404)
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`adapter` is the name of its directory: the hash of what is in it. `reason` is kept in its evidence."""
+    """`adapter` is the name of its directory: the hash of its content. `reason` is stored in `evidence`."""
 
     adapter: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     project: str | None = None
@@ -40,17 +38,19 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A release is a unit: weights, skills, tools and prompt, each by its hash. `evidence` is what the gate found;
-    `activated_at` is when it last began to serve."""
+    """A release: weights (`model`), skills, tools and prompt, each identified by its hash.
+
+    `evidence` is the result of the gate; `activated_at` is when the release last became active.
+    """
 
     id: UUID
     number: int
     state: models.ReleaseState
     model: str
     training_run_id: UUID | None
-    skills: str | None
-    tools: str | None
-    prompt: str | None
+    skills: str | None = msgspec.field(name="skills_hash")
+    tools: str | None = msgspec.field(name="tools_hash")
+    prompt: str | None = msgspec.field(name="prompt_hash")
     canary_percent: float | None
     evidence: dict[str, Json] | None
     created_at: datetime
@@ -68,13 +68,13 @@ class ReleaseController(Controller):
 
     @get(summary="List releases", responses=_READ)
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ReleaseView]:
-        """Newest first. One of them is `active`: new tasks are pinned to it when they begin."""
+        """Newest first. Exactly one is `active`: tasks are pinned to it when they start."""
         owner = await find_project(session, access, project)
         return [ReleaseView.of(row) for row in await releases.of_project(session, owner.id)]
 
     @get("/{release_id:uuid}", summary="Show a release", responses=_READ)
     async def show(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ReleaseView:
-        """Its weights, the training run that made them, and what the gate found."""
+        """Its weights, the training run that produced them, and the result of the gate."""
         return ReleaseView.of(await _find(session, access, release_id))
 
     @post(summary="Propose an adapter", opt={"scope": "admin"}, responses=problems(400, 401, 403, 404))
@@ -85,14 +85,14 @@ class ReleaseController(Controller):
         access: Caller,
         adapters: NamedDependency[AdapterDirectory],
     ) -> ReleaseView:
-        """A candidate with weights that lie in the adapter directory under the hash of their content, and have the
-        shapes of the base model: that they were trained on it is for you to know. It serves when it is activated,
-        or as a canary."""
+        """Creates a candidate from an adapter in the adapter directory, named by its content hash. Its shapes are
+        checked against the base model; that it was trained on this model cannot be checked. It serves once it is
+        activated, or as a canary."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)
         await adapters.publish(data.adapter)
-        row = await known.put(session, data.adapter, base=adapters.base, rank=rank)
+        row = await adapter_rows.put(session, data.adapter, base=adapters.base, rank=rank)
         if row.base != adapters.base:
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
         release = await releases.propose(session, project.id, data.adapter)
@@ -105,7 +105,7 @@ class ReleaseController(Controller):
         "/{release_id:uuid}/activate",
         status_code=200,
         opt={"scope": "admin"},
-        summary="Serve a release",
+        summary="Activate a release",
         responses=problems(400, 401, 403, 404, 409, 503),
     )
     async def activate(
@@ -114,20 +114,20 @@ class ReleaseController(Controller):
         session: Db,
         access: Caller,
         promoter: NamedDependency[Promoter],
-        rejected_too: AllowRejected = False,
+        allow_rejected: AllowRejected = False,
         skills: SkillsMode = "restore",
     ) -> ReleaseView:
-        """Every model server has its weights, and has proven it, before new tasks are pinned to it; where one of
-        them refuses, nothing changes. Tasks under way keep the release they began with. Activating an older
-        release rolls back: weights, skills and tools."""
+        """New tasks are pinned to it once every model server has proven that it has the weights; if one refuses,
+        nothing changes. Running tasks keep their release. Activating an older release rolls back weights, skills
+        and tools."""
         await _find(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
-        row = await promoter.activate(release_id, access.actor, rejected_too=rejected_too, skills=skills)
+        row = await promoter.activate(release_id, access.actor, allow_rejected=allow_rejected, skills=skills)
         return ReleaseView.of(row)
 
 
 async def _read(adapters: AdapterDirectory, name: str) -> int:
-    """Its rank. Raises InvalidError for what must not be served."""
+    """The adapter's rank. Raises InvalidError if it must not be served."""
     try:
         return (await adapters.verified(name)).rank
     except AdapterError as error:

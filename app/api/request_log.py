@@ -1,4 +1,4 @@
-"""One line in the log per request, under an id that the answer carries, too."""
+"""Logs one line per request, with an id that the response carries, too."""
 
 import logging
 import re
@@ -13,12 +13,12 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 log = structlog.get_logger(__name__)
 
 _HEADER = "X-Request-ID"
-_SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_QUIET = {"/healthz", "/readyz", "/metrics"}  # asked for every few seconds
+_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_UNLOGGED = {"/healthz", "/readyz", "/metrics"}  # polled every few seconds
 
 
 def configure_logging(level: str) -> None:
-    """One JSON object a line on standard output's error stream; the libraries' own loggers keep theirs."""
+    """Log one JSON object per line to standard error. The loggers of libraries are not changed."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -34,14 +34,14 @@ def configure_logging(level: str) -> None:
 
 
 def log_requests(app: ASGIApp) -> ASGIApp:
-    """A middleware. A caller's own X-Request-ID is kept if it looks like one."""
+    """A middleware. A valid X-Request-ID sent by the caller is kept."""
 
     async def logged(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
             await app(scope, receive, send)
             return
         given = Headers.from_scope(scope).get(_HEADER, "")
-        request_id = given if _SANE.fullmatch(given) else uuid4().hex
+        request_id = given if _VALID_ID.fullmatch(given) else uuid4().hex
         began = time.perf_counter()
         status = 0
 
@@ -56,7 +56,7 @@ def log_requests(app: ASGIApp) -> ASGIApp:
             try:
                 await app(scope, receive, send_with_id)
             finally:
-                if scope["path"] not in _QUIET:
+                if scope["path"] not in _UNLOGGED:
                     took = round((time.perf_counter() - began) * 1000, 1)
                     log.info("request", method=scope["method"], path=scope["path"], status=status, ms=took)
 

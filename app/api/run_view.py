@@ -1,4 +1,4 @@
-"""A training run as the caller sees it."""
+"""A training run in responses."""
 
 from datetime import datetime
 from typing import Self
@@ -12,7 +12,7 @@ from app.run_settings import RunKind
 
 
 class RunLinks(msgspec.Struct, frozen=True):
-    """Where to look next."""
+    """Related resources."""
 
     self: str
     steps: str
@@ -25,7 +25,7 @@ class RunLinks(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list. `step` of `steps` are done; `steps` is 0 until it is known."""
+    """A run in a list. `step` of `steps` are done; `steps` is 0 while it is unknown."""
 
     id: UUID
     project: str
@@ -33,10 +33,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: models.RunState
     step: int
     steps: int
-    failure: str | None  # "InvalidError: what happened, and what to do"
+    failure: str | None  # "InvalidError: what is wrong, and what to do"
     cancel_requested: bool
     attempt: int
-    schedule_id: UUID | None  # that asked for it
+    schedule_id: UUID | None  # of the schedule that queued it
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -54,7 +54,7 @@ class RunPage(msgspec.Struct, frozen=True):
 
 
 class StepView(msgspec.Struct, frozen=True):
-    """What one step measured. Steps are numbered from 1."""
+    """The metrics of one step. Steps are numbered from 1."""
 
     index: int
     metrics: dict[str, Json]
@@ -66,7 +66,7 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class RunView(RunSummary, frozen=True, kw_only=True):
-    """With what was asked, what the last step measured, and what the run left: adapter, release, decision."""
+    """A run with its settings, the metrics of its last step, and its result: adapter, release, decision."""
 
     settings: dict[str, Json]
     last_step: StepView | None

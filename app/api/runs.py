@@ -1,4 +1,4 @@
-"""POST a training run, then ask how it goes."""
+"""Routes for training runs."""
 
 from typing import Annotated
 from uuid import UUID
@@ -18,21 +18,21 @@ from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, runs
 from app.run_settings import RunKind, RunSettings, refuse_hopeless
 
-After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this one")]
-AtMost = Annotated[int, QueryParameter(ge=1, le=1000, description="at most so many, 1 to 1000")]
+After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
+StepLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="maximum number of steps")]
 _READ = problems(400, 401, 403, 404)
 _MOVE = problems(400, 401, 403, 404, 409)
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`kind` may stand beside the other settings or among them; where both do, this one counts."""
+    """`kind` can be given here or in `settings`; this one takes precedence."""
 
     project: str | None = None
     kind: RunKind | UnsetType = UNSET
     settings: RunSettings = RunSettings()
 
-    def wanted(self) -> RunSettings:
-        """Raises InvalidError for what could only fail."""
+    def merged_settings(self) -> RunSettings:
+        """Raises InvalidError for settings that could only fail."""
         kind = self.settings.kind if self.kind is UNSET else self.kind
         settings = msgspec.structs.replace(self.settings, kind=kind)
         refuse_hopeless(settings)
@@ -44,7 +44,7 @@ class RunController(Controller):
     tags = ("Training",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(status_code=202, summary="Train", responses=_READ)
+    @post(status_code=202, summary="Start a training run", responses=_READ)
     async def create(
         self,
         data: JSONBody[RunRequest],
@@ -52,9 +52,9 @@ class RunController(Controller):
         access: Caller,
         notify_workers: NamedDependency[NotifyWorkers],
     ) -> RunView:
-        """Stored at once, carried out by a worker; of one project's runs one at a time, in their order."""
+        """Queues the run for a worker. The runs of a project are executed one at a time, in order."""
         project = await find_project(session, access, data.project)
-        run = await runs.create(session, project.id, data.wanted())
+        run = await runs.create(session, project.id, data.merged_settings())
         await session.commit()
         await notify_workers(run.id)
         return RunView.whole(run, project.name, None)
@@ -74,32 +74,32 @@ class RunController(Controller):
         page = await runs.page(session, owner.id, state=in_state, cursor=cursor, limit=limit)
         return RunPage([RunSummary.of(row, owner.name) for row in page.items], page.cursor)
 
-    @get("/{run_id:uuid}", summary="How a training run stands", responses=_READ)
+    @get("/{run_id:uuid}", summary="Show a training run", responses=_READ)
     async def show(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
-        """Its state and progress, what its last step measured, and what it left."""
+        """Its state and progress, the metrics of its last step, and its result."""
         return await _view(session, await _find(session, access, run_id))
 
-    @get("/{run_id:uuid}/steps", summary="What each step measured", responses=_READ)
+    @get("/{run_id:uuid}/steps", summary="List the metrics of each step", responses=_READ)
     async def steps(
-        self, run_id: FromPath[UUID], session: Db, access: Caller, after: After = 0, limit: AtMost = 1000
+        self, run_id: FromPath[UUID], session: Db, access: Caller, after: After = 0, limit: StepLimit = 1000
     ) -> list[StepView]:
-        """In order."""
+        """In order of the steps."""
         run = await _find(session, access, run_id)
         return [StepView.of(row) for row in await runs.steps(session, run.id, after, limit)]
 
     @post("/{run_id:uuid}/cancel", status_code=202, summary="Cancel a training run", responses=_MOVE)
     async def cancel(self, run_id: FromPath[UUID], session: Db, access: Caller) -> RunView:
-        """A waiting run is cancelled at once, a running one within seconds. 409 if it has ended."""
+        """A queued run is cancelled immediately, a running one within seconds. 409 if it has ended."""
         await _find(session, access, run_id)
         run = await runs.request_cancel(session, run_id)
         await session.commit()
         return await _view(session, run)
 
-    @post("/{run_id:uuid}/retry", status_code=202, summary="Try a training run again", responses=_MOVE)
+    @post("/{run_id:uuid}/retry", status_code=202, summary="Retry a training run", responses=_MOVE)
     async def retry(
         self, run_id: FromPath[UUID], session: Db, access: Caller, notify_workers: NamedDependency[NotifyWorkers]
     ) -> RunView:
-        """It goes on from its last checkpoint. 409 unless it failed or was cancelled."""
+        """Queues it again; it resumes from its last checkpoint. 409 unless it failed or was cancelled."""
         await _find(session, access, run_id)
         run = await runs.retry(session, run_id)
         await session.commit()

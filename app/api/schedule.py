@@ -1,4 +1,4 @@
-"""When a project trains by itself."""
+"""Routes for the training schedule of a project."""
 
 from datetime import datetime
 from typing import Annotated, Self
@@ -18,29 +18,29 @@ _READ = problems(400, 401, 403, 404)
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every so many hours, after every so many scored tasks, or whichever of the two comes first."""
+    """Train every so many hours, after so many newly scored tasks, or whichever comes first."""
 
     every_hours: Annotated[float, msgspec.Meta(gt=0)] | None = None
     every_scored_tasks: Annotated[int, msgspec.Meta(ge=1)] | None = None
     settings: RunSettings = RunSettings()
     enabled: bool = True
 
-    def wanted(self) -> schedules.NewSchedule:
-        """Raises InvalidError for runs that could only fail."""
+    def checked(self) -> schedules.NewSchedule:
+        """Raises InvalidError for settings that could only fail."""
         refuse_hopeless(self.settings)
         return schedules.NewSchedule(**msgspec.structs.asdict(self))
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """`next_at` is null where hours do not count, `fired_at` until it has asked for a first run."""
+    """`next_run_at` is null without `every_hours`, `last_run_at` until the schedule has queued its first run."""
 
     project: str
     every_hours: float | None
     every_scored_tasks: int | None
     settings: dict[str, Json]
     enabled: bool
-    next_at: datetime | None
-    fired_at: datetime | None
+    next_at: datetime | None = msgspec.field(name="next_run_at")
+    fired_at: datetime | None = msgspec.field(name="last_run_at")
 
     @classmethod
     def of(cls, row: models.Schedule, project: str) -> Self:
@@ -53,25 +53,25 @@ class ScheduleController(Controller):
     tags = ("Training",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @put(summary="Train by itself", responses=_READ)
+    @put(summary="Set the schedule", responses=_READ)
     async def put(
         self, data: JSONBody[ScheduleRequest], session: Db, access: Caller, project: ProjectName = None
     ) -> ScheduleView:
-        """The project's one schedule, instead of the former. What was counted so far still counts."""
+        """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
-        row = await schedules.put(session, owner.id, data.wanted())
+        row = await schedules.put(session, owner.id, data.checked())
         await session.commit()
         return ScheduleView.of(row, owner.name)
 
     @get(summary="Show the schedule", responses=_READ)
     async def show(self, session: Db, access: Caller, project: ProjectName = None) -> ScheduleView:
-        """404 where the project trains only when it is asked to."""
+        """404 if the project has no schedule."""
         owner = await find_project(session, access, project)
         return ScheduleView.of(await schedules.get(session, owner.id), owner.name)
 
-    @delete(summary="Train only when asked to", responses=_READ)
+    @delete(summary="Delete the schedule", responses=_READ)
     async def remove(self, session: Db, access: Caller, project: ProjectName = None) -> None:
-        """Runs that it has asked for stay."""
+        """Runs that it has queued remain."""
         owner = await find_project(session, access, project)
         await schedules.remove(session, owner.id)
         await session.commit()

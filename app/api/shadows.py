@@ -1,4 +1,4 @@
-"""POST to have a release do finished tasks again without side effects, then ask how it compares."""
+"""Routes for shadow tasks: a release repeats finished tasks without side effects, to compare it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,18 +17,19 @@ from app.runner import shadow_candidates
 
 
 class ShadowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At most so many of the project's latest finished tasks."""
+    """`tasks` is the maximum number of finished tasks to repeat, the latest first."""
 
     tasks: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
 
 
 class ShadowsView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the release did with tasks that others had done. `failures` counts by reason: what it wanted to write,
-    or why a task could not be carried out or scored. Scores are those of the tasks' own checks.
+    """The release compared with the releases that served the tasks. Scores are those of the tasks' own checks.
+
+    `failures` counts by reason: a call that would have written, or why a task could not be executed or scored.
     """
 
     tasks: int
-    waiting: int
+    pending: int
     failures: dict[str, int]
     score: Paired | None
     turns: Paired | None
@@ -45,7 +46,7 @@ class ShadowsView(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return cls(
             tasks=len(pairs),
-            waiting=len(pairs) - len(ended),
+            pending=len(pairs) - len(ended),
             failures=dict(Counter(shadow.failure for _, shadow in ended if shadow.failure)),
             score=compare(scores),
             turns=compare([(pair.turns, shadow.turns) for pair, shadow in done]),
@@ -58,24 +59,24 @@ class ShadowController(Controller):
     tags = ("Releases",)
     opt = {"scope": "admin"}  # noqa: RUF012
 
-    @post(status_code=202, summary="Do finished tasks again", responses=problems(400, 401, 403, 404, 409))
-    async def ask(
+    @post(status_code=202, summary="Repeat finished tasks", responses=problems(400, 401, 403, 404, 409))
+    async def start_shadows(
         self, release_id: FromPath[UUID], data: JSONBody[ShadowRequest], session: Db, access: Caller
     ) -> ShadowsView:
-        """Tasks that called nothing but what only reads (GET, HEAD, OPTIONS, or `x-safe: true`) are done again by
-        this release, with the same seed, clock and skills. A call that would write is refused and counted. The
-        tasks themselves, their skills and trajectories stay as they are. 409 if no finished task only reads."""
+        """This release repeats finished tasks that made read-only calls (GET, HEAD, OPTIONS, or `x-safe: true`),
+        with the same seed, clock and skills. A call that would write is refused and counted. The tasks, their
+        skills and trajectories do not change. 409 if no finished task was read-only."""
         row = await find_release(session, access, release_id)
         await shadow_candidates.request_shadows(session, row, data.tasks)
         await session.commit()
         return ShadowsView.of(await shadows.of_release(session, row.id))
 
     @get(
-        summary="How a release compares on finished tasks",
+        summary="Compare a release on finished tasks",
         opt={"scope": "tasks"},
         responses=problems(401, 403, 404),
     )
-    async def paired(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ShadowsView:
-        """Pairs of a task as it was done and its shadow, with 95 % intervals of the mean difference."""
+    async def show_shadows(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ShadowsView:
+        """Paired differences between tasks and their shadows, with 95 % intervals of the mean."""
         row = await find_release(session, access, release_id)
         return ShadowsView.of(await shadows.of_release(session, row.id))

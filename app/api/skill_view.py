@@ -1,4 +1,4 @@
-"""A skill as the caller sees it: its source, where it came from, and what became of it."""
+"""A skill in responses: its source, its origin, and how it has been used."""
 
 from datetime import datetime
 from typing import Self
@@ -14,7 +14,7 @@ from app.records import Json, Offer
 
 
 class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill in a list. `task_id` is the task that made it, `apis` all it may call."""
+    """A skill in a list. `task_id` is the task that wrote it, `apis` all operations that it may call."""
 
     id: UUID
     project: str
@@ -41,7 +41,7 @@ class SkillPage(msgspec.Struct, frozen=True):
 
 
 class SkillView(SkillSummary, frozen=True, kw_only=True):
-    """`source` is empty once the skill was deleted."""
+    """A skill with its source, which is empty if the skill was deleted."""
 
     source: str
     release_id: UUID | None
@@ -61,7 +61,7 @@ class SkillView(SkillSummary, frozen=True, kw_only=True):
 
 
 class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """`ranks` holds its place, from 1, in each of the lists that were fused."""
+    """A search result. `ranks` is its rank, from 1, in each retrieval list that was fused."""
 
     id: UUID
     name: str

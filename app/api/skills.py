@@ -1,4 +1,4 @@
-"""Skills: what the agent wrote and kept, where each came from, who used it, and taking them out again."""
+"""Routes for skills: the functions that the agent wrote and kept."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -18,9 +18,9 @@ from app.db import models, offers, skills
 from app.db.offers import SkillUse
 
 Query = Annotated[
-    str, QueryParameter(min_length=1, max_length=20_000, description="an instruction, in plain words")
+    str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")
 ]
-Api = Annotated[str | None, QueryParameter(description="only those that call it: `app` or `app.operation`")]
+Api = Annotated[str | None, QueryParameter(description="only skills that call this `app` or `app.operation`")]
 _READ = problems(400, 401, 403, 404)
 _MOVE = problems(400, 401, 403, 404, 409)
 
@@ -45,7 +45,7 @@ class SkillController(Controller):
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> SkillPage:
-        """Newest first, of every state unless one is named."""
+        """Newest first, in any state unless one is given."""
         only = skills.SkillFilter(
             project_id=await project_filter(session, access, project),
             state=in_state,
@@ -68,18 +68,17 @@ class SkillController(Controller):
         scenario: FromQuery[str | None] = None,
         limit: Annotated[int, QueryParameter(ge=1, le=50)] = 10,
     ) -> list[SkillMatch]:
-        """What a task of this instruction would be offered, best first. Empty where nothing fits."""
+        """The skills that a task with this instruction would be offered, best first. Empty if none fits."""
         owner = await find_project(session, access, project)
         await session.commit()  # the search may wait for the embedder
-        found = await library.find(owner.id, q, scenario, limit)
-        return [SkillMatch.of(offer) for offer in found]
+        return [SkillMatch.of(offer) for offer in await library.find(owner.id, q, scenario, limit)]
 
     @get("/{skill_id:uuid}", summary="Show a skill", responses=_READ)
     async def show(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
-        """Its source, the task that made it, and how it has done since."""
+        """Its source, the task that wrote it, and statistics of its use."""
         return await view_skill(session, await _find(session, access, skill_id))
 
-    @get("/{skill_id:uuid}/versions", summary="All versions of its name", responses=_READ)
+    @get("/{skill_id:uuid}/versions", summary="List the versions of a skill", responses=_READ)
     async def versions(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> list[SkillSummary]:
         """Newest first."""
         skill = await _find(session, access, skill_id)
@@ -87,27 +86,27 @@ class SkillController(Controller):
         rows = await skills.versions(session, skill.project_id, skill.name)
         return [SkillSummary.of(row, names[row.project_id]) for row in rows]
 
-    @get("/{skill_id:uuid}/uses", summary="Who was offered it, and what came of it", responses=_READ)
+    @get("/{skill_id:uuid}/uses", summary="List the tasks a skill was offered to", responses=_READ)
     async def uses(
         self, skill_id: FromPath[UUID], session: Db, access: Caller, limit: Limit = 50
     ) -> list[SkillUse]:
-        """The edges from the task that made it to those it was offered to, newest first."""
+        """Newest first, each with the task that wrote the skill and the outcome of the one it was offered to."""
         skill = await _find(session, access, skill_id)
         return await offers.uses_of(session, skill.id, limit)
 
-    @post("/{skill_id:uuid}/retire", status_code=200, summary="Take a skill out", responses=_MOVE)
+    @post("/{skill_id:uuid}/retire", status_code=200, summary="Retire a skill", responses=_MOVE)
     async def retire(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
-        """It is offered no more, nor is its name if the agent writes it again, until a version is restored."""
+        """No version of its name is offered again, even if the agent rewrites it, until a version is restored."""
         return await _move(session, access, skill_id, skills.retire)
 
-    @post("/{skill_id:uuid}/restore", status_code=200, summary="Bring a skill back", responses=_MOVE)
+    @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=_MOVE)
     async def restore(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
-        """It becomes the version of its name that is offered; the one that was is superseded."""
+        """This version becomes the one that is offered; the present one is superseded."""
         return await _move(session, access, skill_id, skills.restore)
 
     @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
-        """Its source is gone for good; what refers to it still finds its name. The agent may write it anew."""
+        """Deletes its source irrevocably; references to it keep its name. The agent may write it again."""
         await _move(session, access, skill_id, skills.delete)
 
 

@@ -1,4 +1,4 @@
-"""What POST /v1/tasks takes: one task, or a list of them."""
+"""The request body of POST /v1/tasks: one task, or a list of them."""
 
 import ast
 import hashlib
@@ -19,7 +19,7 @@ Instruction = Annotated[
         min_length=1,
         max_length=20_000,
         pattern=r"^[^\x00]*$",
-        description="what to do, in plain words",
+        description="what to do, in natural language",
         examples=["archive every one of my mails from iris"],
     ),
 ]
@@ -28,9 +28,9 @@ Check = Annotated[
     msgspec.Meta(
         max_length=50_000,
         pattern=r"^[^\x00]*$",
-        description="Python run after the task in a sandbox of its own. It finds the task's answer in `answer` "
-        "and sets `score`, a number from 0 to 1. Of the same APIs it may call what only reads: GET, HEAD, "
-        "OPTIONS, and operations whose document says `x-safe: true`, such as a log-in",
+        description="Python that runs after the task in a sandbox of its own. It finds the task's answer in "
+        "`answer` and sets `score`, a number from 0 to 1. It may make read-only calls to the same APIs: GET, "
+        "HEAD, OPTIONS, and operations marked `x-safe: true` in the document, such as a log-in",
         examples=["score = float(len(apis.mail.list_mails(folder='inbox')) == 0)"],
     ),
 ]
@@ -38,16 +38,16 @@ Variables = Annotated[
     dict[Text, Text],
     msgspec.Meta(max_length=100, description="values for the server variables of the project's OpenAPI documents"),
 ]
-ProjectOf = Annotated[
+TaskProject = Annotated[
     str, msgspec.Meta(description="default: the key's own project, or the only one", examples=["demo"])
 ]
 
 
 class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One task. Tasks of one `scenario` ask for the same thing with other details; a label is optional."""
+    """One task. Tasks with the same `scenario`, an optional label, differ only in details."""
 
     instruction: Instruction
-    project: ProjectOf | None = None
+    project: TaskProject | None = None
     scenario: Scenario | None = None
     variables: Variables = {}
     use_skills: bool = True
@@ -55,10 +55,10 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either the fields of one task, or `tasks`: up to 1,000 of them, accepted together or not at all."""
+    """Either the fields of one task, or `tasks`: up to 1,000, accepted together or not at all."""
 
     instruction: Instruction | UnsetType = UNSET
-    project: ProjectOf | None = None
+    project: TaskProject | None = None
     scenario: Scenario | None = None
     variables: Variables = {}
     use_skills: bool = True
@@ -69,25 +69,25 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def is_list(self) -> bool:
         return self.tasks is not UNSET
 
-    def all(self) -> list[TaskRequest]:
-        """The tasks asked for. Raises InvalidError where the request is neither one task nor a list."""
-        tasks = self.tasks if self.tasks is not UNSET else [self._alone()]
+    def requests(self) -> list[TaskRequest]:
+        """Raises InvalidError if this is neither one task nor a list, or if a task cannot be accepted."""
+        tasks = self.tasks if self.tasks is not UNSET else [self._single()]
         if self.tasks is not UNSET and self != Submission(tasks=self.tasks):
             raise InvalidError("send either the fields of one task or `tasks`, not both")
         for task in tasks:
             if not task.instruction.strip():
-                raise InvalidError("instruction: say in words what is to be done; blanks are not enough")
+                raise InvalidError("instruction: must not be blank")
             if task.check is not None:
                 _refuse_unparsable(task.check)
         return tasks
 
     def digest(self) -> str:
-        """The same for the same request: tells a repeated submission from another one under the same key."""
+        """Identifies the request, to tell a repeated submission from a different one with the same key."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
-    def _alone(self) -> TaskRequest:
+    def _single(self) -> TaskRequest:
         if self.instruction is UNSET:
-            raise InvalidError("instruction: missing; say in words what is to be done")
+            raise InvalidError("instruction: missing; describe the task in natural language")
         return TaskRequest(
             instruction=self.instruction,
             project=self.project,
@@ -101,25 +101,26 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 async def submit_all(
     session: AsyncSession, access: Access, submission: Submission, key: str | None
 ) -> list[models.Task]:
-    """Stores every task, or raises and stores none. The caller commits.
+    """Store every task, or raise and store none. The caller commits.
 
-    The first task has the caller's idempotency key, each other one the key with its place: a repeat meets all.
+    The first task gets the idempotency key itself, each other one the key with its index, so that a repeated
+    submission finds them all.
     """
-    wanted = submission.all()
+    requests = submission.requests()
     digest = submission.digest() if key else None
-    owners = {name: await find_project(session, access, name) for name in {task.project for task in wanted}}
+    projects = {name: await find_project(session, access, name) for name in {task.project for task in requests}}
     batch = []
-    for place, task in enumerate(wanted):
+    for index, task in enumerate(requests):
         new = tasks.NewTask(
             instruction=task.instruction,
             scenario=task.scenario,
             variables=task.variables,
             use_skills=task.use_skills,
             check_code=task.check,
-            idempotency_key=f"{key}#{place}" if key and place else key,
+            idempotency_key=f"{key}#{index}" if key and index else key,
             request_digest=digest,
         )
-        batch.append((owners[task.project].id, new))
+        batch.append((projects[task.project].id, new))
     return await tasks.submit_all(session, batch)
 
 
@@ -129,4 +130,4 @@ def _refuse_unparsable(check: str) -> None:
     except SyntaxError as error:
         raise InvalidError(f"check: not valid Python, line {error.lineno}: {error.msg}") from error
     except (RecursionError, MemoryError) as error:
-        raise InvalidError("check: too deeply nested to be parsed") from error
+        raise InvalidError("check: too deeply nested to parse") from error

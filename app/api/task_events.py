@@ -23,7 +23,7 @@ _END_STATES = TASK_MOVES[TaskState.RUNNING]
 
 _RESPONSE = response_spec(
     "`event` is turn, call, observation, skill or done; `id` counts up; `data` is JSON. "
-    "`what` of a skill: offered, left_out (it does not load), used or written. "
+    "The `status` of a skill is offered, skipped (it cannot be loaded), used or written. "
     "To resume, send the last id as `Last-Event-ID`."
 )
 

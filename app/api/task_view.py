@@ -1,4 +1,4 @@
-"""A task as the caller sees it."""
+"""A task in responses."""
 
 from datetime import datetime
 from typing import Self
@@ -13,7 +13,7 @@ from app.records import Json, Stop
 
 
 class TaskLinks(msgspec.Struct, frozen=True):
-    """Where to look next."""
+    """Related resources."""
 
     self: str
     events: str
@@ -26,7 +26,7 @@ class TaskLinks(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The task is safely stored and will be taken up in turn."""
+    """The task is stored and queued."""
 
     id: UUID
     state: models.TaskState
@@ -38,7 +38,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class AcceptedMany(msgspec.Struct, frozen=True):
-    """In the order they were sent."""
+    """In the order of the request."""
 
     tasks: list[Accepted]
 
@@ -51,9 +51,9 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     instruction: str
     scenario: str | None
     state: models.TaskState
-    stop: Stop | None  # how the rollout ended
+    stop: Stop | None = msgspec.field(name="stop_reason")  # why the rollout ended
     answer: Json
-    failure: str | None  # why it could not be carried out
+    failure: str | None  # why it could not be executed
     score: float | None
     turns: int
     generated_tokens: int
@@ -75,7 +75,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, and the task that made it. Only an `active` one is offered to further tasks."""
+    """A skill, and the task that wrote it. Only `active` skills are offered to new tasks."""
 
     id: UUID
     name: str
@@ -89,7 +89,7 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSkills(msgspec.Struct, frozen=True):
-    """`offered` were put before the agent, `used` are those of them that it called and that returned."""
+    """`offered` were shown to the agent; `used` are those that it called and that returned."""
 
     offered: list[SkillRef]
     used: list[SkillRef]
@@ -97,14 +97,14 @@ class TaskSkills(msgspec.Struct, frozen=True):
 
 
 class ServedBy(msgspec.Struct, frozen=True):
-    """The release that the task was pinned to when it began."""
+    """The release that the task was pinned to when it started."""
 
     number: int
     model: str
 
 
 class TaskView(TaskSummary, frozen=True, kw_only=True):
-    """Everything about one task but its turns, which /trajectory has."""
+    """Everything about one task except its turns, which are in /trajectory."""
 
     skills: TaskSkills
     release: ServedBy | None

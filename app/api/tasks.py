@@ -1,4 +1,4 @@
-"""POST a task, then ask how it went."""
+"""Routes for tasks."""
 
 from typing import Annotated
 from uuid import UUID
@@ -23,7 +23,7 @@ IdempotencyKey = Annotated[
         name="Idempotency-Key",
         min_length=1,
         max_length=200,
-        description="a submission sent again under the same key is the same submission: no task is made twice",
+        description="repeating a submission with the same key creates no further tasks",
     ),
 ]
 
@@ -42,9 +42,9 @@ class TaskController(Controller):
         wake_runner: NamedDependency[WakeRunner],
         idempotency_key: IdempotencyKey = None,
     ) -> Accepted | AcceptedMany:
-        """Stored at once, carried out in turn. All tasks of one submission are accepted, or none."""
+        """Stores and queues the tasks. Either all tasks of a submission are accepted or none."""
         rows = await submit_all(session, access, data, idempotency_key)
-        await session.commit()  # before waking the runner, which must be able to see the rows
+        await session.commit()  # first, so that the runner sees the rows
         wake_runner()
         accepted = [Accepted.of(row) for row in rows]
         return AcceptedMany(accepted) if data.is_list else accepted[0]
@@ -56,7 +56,7 @@ class TaskController(Controller):
         access: Caller,
         project: ProjectName = None,
         in_state: Annotated[models.TaskState | None, QueryParameter(name="state")] = None,
-        stop: FromQuery[Stop | None] = None,
+        stop_reason: FromQuery[Stop | None] = None,
         scenario: FromQuery[str | None] = None,
         created_after: Since = None,
         created_before: Until = None,
@@ -68,7 +68,7 @@ class TaskController(Controller):
         only = tasks.TaskFilter(
             project_id=await project_filter(session, access, project),
             state=in_state,
-            stop=stop,
+            stop=stop_reason,
             scenario=scenario,
             created_after=in_utc(created_after),
             created_before=in_utc(created_before),
@@ -78,9 +78,9 @@ class TaskController(Controller):
         names = await project_names(session)
         return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
-    @get("/{task_id:uuid}", summary="How a task stands", responses=problems(400, 401, 403, 404))
+    @get("/{task_id:uuid}", summary="Show a task", responses=problems(400, 401, 403, 404))
     async def show(self, task_id: FromPath[UUID], session: Db, access: Caller) -> TaskView:
-        """Its state and answer, what it cost, which skills it was offered, used and wrote, and what served it."""
+        """Its state and answer, what it cost, its skills, and the release that served it."""
         return await view_task(session, await find_task(session, access, task_id))
 
     @post(
@@ -96,11 +96,11 @@ class TaskController(Controller):
         access: Caller,
         wake_runner: NamedDependency[WakeRunner],
     ) -> TaskView:
-        """A waiting task is cancelled at once, a running one within a second or so. 409 if it has ended."""
+        """A queued task is cancelled immediately, a running one within about a second. 409 if it has ended."""
         await find_task(session, access, task_id)
         task = await tasks.request_cancel(session, task_id)
         if task.state is models.TaskState.CANCELLED and not await events.after(session, task_id, limit=1):
-            # no runner ever had it, so none will tell of its end
+            # no runner ever claimed it, so none will record its end
             ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()

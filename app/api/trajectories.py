@@ -1,4 +1,4 @@
-"""GET the full record of a task: every turn with its tokens, logprobs, observation and calls."""
+"""Route for the full record of a task: every turn with its tokens, logprobs, observation and calls."""
 
 from typing import Annotated
 from uuid import UUID
@@ -15,32 +15,32 @@ from app.records import Call, Json, Offer, Policy, Stop, Trajectory, Turn, Use
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. Tokens `span[0]` to `span[1]` of the sequence are the policy's own, all others it was given."""
+    """One turn. Tokens `sampled_span[0]` to `sampled_span[1]` of the sequence were sampled, all others given."""
 
     text: str
-    finish: str
+    finish_reason: str
     observation: str
     outcome: str
     calls: tuple[Call, ...]
     uses: tuple[Use, ...]
     engine_seconds: float
     sandbox_seconds: float
-    extends: bool  # False: the prompt was rendered anew, and the sequence begins again with this turn
-    span: tuple[int, int]
-    context_ids: tuple[int, ...] | UnsetType = UNSET  # what is new in the prompt
+    extends: bool  # False: the prompt was rewritten, and the sequence restarts with this turn
+    sampled_span: tuple[int, int]
+    context_ids: tuple[int, ...] | UnsetType = UNSET  # new prompt tokens
     sampled_ids: tuple[int, ...] | UnsetType = UNSET
     logprobs: tuple[float, ...] | UnsetType = UNSET  # of the sampled ids
 
 
 class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
-    """The sequence is context_ids and sampled_ids of all turns in order."""
+    """The token sequence is context_ids and sampled_ids of all turns in order."""
 
     task_id: UUID
     policy: Policy
     profile: str
-    temperature: float  # of sampling; 0: greedy
-    stop: Stop
-    detail: str
+    temperature: float  # 0 is greedy
+    stop_reason: Stop
+    stop_detail: str
     answer: Json
     seconds: float
     offered: tuple[Offer, ...]
@@ -52,21 +52,21 @@ class TrajectoryController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012  (the framework copies it)
 
-    @get(summary="Every turn of a task", responses=problems(400, 401, 403, 404))
+    @get(summary="Show the trajectory of a task", responses=problems(400, 401, 403, 404))
     async def trajectory(
         self,
         task_id: FromPath[UUID],
         session: Db,
         access: Caller,
-        tokens: Annotated[bool, QueryParameter(description="false leaves token ids and logprobs out")] = True,
+        tokens: Annotated[bool, QueryParameter(description="include token ids and logprobs")] = True,
     ) -> TrajectoryView:
-        """The record the rollout left. 404 until the rollout has ended."""
+        """404 until the rollout has ended."""
         task = await find_task(session, access, task_id)
         return view(await trajectories.of_task(session, task.id), tokens=tokens)
 
 
 def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
-    """Pure: where each turn's own tokens lie follows from the lengths before it."""
+    """Pure: the span of each turn's sampled tokens follows from the lengths before it."""
     turns = []
     position = 0
     for turn in trajectory.turns:
@@ -78,8 +78,8 @@ def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
         policy=trajectory.policy,
         profile=trajectory.profile,
         temperature=trajectory.temperature,
-        stop=trajectory.stop,
-        detail=trajectory.detail,
+        stop_reason=trajectory.stop,
+        stop_detail=trajectory.detail,
         answer=trajectory.answer,
         seconds=trajectory.seconds,
         offered=trajectory.offered,
@@ -90,7 +90,7 @@ def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
 def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
     return TurnView(
         text=turn.text,
-        finish=turn.finish,
+        finish_reason=turn.finish,
         observation=turn.observation,
         outcome=turn.outcome,
         calls=turn.calls,
@@ -98,7 +98,7 @@ def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
         engine_seconds=turn.engine_seconds,
         sandbox_seconds=turn.sandbox_seconds,
         extends=turn.extends,
-        span=span,
+        sampled_span=span,
         context_ids=turn.context_ids if tokens else UNSET,
         sampled_ids=turn.sampled_ids if tokens else UNSET,
         logprobs=turn.logprobs if tokens else UNSET,

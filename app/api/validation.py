@@ -1,4 +1,4 @@
-"""What values the edge lets in. PostgreSQL keeps no NUL in text, so none gets past here."""
+"""Types that validate request values. PostgreSQL text cannot contain NUL, so none is accepted."""
 
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
@@ -12,26 +12,24 @@ Name: TypeAlias = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
-        description="letters, digits, `_`, `.` and `-`, at most 64, the first a letter or digit",
+        description="1 to 64 letters, digits, `_`, `.` or `-`; starts with a letter or digit",
     ),
 ]
 AppName: TypeAlias = Annotated[
     str,
-    msgspec.Meta(
-        pattern=r"^[a-z][a-z0-9_]{0,63}$", description="what the agent calls it by: `apis.<name>`; lower case"
-    ),
+    msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="the agent uses it as `apis.<name>`; lower case"),
 ]
 Score: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-ProjectName: TypeAlias = Annotated[str | None, QueryParameter(description="only of this project")]
-Cursor: TypeAlias = Annotated[str | None, QueryParameter(description="`next_cursor` of the page before")]
-Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=200, description="at most so many, 1 to 200")]
-Since: TypeAlias = Annotated[datetime | None, QueryParameter(description="created at this moment or later")]
-Until: TypeAlias = Annotated[datetime | None, QueryParameter(description="created before this moment")]
+ProjectName: TypeAlias = Annotated[str | None, QueryParameter(description="only this project")]
+Cursor: TypeAlias = Annotated[str | None, QueryParameter(description="`next_cursor` of the previous page")]
+Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=200, description="page size")]
+Since: TypeAlias = Annotated[datetime | None, QueryParameter(description="created at this time or later")]
+Until: TypeAlias = Annotated[datetime | None, QueryParameter(description="created before this time")]
 
 LastEventId: TypeAlias = Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=2**31 - 1)]
 
 
-def in_utc(moment: datetime | None) -> datetime | None:
-    """A moment without a zone is taken as UTC, not as the database's own."""
-    return moment.replace(tzinfo=UTC) if moment and moment.tzinfo is None else moment
+def in_utc(time: datetime | None) -> datetime | None:
+    """A time without a zone is taken as UTC, not as the time zone of the database."""
+    return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time

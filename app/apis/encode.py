@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
-from app.apis.protocol import ApiRequest
+from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.records import Json
 
@@ -17,7 +17,7 @@ _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
 
 
-def encode(operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
     """The request of a call. Raises HostError, a ValidationError, for a value that cannot be sent in its place."""
     places: dict[str, list[tuple[Parameter, Json]]] = {}
     for parameter in operation.parameters:
@@ -33,7 +33,7 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
     content, content_type = _body(operation, {each.wire_name: value for each, value in places.get("body", ())})
     if content_type:
         headers["Content-Type"] = content_type
-    return ApiRequest(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, headers, content)
+    return OutgoingRequest(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, headers, content)
 
 
 def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:

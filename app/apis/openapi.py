@@ -10,7 +10,7 @@ import msgspec
 from app.apis.catalog import App, Operation
 from app.apis.encode import encode
 from app.apis.operations import operations
-from app.apis.protocol import ApiRequest
+from app.apis.protocol import OutgoingRequest
 from app.apis.references import References
 from app.errors import ApiDocumentError
 from app.records import Json
@@ -27,7 +27,7 @@ class OpenApi:
     def parse(self, name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
         return _app(name, document, source, server)
 
-    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         return encode(operation, arguments)
 
 

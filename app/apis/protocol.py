@@ -9,7 +9,7 @@ from app.apis.catalog import App, Operation
 from app.records import Json
 
 
-class ApiRequest(msgspec.Struct, frozen=True):
+class OutgoingRequest(msgspec.Struct, frozen=True):
     """The HTTP request of one call, but for its method and the server's URL."""
 
     target: str  # path and query below the server's URL, percent-encoded
@@ -29,6 +29,6 @@ class ApiProtocol(Protocol):
         """
         ...
 
-    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         """The request of a call. Raises HostError, a ValidationError, for a value that cannot be encoded."""
         ...

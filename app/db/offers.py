@@ -26,7 +26,7 @@ class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
     calls: int
     returned: int  # of the calls, those that returned instead of raising
     state: TaskState
-    stop: Stop | None
+    stop: Stop | None = msgspec.field(name="stop_reason")
     score: float | None
     created_at: datetime
 

@@ -90,15 +90,15 @@ async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[model
     return (await session.scalars(query.order_by(models.Release.created_at))).all()
 
 
-async def activate(session: AsyncSession, release_id: UUID, *, rejected_too: bool = False) -> models.Release:
+async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
     """From now on new tasks are pinned to it; the one that was active retires. Again is no mistake.
 
-    Raises NotFoundError, and ConflictError for one that the gate rejected: a person may insist, `rejected_too`.
+    Raises NotFoundError, and ConflictError for one that the gate rejected: a person may insist, `allow_rejected`.
     """
     release = await locked(session, release_id)
     if release.state == ReleaseState.ACTIVE:
         return release
-    check_may_serve(release, rejected_too=rejected_too)
+    check_may_serve(release, allow_rejected=allow_rejected)
     former = await find_active(session, release.project_id)
     if former is not None:
         await move(session, former, ReleaseState.RETIRED)
@@ -106,12 +106,12 @@ async def activate(session: AsyncSession, release_id: UUID, *, rejected_too: boo
     return await move(session, release, ReleaseState.ACTIVE)
 
 
-def check_may_serve(release: models.Release, *, rejected_too: bool) -> None:
+def check_may_serve(release: models.Release, *, allow_rejected: bool) -> None:
     """Raises ConflictError for one that was rejected, unless someone insists."""
-    if release.state == ReleaseState.REJECTED and not rejected_too:
+    if release.state == ReleaseState.REJECTED and not allow_rejected:
         raise ConflictError(
             f"release {release.number} was rejected (its evidence says why): "
-            "to serve it nevertheless, activate it with rejected_too=true (sage releases --rejected-too)"
+            "to serve it anyway, activate it with allow_rejected=true (sage releases --allow-rejected)"
         )
 
 

@@ -3,11 +3,10 @@
 `requeue_expired` recovers what a dead process held; any number of processes may call it.
 """
 
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Update, and_, case, delete, exists, func, or_, select, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Update, and_, case, delete, exists, func, select, update
+from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
@@ -18,7 +17,6 @@ from app.db.runs import notify, write
 from app.records import Json
 
 MAX_LOSSES = 3  # processes that a run may lose without progress
-_LONGEST_PAUSE = 300.0  # seconds between two rings for a run
 _LOST = (
     f"RunLostError: the process of this run was lost {MAX_LOSSES} times (killed, or the machine stopped) without "
     "progress in between: read the end of its log on the worker, give it a smaller batch or more memory, "
@@ -27,7 +25,6 @@ _LOST = (
 
 _run = models.TrainingRun
 _queue = lease.LeaseQueue(_run, _run.state.in_([RunState.QUEUED, RunState.RUNNING]))
-_UNRUNG: dict[str, Any] = {"rings": 0, "rung_at": None}
 
 
 async def claim(
@@ -99,7 +96,7 @@ async def hand_back(session: AsyncSession, run_id: UUID, owner: str) -> bool:
     """Requeue a run whose process was asked to stop; the attempt does not count."""
     state = case((_run.cancel_requested, RunState.CANCELLED), else_=RunState.QUEUED)
     finished_at = case((_run.cancel_requested, func.clock_timestamp()), else_=None)
-    changes = {"state": state, "finished_at": finished_at, "attempt": _run.attempt - 1, **_UNRUNG}
+    changes = {"state": state, "finished_at": finished_at, "attempt": _run.attempt - 1}
     return await write(session, _queue.hand_back(owner, _run.id == run_id, **changes)) is not None
 
 
@@ -117,7 +114,6 @@ async def requeue_expired(session: AsyncSession) -> list[UUID]:
         lost_at=func.greatest(_run.lost_at, _run.step),
         failure=case((too_often, _LOST), else_=None),
         finished_at=case((_run.cancel_requested | too_often, func.clock_timestamp()), else_=None),
-        **_UNRUNG,
     )
     rows = (await session.execute(expired.returning(_run.id, _run.state))).all()
     for row in rows:
@@ -135,28 +131,17 @@ async def any_running(session: AsyncSession) -> bool:
     return bool(await session.scalar(select(exists().where(_run.state == RunState.RUNNING))))
 
 
-async def to_ring(session: AsyncSession) -> list[UUID]:
-    """The next run of each project that could begin, unless the doorbell was rung for it a moment ago.
-
-    Each is counted as rung. The moment grows with every ring, up to five minutes: all workers may be busy.
-    """
+async def startable(session: AsyncSession) -> list[UUID]:
+    """The oldest queued run of each project that has none running."""
     other = aliased(_run)
-    first = exists().where(
-        other.project_id == _run.project_id,
-        or_(
-            other.state == RunState.RUNNING,
-            and_(
-                other.state == RunState.QUEUED,
-                tuple_(other.created_at, other.id) < tuple_(_run.created_at, _run.id),
-            ),
-        ),
+    running = exists().where(other.project_id == _run.project_id, other.state == RunState.RUNNING)
+    oldest = (
+        select(_run.id)
+        .ext(distinct_on(_run.project_id))
+        .where(_run.state == RunState.QUEUED, ~running)
+        .order_by(_run.project_id, _run.created_at, _run.id)
     )
-    seconds = func.least(func.power(2, func.least(_run.rings, 9)), _LONGEST_PAUSE)  # 2 ** 1024 would be an error
-    pause = func.make_interval(0, 0, 0, 0, 0, 0, seconds)
-    due = or_(_run.rung_at.is_(None), _run.rung_at + pause < func.clock_timestamp())
-    chosen = select(_run.id).where(_run.state == RunState.QUEUED, ~first, due).with_for_update(skip_locked=True)
-    rung = update(_run).where(_run.id.in_(chosen)).values(rings=_run.rings + 1, rung_at=func.clock_timestamp())
-    return list(await session.scalars(rung.returning(_run.id)))
+    return list(await session.scalars(oldest))
 
 
 async def _write_held(session: AsyncSession, run_id: UUID, owner: str, changes: Update) -> bool:

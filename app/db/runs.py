@@ -105,15 +105,7 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
     Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled.
     """
     untried = {"attempt": 0, "losses": 0, "lost_at": 0}
-    again = {
-        "cancel_requested": False,
-        "failure": None,
-        "result": None,
-        "finished_at": None,
-        **untried,
-        "rings": 0,
-        "rung_at": None,
-    }
+    again = {"cancel_requested": False, "failure": None, "result": None, "finished_at": None, **untried}
     run = await write(
         session,
         update(_run)

@@ -20,7 +20,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a task ended. A score given here is the check's, which feedback does not change."""
 
     state: TaskState
-    stop: Stop | None = None
+    stop: Stop | None = msgspec.field(name="stop_reason", default=None)
     answer: Json = None
     failure: str | None = None
     score: float | None = None

@@ -80,8 +80,6 @@ class TrainingRun(Row, Leased):
     steps: Mapped[int] = mapped_column(default=0)  # in all; 0: not known yet
     failure: Mapped[str | None]  # "InvalidError: what happened, and what to do"
     result: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
-    rings: Mapped[int] = mapped_column(default=0)  # of the doorbell since it was queued
-    rung_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]  # of the first attempt
 
 

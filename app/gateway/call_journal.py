@@ -5,7 +5,7 @@ from typing import Protocol
 from app.records import Call
 
 
-class InDoubt(Exception):  # noqa: N818 - a state of the call, named like Stop.IN_DOUBT
+class InDoubtError(Exception):
     """A call began, its result was lost, and it is not safe to send it again."""
 
     def __init__(self, api: str) -> None:
@@ -13,7 +13,7 @@ class InDoubt(Exception):  # noqa: N818 - a state of the call, named like Stop.I
         self.api = api
 
 
-class Journal(Protocol):
+class CallJournal(Protocol):
     """Told of every call before it goes out and after it came back. The call's `seq` tells one from another."""
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:

@@ -10,16 +10,16 @@ import msgspec
 
 from app.apis import api_docs
 from app.apis.address import address
+from app.apis.api_documents import encode
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, scrub, secrets
-from app.apis.documents import encode
 from app.apis.names import nearest
-from app.apis.protocol import ApiRequest
+from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
-from app.gateway.call_journal import InDoubt, Journal
-from app.gateway.http_call import Exchange
+from app.gateway.call_journal import CallJournal, InDoubtError
+from app.gateway.http_call import HttpCaller
 from app.records import Call, Json
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
@@ -40,7 +40,7 @@ class Gateway:
         *,
         variables: Mapping[str, str] = _NO_VARIABLES,
         credentials: Credentials | None = None,
-        journal: Journal | None = None,
+        journal: CallJournal | None = None,
         allowed: Callable[[str], bool] | None = None,
         read_only: bool = False,
         max_calls: int = 200,
@@ -48,7 +48,7 @@ class Gateway:
         allow_private_hosts: bool = True,
     ) -> None:
         self._catalog = with_builtins(catalog)
-        self._exchange = Exchange(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
+        self._exchange = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
         self._variables = variables
         self._credentials = credentials
         self._journal = journal
@@ -159,11 +159,11 @@ class Gateway:
             return None
         try:
             return await self._journal.begin(call, repeatable)
-        except InDoubt as doubt:
+        except InDoubtError as doubt:
             self.in_doubt = str(doubt)
             raise HostError("InDoubt", self.in_doubt) from doubt
 
-    async def _send(self, call: Call, operation: Operation, url: str, request: ApiRequest) -> Call:
+    async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         """The call with its result or its error in it, secrets removed, as the journal has it."""
         proof = await self._credentials.headers(operation.app) if self._credentials else {}
         hidden = secrets(proof)

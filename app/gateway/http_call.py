@@ -7,7 +7,7 @@ import httpx
 import msgspec
 
 from app.errors import HostError
-from app.gateway.ssrf import pinned
+from app.gateway.ssrf import resolve_public
 from app.records import Json
 
 MAX_ANSWER_BYTES = 3 << 20  # less than a frame of the sandbox, so that the answer arrives there
@@ -28,7 +28,7 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class Exchange:
+class HttpCaller:
     """Sends requests through a client that others share: nothing of one answer, such as a cookie, reaches the
     next request."""
 
@@ -73,7 +73,7 @@ class Exchange:
             method, url, headers={**_HEADERS, **headers}, content=content, extensions=self._extensions
         )
         if not self._allow_private_hosts:
-            request = await pinned(request)
+            request = await resolve_public(request)
         response = await self._client.send(request, stream=True, follow_redirects=False)
         try:
             content_type = response.headers.get("content-type", "")

@@ -9,7 +9,7 @@ import httpx
 from app.errors import HostError
 
 
-async def pinned(request: httpx.Request) -> httpx.Request:
+async def resolve_public(request: httpx.Request) -> httpx.Request:
     """The same request, bound to one public address that its host has now, so that a second look-up of the name
     cannot lead elsewhere. Raises HostError, an ApiError, where any address of the host is not public.
 

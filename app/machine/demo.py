@@ -5,7 +5,7 @@ import json
 import httpx
 import msgspec
 
-from app.apis.documents import fetch_document, parse_document
+from app.apis.api_documents import fetch_document, parse_document
 from app.db import apis, manifests, projects
 from app.db.database import open_database
 from app.errors import ApiDocumentError

@@ -55,7 +55,7 @@ def _services(settings: Settings) -> list[Child]:
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
-        engine += ["--max-loras", str(settings.tasks_at_once + _MORE_VERSIONS)]
+        engine += ["--max-loras", str(settings.max_tasks_in_flight + _MORE_VERSIONS)]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         services.append(Child(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:

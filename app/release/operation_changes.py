@@ -4,7 +4,7 @@ import hashlib
 
 import msgspec
 
-from app.apis.documents import parse_document
+from app.apis.api_documents import parse_document
 from app.records import Json
 
 _ANYWHERE = "http://localhost"  # where it is served is no part of what is compared

@@ -50,7 +50,7 @@ class Promoter:
         release_id: UUID,
         actor: str,
         *,
-        rejected_too: bool = False,
+        allow_rejected: bool = False,
         skills: Skills = "restore",
         check: Check | None = None,
         also: Also | None = None,
@@ -59,12 +59,12 @@ class Promoter:
         writes nothing.
 
         Raises NotFoundError, ConflictError while another release of the project is brought to serve and for one
-        that was rejected (unless `rejected_too`), what `check` does, and AdapterError or EngineError where the
+        that was rejected (unless `allow_rejected`), what `check` does, and AdapterError or EngineError where the
         servers do not prove that they have it: then nothing that serves has changed, and the log tells of it.
         """
         async with self._sessions() as session:
             release = await releases.get(session, release_id)
-            releases.check_may_serve(release, rejected_too=rejected_too)
+            releases.check_may_serve(release, allow_rejected=allow_rejected)
         if release.state is ReleaseState.ACTIVE:
             return release
         async with one_swap(self._sessions, release.project_id, release.number):
@@ -76,7 +76,7 @@ class Promoter:
                 former = await releases.find_active(session, release.project_id)
                 if check is not None:
                     check(row, former)
-                row = await releases.activate(session, release_id, rejected_too=rejected_too)
+                row = await releases.activate(session, release_id, allow_rejected=allow_rejected)
                 changed = await manifest.serve(session, row, former, self._prompt, skills=skills)
                 over = former.number if former else None
                 detail = {"over": over, "swap": receipt, "serves": _made_of(row), **changed}

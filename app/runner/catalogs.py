@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
 from app.apis.credentials import BearerTokens
-from app.apis.documents import parse_document
 from app.release.manifest import ApiDocument
 
 _KEPT = 3  # versions per API: releases that serve side by side may have different ones

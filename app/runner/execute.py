@@ -9,9 +9,9 @@ import httpx
 import msgspec
 import structlog
 
-from app.agent.loop import Agent, run_rollout
 from app.agent.prompt import prompt_hash
-from app.agent.stop_signal import Halt, ParkedError
+from app.agent.rollout_loop import Agent, run_rollout
+from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
 from app.apis.credentials import mask_call
 from app.db import events, models, offers, projects, releases, skills, task_queue, trajectories
@@ -64,14 +64,14 @@ class TaskExecutor:
     def prompt(self) -> str:
         return prompt_hash(self.agent.profile, self.agent.tokenizer)
 
-    async def execute(self, row: models.Task, owner: str, halt: Halt) -> None:
+    async def execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
         """Roll the task out and write how it ended to its row, unless it was suspended or the owner lost it.
 
         Raises UNAVAILABLE if the database does not answer; the task can then be resumed.
         """
         try:
-            await self._execute(row, owner, halt)
-        except ParkedError:
+            await self._execute(row, owner, stop_signal)
+        except SuspendedError:
             log.info("a task was suspended", task=str(row.id))
         except AppError as error:
             log.warning("a task failed", task=str(row.id), cause=str(error))
@@ -82,11 +82,11 @@ class TaskExecutor:
             log.exception("a task failed on an internal error", task=str(row.id))
             await self._fail(row, owner, "internal error: the server's log has the details")
 
-    async def _execute(self, row: models.Task, owner: str, halt: Halt) -> None:
+    async def _execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
         if row.attempt > _MAX_ATTEMPTS:
             raise InvalidError(f"{_MAX_ATTEMPTS} runners died during this task, so it is given up")
         context = await self.context(row.project_id, row.release_id, serves=True)
-        journal = TaskJournal(self.sessions, row, owner, halt)
+        journal = TaskJournal(self.sessions, row, owner, stop_signal)
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None
@@ -121,13 +121,13 @@ class TaskExecutor:
     ) -> Trajectory:
         task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
         for left in reversed(range(_SANDBOX_TRIES)):
-            origin = await journal.origin()
+            resume = await journal.resume_state()
             gateway = self.gateway(row, context, journal=journal)
             limit = self.settings.skills_offered
-            offered = await self.skill_selection.select(row, origin, owner, apis=gateway.names(), limit=limit)
+            offered = await self.skill_selection.select(row, resume, owner, apis=gateway.names(), limit=limit)
             journal.offered = offered
             try:
-                return await run_rollout(self.agent, task, context.policy, gateway, offered, origin, journal)
+                return await run_rollout(self.agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
                 if not left:
                     raise

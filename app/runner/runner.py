@@ -10,14 +10,14 @@ from uuid import UUID, uuid4
 import msgspec
 import structlog
 
-from app.agent.stop_signal import Halt
+from app.agent.stop_signal import StopSignal
 from app.db import models, task_queue
 from app.db.database import AWAY, Sessions
 from app.loop import Loop
 
 log = structlog.get_logger(__name__)
 
-Execute = Callable[[models.Task, str, Halt], Coroutine[None, None, None]]
+Execute = Callable[[models.Task, str, StopSignal], Coroutine[None, None, None]]
 """Executes a claimed task for an owner and writes how it ended. If cancelled, it leaves the task resumable."""
 
 _CANCEL_SECONDS = 0.5  # between two checks for tasks to cancel
@@ -33,7 +33,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Execution(msgspec.Struct, frozen=True):
-    halt: Halt
+    stop_signal: StopSignal
     work: asyncio.Task[None]
 
 
@@ -72,7 +72,7 @@ class Runner:
     async def __aexit__(self, *_: object) -> None:
         await self._claims.stop()  # claim nothing more, but keep the leases
         for execution in self._executions.values():
-            execution.halt.park()
+            execution.stop_signal.suspend()
         works = [execution.work for execution in self._executions.values()]
         if works:
             await asyncio.wait(works, timeout=self._options.grace_seconds)
@@ -94,9 +94,9 @@ class Runner:
             task = await task_queue.claim(session, self.owner, self._options.lease_seconds)
         if task is None:
             return None
-        halt = Halt()
-        work = asyncio.create_task(self._execute(task, self.owner, halt), name=f"task {task.id}")
-        self._executions[task.id] = _Execution(halt, work)
+        stop_signal = StopSignal()
+        work = asyncio.create_task(self._execute(task, self.owner, stop_signal), name=f"task {task.id}")
+        self._executions[task.id] = _Execution(stop_signal, work)
         work.add_done_callback(lambda done: self._drop(task.id, done))
         return 0
 
@@ -127,10 +127,10 @@ class Runner:
                 log.warning("another runner claimed the task", task=str(task_id))
                 self._executions[task_id].work.cancel()
             elif cancellations[task_id]:
-                self._executions[task_id].halt.pull()
+                self._executions[task_id].stop_signal.cancel()
 
     async def _cancel(self) -> None:
         async with self._sessions() as session:
             cancelled = await task_queue.cancelled(session, self.owner)
         for task_id in cancelled & self._executions.keys():
-            self._executions[task_id].halt.pull()
+            self._executions[task_id].stop_signal.cancel()

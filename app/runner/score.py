@@ -6,11 +6,11 @@ from datetime import datetime
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.protocol import Limits, Observation, Sandbox
+from app.sandbox.protocol import Observation, Sandbox, SessionLimits
 
 
 async def score(
-    code: str, answer: Json, *, sandbox: Sandbox, gateway: Gateway, limits: Limits, now: datetime | None
+    code: str, answer: Json, *, sandbox: Sandbox, gateway: Gateway, limits: SessionLimits, now: datetime | None
 ) -> float:
     """Run a check in a session of its own. It reads `answer` and the APIs, and sets `score` in [0, 1].
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import structlog
 
-from app.agent.loop import Origin, run_rollout
+from app.agent.rollout_loop import ResumeState, run_rollout
 from app.db import models, shadows, tasks
 from app.db.database import AWAY, UNAVAILABLE, Sessions
 from app.db.shadows import ShadowOutcome
@@ -97,8 +97,8 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     gateway = executor.gateway(row, context, journal=None, read_only=True)
     offered = await executor.skill_selection.reuse(row, apis=gateway.names())
     task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
-    origin = Origin(seed=seed_of(row), now=row.started_at)
-    trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, origin)
+    resume = ResumeState(seed=seed_of(row), now=row.started_at)
+    trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, resume)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:

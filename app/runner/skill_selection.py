@@ -5,13 +5,13 @@ from uuid import UUID
 
 import structlog
 
-from app.agent.loop import Origin
+from app.agent.rollout_loop import ResumeState
 from app.db import events, models, offers, task_queue
 from app.db.database import Sessions
 from app.errors import HostError, SandboxError
 from app.records import Json, Offer
 from app.runner.task_journal import skill_event
-from app.sandbox.protocol import Function, Limits, Sandbox
+from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.library import Library
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ class SkillSelection:
     A skill that does not load is left out, logged and reported as an event of the task. It never stops the task.
     """
 
-    def __init__(self, sessions: Sessions, library: Library, sandbox: Sandbox, limits: Limits) -> None:
+    def __init__(self, sessions: Sessions, library: Library, sandbox: Sandbox, limits: SessionLimits) -> None:
         self._sessions = sessions
         self._library = library
         self._sandbox = sandbox
@@ -37,7 +37,7 @@ class SkillSelection:
         self._loaded: set[tuple[UUID, int]] = set()
 
     async def select(
-        self, row: models.Task, origin: Origin, owner: str, *, apis: Apis, limit: int
+        self, row: models.Task, resume: ResumeState, owner: str, *, apis: Apis, limit: int
     ) -> tuple[Offer, ...]:
         """Find skills for the task and record them. A resumed task keeps the skills, or none, that it began with.
 
@@ -45,7 +45,7 @@ class SkillSelection:
         """
         async with self._sessions() as session:
             earlier = await offers.offered(session, row.id)
-        if earlier or origin.recorded or origin.begun or not row.use_skills:
+        if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier, apis))[0])
         relevant = await self._library.find(row.project_id, row.instruction, row.scenario, limit)
         good, rejected = await self._check(row, relevant, apis)
@@ -55,7 +55,7 @@ class SkillSelection:
             for offer in good:
                 await events.append(session, row.id, "skill", skill_event("offered", offer))
             for offer, reason in rejected:
-                await events.append(session, row.id, "skill", skill_event("left_out", offer) | {"reason": reason})
+                await events.append(session, row.id, "skill", skill_event("skipped", offer) | {"reason": reason})
         return tuple(good)
 
     async def reuse(self, row: models.Task, *, apis: Apis) -> tuple[Offer, ...]:

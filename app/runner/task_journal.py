@@ -7,26 +7,26 @@ from contextlib import asynccontextmanager
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.hooks import Watcher
-from app.agent.loop import Origin
-from app.agent.stop_signal import Halt
+from app.agent.hooks import RolloutHooks
+from app.agent.rollout_loop import ResumeState
+from app.agent.stop_signal import StopSignal
 from app.apis.credentials import mask
 from app.db import calls, events, models, turns
 from app.db.database import Sessions
-from app.gateway.call_journal import InDoubt
+from app.gateway.call_journal import InDoubtError
 from app.records import Call, Offer, Turn
 
 _BATCH_SECONDS = 0.2  # repeatable calls may wait so long to be written together
 
 
-class TaskJournal(Watcher):
+class TaskJournal(RolloutHooks):
     """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed first.
 
     Every write raises ConflictError once another runner has claimed the task.
     """
 
-    def __init__(self, sessions: Sessions, task: models.Task, owner: str, halt: Halt) -> None:
-        super().__init__(halt)
+    def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
+        super().__init__(stop_signal)
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self._sessions = sessions
         self._task = task
@@ -36,7 +36,7 @@ class TaskJournal(Watcher):
         self._unwritten: list[Call] = []  # repeatable calls that have returned
         self._written = time.monotonic()
 
-    async def origin(self) -> Origin:
+    async def resume_state(self) -> ResumeState:
         """Read what earlier attempts recorded, with the seed and the clock that all attempts share."""
         async with self._sessions() as session:
             recorded = await turns.of_task(session, self._task.id)
@@ -46,7 +46,7 @@ class TaskJournal(Watcher):
         known = tuple(
             each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
         )
-        return Origin(
+        return ResumeState(
             seed=seed_of(self._task),
             now=self._task.started_at,
             recorded=tuple(each.turn for each in recorded if each.ended),
@@ -54,13 +54,13 @@ class TaskJournal(Watcher):
             known=known,
         )
 
-    async def sampled(self, index: int, turn: Turn) -> None:
+    async def on_sampled(self, index: int, turn: Turn) -> None:
         data = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
         async with self._sessions.begin() as session:
             await turns.begin(session, self._task.id, self._owner, index, turn)
             await events.append(session, self._task.id, "turn", data)
 
-    async def ended(self, index: int, turn: Turn) -> None:
+    async def on_turn_end(self, index: int, turn: Turn) -> None:
         async with self._writing() as session:
             await turns.end(session, self._task.id, self._owner, index, turn)
             if new := [*self._events_of(index, turn)]:
@@ -73,7 +73,7 @@ class TaskJournal(Watcher):
         """
         lost = self._lost.pop(call.seq, None)
         if lost is not None and not (lost.repeatable and repeatable and _same(lost, call)):
-            raise InDoubt(lost.api)
+            raise InDoubtError(lost.api)
         if repeatable:
             self._repeatable.add(call.seq)
         else:
@@ -131,9 +131,9 @@ def seed_of(task: models.Task) -> int:
     return task.id.int & 0x7FFFFFFF
 
 
-def skill_event(what: str, offer: Offer) -> dict[str, str | int]:
-    """The data of a skill's event; `what` is "offered", "left_out", "used" or "written"."""
-    return {"what": what, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
+def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
+    """The data of a skill's event; `status` is "offered", "skipped", "used" or "written"."""
+    return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 
 def _same(lost: calls.JournalCall, call: Call) -> bool:

@@ -14,7 +14,7 @@ from app.sandbox import seccomp
 from app.sandbox.fork import Fork
 from app.sandbox.forked_session import ForkedSession
 from app.sandbox.launch import Zygote, find_bwrap, launch
-from app.sandbox.protocol import Function, HostCall, Limits
+from app.sandbox.protocol import Function, HostCall, SessionLimits
 
 _FORK_SECONDS = 10.0
 
@@ -49,7 +49,7 @@ class ForkedSandbox:
             self._bwrap, self._why_not = False, "not installed"
         async with self._asking:
             self._zygote = await self._launch()
-        session = await self.open({}, _no_call, Limits())
+        session = await self.open({}, _no_call, SessionLimits())
         await session.close()
 
     async def close(self) -> None:
@@ -72,7 +72,7 @@ class ForkedSandbox:
         self,
         apis: Mapping[str, Sequence[str]],
         call: HostCall,
-        limits: Limits,
+        limits: SessionLimits,
         *,
         prelude: Sequence[Function] = (),
         seed: int | None = None,
@@ -190,7 +190,7 @@ def _settle(ready: asyncio.Future[None]) -> None:
 def _setup(
     fork: Fork,
     apis: Mapping[str, Sequence[str]],
-    limits: Limits,
+    limits: SessionLimits,
     prelude: Sequence[Function],
     seed: int | None,
     now: datetime | None,

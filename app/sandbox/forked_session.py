@@ -8,8 +8,8 @@ from app.errors import HostError, SandboxError
 from app.records import Json, Use
 from app.sandbox.fork import Fork
 from app.sandbox.frames import pack, plain
-from app.sandbox.protocol import HostCall, Limits, Observation, RunStop
-from app.sandbox.reader import Call, Done, Inbox, Output, Ready, ViolationError
+from app.sandbox.protocol import HostCall, Observation, RunStop, SessionLimits
+from app.sandbox.reader import CallMessage, DoneMessage, MessageReader, OutputMessage, ReadyMessage, ViolationError
 
 _MAX_MESSAGES = 20_000  # of one run, beside its calls
 _REFUSALS = 100  # calls beyond the budget until the session is killed
@@ -31,12 +31,12 @@ class ForkedSession:
         writer: asyncio.StreamWriter,
         *,
         call: HostCall,
-        limits: Limits,
+        limits: SessionLimits,
         apis: frozenset[str],
         offered: frozenset[str],
     ) -> None:
         self._fork = fork
-        self._inbox = Inbox(reader, limits.frame_bytes)
+        self._messages = MessageReader(reader, limits.frame_bytes)
         self._writer = writer
         self._call = call
         self._limits = limits
@@ -57,10 +57,10 @@ class ForkedSession:
         try:
             async with asyncio.timeout(self._limits.wall_seconds):
                 await self._send(setup)
-                answer = await self._inbox.next(0, 1)
+                answer = await self._messages.next(0, 1)
         except (EOFError, OSError, TimeoutError, ViolationError) as error:
             raise SandboxError(f"a session could not be prepared: {error or 'it took too long'}") from error
-        if not isinstance(answer, Ready):
+        if not isinstance(answer, ReadyMessage):
             raise SandboxError(getattr(answer, "reason", "an offered function calls an API while it loads"))
 
     async def run(self, code: str) -> Observation:
@@ -110,21 +110,21 @@ class ForkedSession:
         except ViolationError as error:
             run.end(RunStop.CRASH, f"it broke the protocol ({error})")
 
-    async def _serve(self, run: "_Run") -> Done:
+    async def _serve(self, run: "_Run") -> DoneMessage:
         while True:
-            message = await self._inbox.next(self._runs, _MAX_MESSAGES + self._limits.calls - run.messages)
+            message = await self._messages.next(self._runs, _MAX_MESSAGES + self._limits.calls - run.messages)
             run.messages += 1
             match message:
-                case Output(text=text):
+                case OutputMessage(text=text):
                     run.print(text)
-                case Call():
+                case CallMessage():
                     await self._send(await self._answer(run, message))
-                case Done():
+                case DoneMessage():
                     return message
                 case _:
                     raise ViolationError("a message out of turn")
 
-    async def _answer(self, run: "_Run", call: Call) -> list[Json]:
+    async def _answer(self, run: "_Run", call: CallMessage) -> list[Json]:
         """["result", value], or ["raise", kind, message]."""
         if self._calls_left <= 0:
             run.refuse()
@@ -150,7 +150,7 @@ class ForkedSession:
         self._writer.write(pack(message, self._limits.frame_bytes * _GROWTH + _SLACK))
         await self._writer.drain()
 
-    def _uses(self, done: Done) -> tuple[Use, ...]:
+    def _uses(self, done: DoneMessage) -> tuple[Use, ...]:
         """Only what can be true: functions that were offered, or stand in code that was sent."""
         uses = []
         for name, inherited, calls, returned in done.uses:
@@ -162,7 +162,7 @@ class ForkedSession:
 class _Run:
     """What is known of the run in progress."""
 
-    def __init__(self, fork: Fork, limits: Limits) -> None:
+    def __init__(self, fork: Fork, limits: SessionLimits) -> None:
         self.alive = True
         self.calls = 0
         self.messages = 0
@@ -190,7 +190,7 @@ class _Run:
         if self._refused > _REFUSALS:
             self._kill(RunStop.CALLS, "it kept calling after its budget was spent")
 
-    def finish(self, done: Done, uses: tuple[Use, ...]) -> None:
+    def finish(self, done: DoneMessage, uses: tuple[Use, ...]) -> None:
         if done.stop not in _STOPS:
             raise ViolationError("an unknown stop")
         self._stop = RunStop.CALLS if self._refused else _STOPS[done.stop]

@@ -22,7 +22,7 @@ class RunStop(StrEnum):
     CRASH = "crash"  # the process died of itself
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one session may spend."""
 
     cpu_seconds: float = 5.0  # per run: raises TimeoutError inside; twice that kills
@@ -71,7 +71,7 @@ class Sandbox(Protocol):
         self,
         apis: Mapping[str, Sequence[str]],
         call: HostCall,
-        limits: Limits,
+        limits: SessionLimits,
         *,
         prelude: Sequence[Function] = (),
         seed: int | None = None,

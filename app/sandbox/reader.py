@@ -21,23 +21,23 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     run: int
 
 
-class Ready(_Message, frozen=True, tag="ready"):
+class ReadyMessage(_Message, frozen=True, tag="ready"):
     """The offered functions are defined."""
 
 
-class Failed(_Message, frozen=True, tag="failed"):
+class FailedMessage(_Message, frozen=True, tag="failed"):
     """They are not."""
 
     reason: str
 
 
-class Output(_Message, frozen=True, tag="out"):
+class OutputMessage(_Message, frozen=True, tag="out"):
     """Something was printed."""
 
     text: str
 
 
-class Call(_Message, frozen=True, tag="call"):
+class CallMessage(_Message, frozen=True, tag="call"):
     """The code calls an API, and waits."""
 
     api: str
@@ -45,7 +45,7 @@ class Call(_Message, frozen=True, tag="call"):
     kwargs: dict[str, Json]
 
 
-class Done(_Message, frozen=True, tag="done"):
+class DoneMessage(_Message, frozen=True, tag="done"):
     """The run is over."""
 
     stop: str
@@ -53,18 +53,18 @@ class Done(_Message, frozen=True, tag="done"):
     uses: list[tuple[str, bool, int, int]]
 
 
-Message: TypeAlias = Ready | Failed | Output | Call | Done
-_DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+SessionMessage: TypeAlias = ReadyMessage | FailedMessage | OutputMessage | CallMessage | DoneMessage
+_DECODER: msgspec.json.Decoder[SessionMessage] = msgspec.json.Decoder(SessionMessage)
 
 
-class Inbox:
+class MessageReader:
     """The messages of one session, in order."""
 
     def __init__(self, reader: asyncio.StreamReader, max_bytes: int) -> None:
         self._reader = reader
         self._max_bytes = max_bytes + _SLACK
 
-    async def next(self, run: int, messages_left: int) -> Message:
+    async def next(self, run: int, messages_left: int) -> SessionMessage:
         """Raises IncompleteReadError when the process is gone, ViolationError for what is out of order."""
         if messages_left <= 0:
             raise ViolationError("too many messages in one run")
@@ -77,7 +77,7 @@ class Inbox:
         return message
 
 
-def _decode(frame: bytes) -> Message:
+def _decode(frame: bytes) -> SessionMessage:
     if _nodes(frame) > MAX_NODES and _nodes(_STRING.sub(b"", frame)) > MAX_NODES:
         raise ViolationError("a message of too many values")
     try:

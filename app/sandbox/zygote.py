@@ -14,8 +14,8 @@ import sys
 import time
 import warnings
 
-from app.sandbox.child import confine, modules, serial, session
-from app.sandbox.child.channel import Channel
+from app.sandbox.child import code_runner, confine, modules, serial
+from app.sandbox.child.channel import HostChannel
 
 _NOBODY = 65534
 _REAP_SECONDS = 1.0
@@ -42,7 +42,7 @@ def main() -> None:
     gc.freeze()
     fd = _serve(control)
     if fd is not None:
-        session.live(Channel(fd), bpf)
+        code_runner.serve(HostChannel(fd), bpf)
     del kept
 
 

@@ -76,7 +76,7 @@ def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iter
 
 
 def is_wrapper(source: str) -> bool:
-    """Whether a skill only wraps one API call: one call in one place, and that not in a loop."""
+    """Whether a skill merely wraps one API call: a single call site, not in a loop."""
     tree = ast.parse(source)
     loops = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
     looped = any(api_references(node)[0] for node in ast.walk(tree) if isinstance(node, loops))

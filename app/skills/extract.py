@@ -1,4 +1,4 @@
-"""Which functions did the agent write, and what does each need to stand alone? Pure."""
+"""Extracts the functions that the agent wrote, each with the code it needs to stand alone. Pure."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.records import Trajectory
 
 _WORD = re.compile(r"\w+")
@@ -30,24 +30,24 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extract(trajectory: Trajectory) -> list[Draft]:
-    """Every top-level function that the code of the rollout defines; of each name the latest definition.
+    """Every top-level function defined by the rollout's code; for each name the latest definition.
 
-    Offered skills count as part of the session (a function may build on them), but are no drafts themselves.
+    Offered skills are part of the session (a function may call them), but are not drafts themselves.
     """
     session = _Session()
     for offer in trajectory.offered:
         session.read(offer.source, turn=-1)
     for number, turn in enumerate(trajectory.turns):
-        code = code_of(turn.text) if turn.outcome else None
+        code = extract_code(turn.text) if turn.outcome else None
         session.read(code or "", turn=number)
     return [_draft(name, session, trajectory) for name, turn in session.written.items() if turn >= 0]
 
 
 def parse(code: str) -> ast.Module | None:
-    """None if it is not Python that compiles."""
+    """The syntax tree; None for code that does not compile."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the agent's odd escapes, not ours
+            warnings.simplefilter("ignore")  # about the agent's code, not ours
             compile(code, "<skill>", "exec", dont_inherit=True)
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -55,7 +55,7 @@ def parse(code: str) -> ast.Module | None:
 
 
 def global_names(source: str) -> set[str]:
-    """The names that code reads or changes at the top level of its module and does not bring itself.
+    """The module-level names that code uses and does not define or import itself.
 
     >>> sorted(global_names("import json\\ndef f(n: int) -> str:\\n    return json.dumps(helper(n) + LIMIT)"))
     ['LIMIT', 'helper', 'int', 'str']
@@ -63,14 +63,14 @@ def global_names(source: str) -> set[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = symtable.symtable(source, "<skill>", "exec")
-    brought = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
-    wanted = {
+    defined = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
+    used = {
         each.get_name()
         for table in _tables(module)
         for each in table.get_symbols()
         if each.is_global() and (each.is_referenced() or each.is_declared_global())
     }
-    return wanted - brought
+    return used - defined
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
@@ -80,11 +80,11 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 class _Session:
-    """What the top level of the session held at its end, as source."""
+    """The top level of the session at its end, as source."""
 
     def __init__(self) -> None:
-        self.bound: dict[str, str] = {}  # name -> the import or function that made it
-        self.written: dict[str, int] = {}  # function -> the turn that defined it last
+        self.bound: dict[str, str] = {}  # name -> the import or function that bound it
+        self.written: dict[str, int] = {}  # function -> the turn of its latest definition
         self.arguments: dict[str, list[str]] = defaultdict(list)  # function -> constants it was called with
         self._constants: dict[str, str] = {}  # top-level variables with a plain value
 
@@ -127,7 +127,7 @@ class _Session:
         self.written.pop(name, None)
 
     def _observe(self, statement: ast.stmt) -> None:
-        """Remember plain values and what functions are called with."""
+        """Note plain variables and the arguments of calls."""
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
                 self._constants[name] = str(value)
@@ -171,7 +171,7 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
 
 
 def api_references(tree: ast.AST) -> tuple[list[str], bool]:
-    """Every `apis.<app>.<operation>` that stands in the code, and whether `apis` is used in any other way."""
+    """Every literal `apis.<app>.<operation>` in the code, and whether `apis` is used in any other way."""
     found = []
     roots = 0
     for node in ast.walk(tree):

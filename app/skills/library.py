@@ -1,4 +1,4 @@
-"""The skill library of every project: the table is the truth, what is in memory follows it."""
+"""The skill library of every project: the table is the source of truth, the index in memory follows it."""
 
 import asyncio
 import time
@@ -12,33 +12,33 @@ from app.db import models, skills
 from app.db.database import Sessions
 from app.engine.protocol import Embedder, Vector
 from app.records import Offer
-from app.skills.embedding import Embedding, Opening
+from app.skills.embedding import OpenEmbedder, OptionalEmbedder
 from app.skills.extract import Draft
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
 from app.skills.skill_index import IndexedSkill, SkillIndex
 
-_FRESH_SECONDS = 0.1  # a search looks for changes no more often than this
-_LARGE = 20_000  # skills: from here on a search takes milliseconds, and is made beside the event loop
-_MANY = 1_000  # changes: as above
-_BATCH = 64  # skills embedded at once
+_FRESH_SECONDS = 0.1  # searches check the table for changes at most this often
+_LARGE = 20_000  # skills: above this a search takes milliseconds and runs in a thread
+_MANY = 1_000  # changes: above this they are applied in a thread
+_BATCH = 64  # skills embedded per request
 Result = TypeVar("Result")
 
 
-class _Copy:
-    """What one project's table held at `rev`."""
+class _ProjectIndex:
+    """The index of one project's skills, as of revision `rev` of the table."""
 
     def __init__(self, embedder: str | None) -> None:
         self.embedder = embedder  # the model whose vectors the index compares
         self.index = SkillIndex(embedder)
         self.rev = 0
-        self.checked = float("-inf")  # when the table was last looked at
+        self.checked = float("-inf")  # when the table was last read
         self.lock = asyncio.Lock()  # held while the index is read or changed
 
 
 class Library:
     """Projects never see each other's skills. Any number of processes may each have a library.
 
-    An embedder that is not there yet is given by its `opening`; until it answers, skills are found by words alone.
+    `open_embedder` returns an embedder that may not be up yet; until it answers, skills are found by n-grams.
     """
 
     def __init__(
@@ -49,37 +49,37 @@ class Library:
         retrieval: Retrieval = fused,
         limit: int = 3,
         clock: Callable[[], float] = time.monotonic,
-        opening: Opening | None = None,
+        open_embedder: OpenEmbedder | None = None,
     ) -> None:
         self._sessions = sessions
         self._clock = clock
-        self._embedding = Embedding(embedder, clock, opening=opening)
+        self._embedder = OptionalEmbedder(embedder, clock, open_embedder=open_embedder)
         self._retrieval = retrieval
         self._limit = limit
-        self._copies: dict[UUID, _Copy] = {}
+        self._projects: dict[UUID, _ProjectIndex] = {}
 
     async def find(
         self, project_id: UUID, instruction: str, scenario: str | None = None, limit: int | None = None
     ) -> list[Offer]:
-        """The skills most likely to help, best first; none if none fits. At most 0.1 s out of date."""
+        """The skills most likely to help, best first; empty if none fits. At most 0.1 s out of date."""
         needs_vector = needs_embeddings(self._retrieval)
         if needs_vector:
-            await self._embedding.open()
-        copy = self._copy(project_id)
-        if self._clock() - copy.checked > _FRESH_SECONDS:
-            await self._follow(project_id, copy)
+            await self._embedder.open()
+        project = self._project(project_id)
+        if self._clock() - project.checked > _FRESH_SECONDS:
+            await self._follow(project_id, project)
         vectors = None
-        if copy.index.has_vectors and needs_vector:
-            vectors = await self._embedding.embed([instruction])
+        if project.index.has_vectors and needs_vector:
+            vectors = await self._embedder.embed([instruction])
         query = Query(
             instruction=instruction,
             scenario=scenario,
             vector=vectors[0] if vectors else None,
             limit=self._limit if limit is None else limit,
         )
-        async with copy.lock:
+        async with project.lock:
             return await _compute(
-                lambda: search(copy.index, query, self._retrieval), in_thread=len(copy.index) > _LARGE
+                lambda: search(project.index, query, self._retrieval), in_thread=len(project.index) > _LARGE
             )
 
     async def save(
@@ -91,14 +91,14 @@ class Library:
         release_id: UUID | None = None,
         scenario: str | None = None,
     ) -> list[Offer]:
-        """Store checked drafts as the next versions of their names, and return those.
+        """Store validated drafts as the next versions of their names, and return the new versions.
 
-        A draft whose source the project has already is no new version, and is not among them.
+        A draft whose source the project already has is not stored again.
         """
-        news = []
+        new_skills = []
         for draft in drafts:
-            vectors = await self._embedding.embed([draft.instruction, draft.source])
-            news.append(
+            vectors = await self._embedder.embed([draft.instruction, draft.source])
+            new_skills.append(
                 skills.NewSkill(
                     name=draft.name,
                     signature=draft.signature,
@@ -109,49 +109,49 @@ class Library:
                     scenario=scenario,
                     task_id=task_id,
                     release_id=release_id,
-                    embedder=self._embedding.model if vectors else None,
+                    embedder=self._embedder.model if vectors else None,
                     query_vector=vectors[0].tobytes() if vectors else None,
                     source_vector=vectors[1].tobytes() if vectors else None,
                 )
             )
         async with self._sessions.begin() as session:
-            rows = [await skills.add(session, project_id, new) for new in news]
+            rows = [await skills.add(session, project_id, new) for new in new_skills]
         await self.refresh(project_id)
         return [_offer(row) for row in rows if row.task_id == task_id]
 
     async def refresh(self, project_id: UUID) -> None:
-        """What was committed before this call is in memory after it."""
-        await self._follow(project_id, self._copy(project_id))
+        """Bring the index up to date with everything committed before this call."""
+        await self._follow(project_id, self._project(project_id))
 
-    def _copy(self, project_id: UUID) -> _Copy:
-        """The project's, begun anew once there is another embedder than it was made for."""
-        copy = self._copies.get(project_id)
-        if copy is None or copy.embedder != self._embedding.model:
-            copy = self._copies[project_id] = _Copy(self._embedding.model)
-        return copy
+    def _project(self, project_id: UUID) -> _ProjectIndex:
+        """The project's index, rebuilt when the embedder changes."""
+        project = self._projects.get(project_id)
+        if project is None or project.embedder != self._embedder.model:
+            project = self._projects[project_id] = _ProjectIndex(self._embedder.model)
+        return project
 
-    async def _follow(self, project_id: UUID, copy: _Copy) -> None:
+    async def _follow(self, project_id: UUID, project: _ProjectIndex) -> None:
         called = self._clock()
-        async with copy.lock:
-            if copy.checked > called:  # another caller has looked meanwhile
+        async with project.lock:
+            if project.checked > called:  # another caller has just read the table
                 return
             checked = self._clock()
             async with self._sessions() as session:
-                rows = await skills.changed_since(session, project_id, copy.rev)
+                rows = await skills.changed_since(session, project_id, project.rev)
             if rows:
-                await _compute(lambda: _apply(copy.index, rows), in_thread=len(rows) > _MANY)
-                copy.rev = rows[-1].rev
-            copy.checked = checked
+                await _compute(lambda: _apply(project.index, rows), in_thread=len(rows) > _MANY)
+                project.rev = rows[-1].rev
+            project.checked = checked
 
     async def fill_vectors(self, project_id: UUID) -> int:
-        """Make the vectors that skills lack for the present embedder, as far as it answers. Returns how many."""
-        await self._embedding.open()
-        model = self._embedding.model
+        """Embed skills that lack vectors of the current embedder, as long as it answers. Returns their number."""
+        await self._embedder.open()
+        model = self._embedder.model
         filled = 0
         while model is not None:
             async with self._sessions() as session:
                 rows = await skills.without_vectors(session, project_id, model, _BATCH)
-            vectors = await self._embedding.embed([text for row in rows for text in (row.instruction, row.source)])
+            vectors = await self._embedder.embed([text for row in rows for text in (row.instruction, row.source)])
             if vectors is None:
                 break
             for row, query, source in zip(rows, vectors[::2], vectors[1::2], strict=True):
@@ -162,7 +162,7 @@ class Library:
 
 
 async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:
-    """Beside the event loop where it takes long. Even if cancelled it waits: the caller's lock guards the work."""
+    """Run `work`, in a thread if it takes long. Waits even if cancelled: the caller's lock guards the work."""
     if not in_thread:
         return work()
     running = asyncio.create_task(asyncio.to_thread(work))

@@ -1,34 +1,34 @@
-"""A library without a database, for one chain in training: it starts empty and is thrown away."""
+"""A skill library without a database, for one chain in training: it starts empty and is discarded."""
 
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
 from app.engine.protocol import Embedder
 from app.records import Offer
-from app.skills.embedding import Embedding
+from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import Draft
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
 from app.skills.skill_index import IndexedSkill, SkillIndex
 
 
 class MemoryLibrary:
-    """Finds as the real library does. One per chain: chains never share skills."""
+    """Retrieves like `Library`. One per chain: chains never share skills."""
 
     def __init__(self, embedder: Embedder | None = None, *, retrieval: Retrieval = fused, limit: int = 3) -> None:
-        self._embedding = Embedding(embedder)
+        self._embedder = OptionalEmbedder(embedder)
         self._retrieval = retrieval
         self._limit = limit
-        self._index = SkillIndex(self._embedding.model)
+        self._index = SkillIndex(self._embedder.model)
         self._active: dict[str, Offer] = {}  # by name
 
     def __len__(self) -> int:
         return len(self._active)
 
     async def find(self, instruction: str, scenario: str | None = None, limit: int | None = None) -> list[Offer]:
-        """The skills most likely to help, best first; none if none fits."""
+        """The skills most likely to help, best first; empty if none fits."""
         vectors = None
         if self._index.has_vectors and needs_embeddings(self._retrieval):
-            vectors = await self._embedding.embed([instruction])
+            vectors = await self._embedder.embed([instruction])
         query = Query(
             instruction=instruction,
             scenario=scenario,
@@ -38,21 +38,21 @@ class MemoryLibrary:
         return search(self._index, query, self._retrieval)
 
     async def save(self, drafts: Sequence[Draft], scenario: str | None = None) -> list[Offer]:
-        """Keep checked drafts. A known name is overwritten by its next version."""
+        """Keep validated drafts. A known name is replaced by its next version."""
         return [await self._save(draft, scenario) for draft in drafts]
 
     async def _save(self, draft: Draft, scenario: str | None) -> Offer:
-        former = self._active.get(draft.name)
+        previous = self._active.get(draft.name)
         offer = Offer(
             skill_id=uuid4(),
             name=draft.name,
-            version=former.version + 1 if former else 1,
+            version=previous.version + 1 if previous else 1,
             signature=draft.signature,
             source=draft.source,
             instruction=draft.instruction,
         )
-        vectors = await self._embedding.embed([draft.instruction, draft.source]) or (None, None)
-        gone: list[UUID] = [former.skill_id] if former else []
+        vectors = await self._embedder.embed([draft.instruction, draft.source]) or (None, None)
+        gone: list[UUID] = [previous.skill_id] if previous else []
         self._index.remove(gone)
         self._active[draft.name] = offer
         self._index.put(
@@ -61,7 +61,7 @@ class MemoryLibrary:
                     offer=offer,
                     slots=draft.slots,
                     scenario=scenario,
-                    embedder=self._embedding.model,
+                    embedder=self._embedder.model,
                     query_vector=vectors[0],
                     source_vector=vectors[1],
                 )

@@ -1,4 +1,4 @@
-"""Nearest vectors. A cache: it can be thrown away and built again from the skills table."""
+"""Nearest-neighbour search over vectors. A cache: it can be rebuilt from the skills table."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
@@ -15,16 +15,16 @@ _TRAINED_ON = 64  # vectors per cell
 
 
 class VectorIndex(Generic[Key]):
-    """Cosine similarity of vectors of one embedder: exact up to `flat_limit` of them, by cells above.
+    """Cosine similarity of one embedder's vectors: exact up to `flat_limit` vectors, approximate (IVF) above.
 
-    Removed vectors are masked until they are a fifth of all, then taken out in one batch: each batch costs a pass.
+    Removed vectors are masked until they are a fifth of all, then deleted in one pass.
     """
 
     def __init__(self, model: str, dimension: int, *, flat_limit: int = 200_000) -> None:
         self.model = model
         self.dimension = dimension
         self._flat_limit = flat_limit
-        # Any: FAISS's types do not know the attributes of the wrapped index
+        # Any: FAISS's types lack the attributes of the wrapped index
         self._index: Any = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
         self._clustered = False
         self._keys: dict[int, Key] = {}  # number in FAISS -> key
@@ -36,20 +36,20 @@ class VectorIndex(Generic[Key]):
         return len(self._numbers)
 
     def add(self, entries: Sequence[tuple[Key, Vector]]) -> None:
-        """Vectors have length 1. A known key is replaced. Raises ValueError on a wrong dimension."""
-        fresh = dict(entries)
-        if not fresh:
+        """Vectors have norm 1. A known key is replaced. Raises ValueError for a wrong dimension."""
+        added = dict(entries)
+        if not added:
             return
-        vectors = np.stack(list(fresh.values())).astype(np.float32)  # (N, D)
+        vectors = np.stack(list(added.values())).astype(np.float32)  # (N, D)
         if vectors.shape[1] != self.dimension:
             raise ValueError(
                 f"vectors of {self.model} have {self.dimension} numbers, these have {vectors.shape[1]}"
             )
-        self.remove(list(fresh))
-        numbers = np.arange(self._next, self._next + len(fresh), dtype=np.int64)
-        self._next += len(fresh)
-        self._numbers.update(zip(fresh, numbers.tolist(), strict=True))
-        self._keys.update(zip(numbers.tolist(), fresh, strict=True))
+        self.remove(list(added))
+        numbers = np.arange(self._next, self._next + len(added), dtype=np.int64)
+        self._next += len(added)
+        self._numbers.update(zip(added, numbers.tolist(), strict=True))
+        self._keys.update(zip(numbers.tolist(), added, strict=True))
         self._index.add_with_ids(vectors, numbers)
         if not self._clustered and self._index.ntotal > self._flat_limit:
             self._cluster()
@@ -65,20 +65,23 @@ class VectorIndex(Generic[Key]):
             self._removed = []
 
     def search(self, query: Vector, limit: int) -> list[tuple[Key, float]]:
-        """The nearest keys and their cosines, best first; of equals the one added last."""
+        """The nearest keys and their cosines, best first; ties go to the one added last."""
         count = min(limit, len(self._numbers))
         if not count:
             return []
         masked = faiss.IDSelectorBatch(np.array(self._removed, np.int64))
-        living = faiss.IDSelectorNot(masked)
-        how: Any = faiss.SearchParametersIVF() if self._clustered else faiss.SearchParameters()
+        remaining = faiss.IDSelectorNot(masked)
+        settings: Any = faiss.SearchParametersIVF() if self._clustered else faiss.SearchParameters()
         if self._removed:
-            how.sel = living
+            settings.sel = remaining
         if self._clustered:
-            how.nprobe = _PROBES
-        cosines, numbers = self._index.search(query[None, :].astype(np.float32), count, params=how)  # (1, count)
-        found = zip(cosines[0].tolist(), numbers[0].tolist(), strict=True)  # number -1: there were not so many
-        best = sorted((pair for pair in found if pair[1] >= 0), reverse=True)
+            settings.nprobe = _PROBES
+        # (1, count) each; number -1: fewer vectors than asked for
+        cosines, numbers = self._index.search(
+            query[None, :].astype(np.float32), count, params=settings
+        )  # (1, count)
+        pairs = zip(cosines[0].tolist(), numbers[0].tolist(), strict=True)
+        best = sorted((pair for pair in pairs if pair[1] >= 0), reverse=True)
         return [(self._keys[number], cosine) for cosine, number in best]
 
     def _cluster(self) -> None:

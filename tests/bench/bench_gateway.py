@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
+from app.apis.api_documents import parse_document
 from app.apis.bind_arguments import bind
 from app.apis.catalog import Catalog
-from app.apis.documents import parse_document
 from app.gateway.gateway import Gateway
 from app.records import Json
 

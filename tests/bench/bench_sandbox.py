@@ -10,7 +10,7 @@ from time import perf_counter
 from app.records import Json
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.forked_session import ForkedSession
-from app.sandbox.protocol import Limits
+from app.sandbox.protocol import SessionLimits
 
 _LIVE = 50
 
@@ -63,7 +63,7 @@ async def _start(bwrap: bool) -> None:
 
 
 async def _open(sandbox: ForkedSandbox) -> ForkedSession:
-    return await sandbox.open({"t": ["echo"]}, _call, Limits(calls=10_000))
+    return await sandbox.open({"t": ["echo"]}, _call, SessionLimits(calls=10_000))
 
 
 async def _open_close(sandbox: ForkedSandbox) -> None:

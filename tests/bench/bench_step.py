@@ -15,7 +15,7 @@ import torch
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy
 from app.run_settings import RunSettings
@@ -24,7 +24,7 @@ from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.local_engine import local_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.evaluation.local import result_of
+from trainer.evaluation.local import task_result
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import publish
@@ -64,7 +64,7 @@ async def run(options: argparse.Namespace, adapters: Path) -> None:
 
 
 def report(step: int, rollouts: list[ChainRollout], rolling: float, updating: float, loading: float) -> None:
-    results = [result_of(each.scenario, episode) for each in rollouts for episode in each.episodes]
+    results = [task_result(each.scenario, episode) for each in rollouts for episode in each.episodes]
     tokens = sum(each.tokens for each in results)
     print(
         f"step {step + 1}: {rolling + updating + loading:.1f} s: {len(results)} rollouts in {rolling:.1f} s "

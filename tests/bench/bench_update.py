@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import load_file
 
 from app.agent.compact import Compact
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox

@@ -16,21 +16,20 @@ from tqdm import tqdm
 from app.settings import Settings
 from trainer.cli.follow import follow
 from trainer.client import Server
-from trainer.environments.office.expert import Faults
-from trainer.sft_data.collect import Effort, Order, deliver
+from trainer.sft_data.collect import CollectionSettings, ExpertAccess, collect
 
-_FAULTS = Faults(inline=0.1, ignore=0.6, trust=1.0, unprepared=0.08, page=0.08, synonym=0.04)
+_EXPERT = "scripted?inline=0.1&ignore=0.6&trust=1.0&unprepared=0.08&page=0.08&synonym=0.04"
 _SCENARIOS = 100
 _SETTINGS = {"kind": "sft", "steps": 60, "lr": 0.001, "micro_batch_tokens": 4096, "gate_scenarios": 0}
 
 
 def teach(server: Server, project: str, busy: float) -> dict[str, Any]:
     """The project's release from then on. The server's worker must be on this machine: it reads a file."""
-    order = Order(faults=_FAULTS, environment=f"office?busy={busy}", scenarios=_SCENARIOS)
+    wanted = CollectionSettings(expert=_EXPERT, environment=f"office?busy={busy}", scenarios=_SCENARIOS)
     with TemporaryDirectory() as folder:
         chats = Path(folder) / "demonstrations.jsonl"
         with tqdm(total=_SCENARIOS, desc="demonstrations", unit="scenario") as bar:
-            total = asyncio.run(deliver(order, Effort(), Settings(), chats, bar.update))
+            total = asyncio.run(collect(wanted, ExpertAccess(), Settings(), chats, bar.update))
         print(f"taught by {len(total.kept)} of {total.tried} demonstrations")
         body = {"project": project, "settings": _SETTINGS | {"data": str(chats)}}
         run = server.ask("POST", "/v1/training-runs", body)

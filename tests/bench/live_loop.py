@@ -39,8 +39,8 @@ from trainer.cli.options import server_options
 from trainer.client import Server
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.places import Place
-from trainer.evaluation.metrics import TaskResult, measure
-from trainer.evaluation.report import plain, table
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.policy_metrics import TaskResult, measure
 
 _SHOWN = {
     "tgc": "tasks done right, %",
@@ -225,8 +225,8 @@ class Town:
 
     def _tell(self, columns: dict[str, list[TaskResult]], run: dict[str, Any]) -> dict[str, Any]:
         metrics = {name: measure(results) for name, results in columns.items()}
-        print(table(metrics, _SHOWN, f"{len(self._kinds)} kinds of tasks"))
-        return {"run": run, "metrics": {name: plain(each) for name, each in metrics.items()}}
+        print(metrics_table(metrics, _SHOWN, f"{len(self._kinds)} kinds of tasks"))
+        return {"run": run, "metrics": {name: msgspec.to_builtins(each) for name, each in metrics.items()}}
 
 
 def _result(place: Place, task: dict[str, Any]) -> TaskResult:
@@ -238,7 +238,7 @@ def _result(place: Place, task: dict[str, Any]) -> TaskResult:
         success=task["score"] == 1,
         turns=task["turns"],
         tokens=task["generated_tokens"],
-        stop=task["stop"] or task["state"],
+        stop=task["stop_reason"] or task["state"],
         offered=len(task["skills"]["offered"]),
         used=len(used),
         wrote=len(task["skills"]["written"]),

@@ -52,7 +52,7 @@ async def test_a_run_on_vllms_rollouts_ends_in_a_release_that_vllm_serves(
     [release] = await shop.of_run(job)
     path = settings.adapters_dir / result.adapter
     promoter = Promoter(committed, open_loader(both, committed, settings.adapters_dir), "")
-    served = await promoter.activate(release.id, "key test", rejected_too=True)
+    served = await promoter.activate(release.id, "key test", allow_rejected=True)
     assert (served.state, (await shop.active()).model) == (ReleaseState.ACTIVE, result.adapter)
     prompt = spoken("archive my mails")
     answer = await both.complete(prompt, model=result.adapter, sampling=sampling(8))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from trainer.demo.seed_policy.recipe import Recipe
-from trainer.evaluation.report import table
+from trainer.evaluation.metrics_table import metrics_table
 
 
 @click.command("bootstrap")
@@ -60,5 +60,5 @@ def bootstrap_command(  # noqa: PLR0913 - the command's options
         command=shlex.join(["sage", "bootstrap", *sys.argv[2:]]),
     )
     with_library, without = bootstrap(plan)
-    click.echo(table({"with its library": with_library, "without": without}))
+    click.echo(metrics_table({"with its library": with_library, "without": without}))
     click.echo(f"written to {out}; serve it with SAGE_MODEL={out}")

@@ -19,24 +19,24 @@ from trainer.cli.options import url_option
 from trainer.demo.admin_token import read_token
 from trainer.demo.defaults import ENVIRONMENT
 from trainer.environment import Split
-from trainer.evaluation.metrics import Metrics, TaskResult, measure
-from trainer.evaluation.over_rest import Exam, sit
-from trainer.evaluation.report import plain, table
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
+from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
 
 Report: TypeAlias = Callable[[int], object]
-SitOnce: TypeAlias = Callable[[int, bool, Report], Awaitable[list[TaskResult]]]
-"""One exam, by its seed, with the library on or off; the last hears of tasks done."""
+Evaluate: TypeAlias = Callable[[int, bool, Report], Awaitable[list[TaskResult]]]
+"""One evaluation, by its seed, with the library on or off; the report is called with the number of tasks done."""
 
 
-class Sitting(msgspec.Struct, frozen=True):
-    """One pass over the scenarios of all seeds."""
+class EvaluationPass(msgspec.Struct, frozen=True):
+    """The evaluations of all seeds, with the library on or off."""
 
-    metrics: Metrics
+    metrics: PolicyMetrics
     results: list[TaskResult]
     seconds: float  # from the first submission to the last end
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The command's options."""
 
     key: str | None
@@ -57,7 +57,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     out: Path | None
 
     @property
-    def at_home(self) -> bool:
+    def in_this_process(self) -> bool:
         return self.in_process or bool(self.adapter)
 
     @property
@@ -65,9 +65,9 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return self.seeds * self.scenarios * min(3, self.chain or 3)
 
     @property
-    def draws(self) -> range:
-        """The seeds, so far apart that no two draw the same: over REST each site takes the next one."""
-        stride = 1 if self.at_home else self.sites
+    def all_seeds(self) -> range:
+        """The seeds, far enough apart that no two sample the same: over REST each site uses the next one."""
+        stride = 1 if self.in_this_process else self.sites
         return range(self.seed, self.seed + self.seeds * stride, stride)
 
 
@@ -87,7 +87,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--at-once", type=click.IntRange(1), default=16, show_default=True, help="chains in flight")
 @click.option("--seed", default=0, show_default=True, help="the first")
-@click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="draws of as many scenarios")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="each with as many scenarios",
+)
 @click.option("--library", type=click.Choice(["on", "off", "both"]), default="both", show_default=True)
 @click.option(
     "--in-process", is_flag=True, help="without a server: SAGE_MODEL and an own sandbox, in this process"
@@ -104,91 +110,88 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 @click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False, writable=True), help="file for all results"
 )
-def evaluate(**options: Any) -> None:
-    """Let a policy sit held-out scenarios, and report what it can do.
+def evaluate(**given: Any) -> None:
+    """Evaluate a policy on held-out scenarios.
 
-    By default a running server sits them over REST, as its users would send them; with --in-process or --adapter
-    the model does, in this process and without a server.
+    By default a running server is evaluated over REST, with tasks submitted as its users would; with --in-process
+    or --adapter a model is evaluated in this process, without a server.
     """
-    asked = msgspec.convert(options, Asked)
-    if not asked.at_home and asked.key is None:
+    options = msgspec.convert(given, EvaluationOptions)
+    if not options.in_this_process and options.key is None:
         raise click.UsageError("give --key, an admin key of the server (or --in-process, which needs no server)")
-    if not asked.at_home and asked.scenarios % asked.sites:
-        raise click.BadParameter(f"{asked.scenarios} scenarios cannot be spread evenly over {asked.sites} sites")
-    plugins.find("sage.retrieval", asked.retrieval)
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-    sittings = asyncio.run(_sit_all(asked))
-    click.echo(table({name: sitting.metrics for name, sitting in sittings.items()}))
-    for name, sitting in sittings.items():
-        rate = sitting.metrics.tasks / sitting.seconds
-        click.echo(f"{name}: {rate:.1f} tasks/s, {asked.at_once} at once")
-    if asked.out is not None:
-        found = {name: _plain(sitting) for name, sitting in sittings.items()}
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
+    if not options.in_this_process and options.scenarios % options.sites:
+        raise click.BadParameter(
+            f"{options.scenarios} scenarios cannot be spread evenly over {options.sites} sites"
+        )
+    plugins.find("sage.retrieval", options.retrieval)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+    passes = asyncio.run(_run_passes(options))
+    click.echo(metrics_table({name: each.metrics for name, each in passes.items()}))
+    for name, each in passes.items():
+        rate = each.metrics.tasks / each.seconds
+        click.echo(f"{name}: {rate:.1f} tasks/s, {options.at_once} at once")
+    if options.out is not None:
+        options.out.write_text(json.dumps(msgspec.to_builtins(passes), indent=1) + "\n")
 
 
-async def _sit_all(asked: Asked) -> dict[str, Sitting]:
-    sittings = {}
-    async with _at_home(asked) if asked.at_home else _over_rest(asked) as sit_once:
-        for each in ("on", "off") if asked.library == "both" else (asked.library,):
+async def _run_passes(options: EvaluationOptions) -> dict[str, EvaluationPass]:
+    passes = {}
+    async with _in_process(options) if options.in_this_process else _over_rest(options) as evaluate_once:
+        for each in ("on", "off") if options.library == "both" else (options.library,):
             name = f"library {each}"
-            sittings[name] = await _sit(asked, sit_once, name, library=each == "on")
-    return sittings
+            passes[name] = await _run_pass(options, evaluate_once, name, library=each == "on")
+    return passes
 
 
-async def _sit(asked: Asked, sit_once: SitOnce, name: str, *, library: bool) -> Sitting:
-    """What is examined has no seed of its own, so the draws of all seeds are measured as one."""
+async def _run_pass(
+    options: EvaluationOptions, evaluate_once: Evaluate, name: str, *, library: bool
+) -> EvaluationPass:
+    """The policy has no seed of its own, so the scenarios of all seeds are measured as one sample."""
     times: list[float] = []
     results: list[TaskResult] = []
-    with tqdm(total=asked.tasks, desc=name, unit="task") as bar:
+    with tqdm(total=options.tasks, desc=name, unit="task") as bar:
 
         def report(ended: int) -> None:
             times.append(time.monotonic())
             bar.update(ended)
 
-        for seed in asked.draws:
-            results += await sit_once(seed, library, report)
-    metrics = msgspec.structs.replace(measure(results), seeds=asked.seeds)
-    return Sitting(metrics, results, times[-1] - times[0])
+        for seed in options.all_seeds:
+            results += await evaluate_once(seed, library, report)
+    metrics = msgspec.structs.replace(measure(results), seeds=options.seeds)
+    return EvaluationPass(metrics, results, times[-1] - times[0])
 
 
 @asynccontextmanager
-async def _over_rest(asked: Asked) -> AsyncIterator[SitOnce]:
-    exam = Exam(
-        server=asked.url.rstrip("/"),
-        key=asked.key or "",
-        services=asked.services.rstrip("/"),
+async def _over_rest(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
+    evaluation = RestEvaluation(
+        server=options.url.rstrip("/"),
+        key=options.key or "",
+        services=options.services.rstrip("/"),
         admin_token=read_token(Settings.from_env().data_dir),
-        split=asked.split,
-        scenarios=asked.scenarios,
-        sites=asked.sites,
-        at_once=asked.at_once,
+        split=options.split,
+        scenarios=options.scenarios,
+        sites=options.sites,
+        at_once=options.at_once,
     )
-    yield lambda seed, library, report: sit(msgspec.structs.replace(exam, seed=seed, library=library), report)
+    yield lambda seed, library, report: evaluate_server(
+        msgspec.structs.replace(evaluation, seed=seed, library=library), report
+    )
 
 
 @asynccontextmanager
-async def _at_home(asked: Asked) -> AsyncIterator[SitOnce]:
-    # Imported here because torch takes seconds, which an exam over REST need not wait.
-    from trainer.evaluation.session import HomeExam, take_seat  # noqa: PLC0415
+async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
+    # Imported here because torch takes seconds, which an evaluation over REST need not wait for.
+    from trainer.evaluation.local_session import LocalEvaluation, open_session  # noqa: PLC0415
 
-    exam = HomeExam(
-        adapter=asked.adapter,
-        environment=asked.environment,
-        split=asked.split,
-        scenarios=asked.scenarios,
-        retrieval=asked.retrieval,
-        chain=asked.chain,
-        at_once=asked.at_once,
+    evaluation = LocalEvaluation(
+        adapter=options.adapter,
+        environment=options.environment,
+        split=options.split,
+        scenarios=options.scenarios,
+        retrieval=options.retrieval,
+        chain=options.chain,
+        at_once=options.at_once,
     )
-    async with take_seat(exam, Settings.from_env()) as seat:
-        yield lambda seed, library, report: seat.sit(seed, library=library, report=report)
-
-
-def _plain(sitting: Sitting) -> dict[str, object]:
-    return {
-        "metrics": plain(sitting.metrics),
-        "seconds": sitting.seconds,
-        "results": msgspec.to_builtins(sitting.results),
-    }
+    async with open_session(evaluation, Settings.from_env()) as session:
+        yield lambda seed, library, report: session.evaluate(seed, library=library, report=report)

@@ -22,7 +22,7 @@ _HEAD = ("release", "state", "model", "made", "serves since", "the gate said")
 @project_option
 @click.argument("number", type=click.IntRange(1), required=False)
 @click.option("--activate", is_flag=True, help="let it serve; activating an older one rolls back")
-@click.option("--rejected-too", is_flag=True, help="also if the gate rejected it")
+@click.option("--allow-rejected", is_flag=True, help="activate it even if the gate rejected it")
 @click.option(
     "--canary", type=click.FloatRange(0, 100), help="let it serve so many percent of new tasks; 0 ends that"
 )
@@ -42,7 +42,7 @@ def releases(  # noqa: PLR0913 - an argument for each option
     project: str | None,
     number: int | None,
     activate: bool,
-    rejected_too: bool,
+    allow_rejected: bool,
     canary: float | None,
     shadow: int | None,
     add: Path | None,
@@ -64,7 +64,7 @@ def releases(  # noqa: PLR0913 - an argument for each option
             return
         path = _add(server, add, project, reason) if add else _path(server, number, project)
         if activate:
-            server.ask("POST", f"{path}/activate", rejected_too=str(rejected_too).lower())
+            server.ask("POST", f"{path}/activate", allow_rejected=str(allow_rejected).lower())
         if canary is not None:
             server.ask(*_canary(path, canary))
         if shadow:

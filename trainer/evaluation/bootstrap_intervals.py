@@ -1,10 +1,10 @@
-"""95 % intervals by bootstrap over whole scenarios, and over seeds where there are several. Pure.
+"""95 % intervals by bootstrap over whole scenarios, and over seeds where there are several.
 
-Tasks of one scenario stand or fall together, so scenarios are what is drawn. Where several seeds sat the same
-scenarios, one draw of scenarios holds for all of them: an easy exam is easy for every seed. Of K seeds K - 1 are
-drawn, which gives the variance of the mean without bias (Rao and Wu 1988); drawing K of a handful understates it.
-Drawing both ways counts the chance in single answers more than once (Owen 2007): intervals err on the wide side,
-by about a tenth where all seeds sat the same 200 scenarios, by up to a half where each sat its own.
+Results of one scenario's tasks are correlated, so scenarios are resampled, not tasks. Where several seeds were
+evaluated on the same scenarios, one resample of scenarios is used for all seeds: easy scenarios are easy for each.
+Of K seeds K - 1 are drawn, which makes the variance of the mean unbiased (Rao and Wu 1988); drawing K of a handful
+understates it. Resampling both ways counts the variance of single answers more than once (Owen 2007): intervals
+are too wide, by about a tenth where all seeds share 200 scenarios, by up to a half where each has its own.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Estimate(msgspec.Struct, frozen=True):
     high: float
 
 
-class Draws:
-    """The resamples that every figure of one evaluation shares: R of S scenarios and K seeds."""
+class Resamples:
+    """The R resamples of S scenarios and K seeds, shared by all metrics of an evaluation."""
 
     def __init__(self, scenarios: int, seeds: int, *, seed: int, resamples: int) -> None:
         rng = np.random.default_rng(seed)
@@ -34,9 +34,9 @@ class Draws:
         self._seeds = rng.integers(0, seeds, (resamples, max(1, seeds - 1)))  # (R, K - 1)
 
     def estimate(self, table: Floats) -> Estimate | None:
-        """Of the ratio of sums, mean over seeds. `table` (K, S, 2): numerator and denominator; 0 / 0 where absent.
+        """The ratio of sums, averaged over seeds; None where no task counts.
 
-        None where no task qualified.
+        `table` (K, S, 2) holds numerators and denominators, 0 / 0 where a seed has no result for a scenario.
         """
         mean = _mean(_ratios(table.sum(1)))
         if np.isnan(mean):
@@ -44,18 +44,18 @@ class Draws:
         return _estimate(mean, self._resampled(table))
 
     def difference(self, first: Floats, second: Floats) -> Estimate:
-        """First minus second, both of the same seeds and scenarios, in tables as above. Each must have a ratio."""
+        """`first` minus `second`: tables of the same seeds and scenarios, each with a ratio."""
         mean = _mean(_ratios(first.sum(1))) - _mean(_ratios(second.sum(1)))
         return _estimate(mean, self._resampled(first) - self._resampled(second))
 
     def _resampled(self, table: Floats) -> Floats:
-        """(R,), nan where a resample holds no task that qualifies."""
+        """(R,), nan where no task of a resample counts."""
         sums = np.einsum("rs,ksc->rkc", self._counts, table, optimize=True)
         return _means(np.take_along_axis(_ratios(sums), self._seeds, axis=1))
 
 
 def tabulate(runs: Sequence[dict[str, tuple[float, float]]], scenarios: Sequence[str], scale: float) -> Floats:
-    """What each seed measured of each scenario, as (K, S, 2); nothing where a seed did not sit a scenario."""
+    """One numerator and denominator per seed and scenario, (K, S, 2); 0 / 0 where a seed has no result for it."""
     cells = [[run.get(name, (0.0, 0.0)) for name in scenarios] for run in runs]
     return np.array(cells, dtype=np.float64) * (scale, 1.0)
 
@@ -67,7 +67,7 @@ def _ratios(sums: Floats) -> Floats:
 
 
 def _means(values: Floats) -> Floats:
-    """(R, K) to (R,) over what is not nan; nan where all is."""
+    """(R, K) to (R,), ignoring nan; nan where all values are."""
     known = ~np.isnan(values)
     count = known.sum(1)
     return np.where(count > 0, np.where(known, values, 0).sum(1) / np.maximum(count, 1), np.nan)

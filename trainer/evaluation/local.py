@@ -1,4 +1,4 @@
-"""Lets a policy sit held-out scenarios, in worlds of this process. `exam.py` does the same over REST."""
+"""Evaluates a policy on held-out scenarios in this process. `over_rest` does the same on a running server."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,12 +8,12 @@ import msgspec
 from app.records import Trajectory
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Scenario
-from trainer.evaluation.metrics import TaskResult
+from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.protocols import LibraryFactory
 
 
-async def examine(
+async def evaluate_scenarios(
     episode_runner: EpisodeRunner,
     scenarios: Sequence[Scenario],
     *,
@@ -23,32 +23,33 @@ async def examine(
     at_once: int = 16,
     report: Callable[[int], object] | None = None,
 ) -> list[TaskResult]:
-    """Every scenario as a chain with a library of its own, or each task alone. `report` hears of tasks done.
+    """Run every scenario as a chain with a library of its own, or each task without one.
 
-    `chain` is how many tasks of each scenario are sat, the first ones; by default all.
+    `chain` is the number of tasks of each scenario, the first ones; by default all. `report` is called with the
+    number of tasks that were done since its last call.
     """
-    places = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
-    async def sit(scenario: Scenario) -> list[TaskResult]:
-        async with places:
-            shelf = new_library() if library else None
-            episodes = await episode_runner.run_chain(_first(scenario, chain), shelf)
+    async def evaluate(scenario: Scenario) -> list[TaskResult]:
+        async with slots:
+            skills = new_library() if library else None
+            episodes = await episode_runner.run_chain(_shortened(scenario, chain), skills)
             if report is not None:
                 report(len(episodes))
-            size = None if shelf is None else len(shelf)
-            return [result_of(scenario, episode, size) for episode in episodes]
+            size = None if skills is None else len(skills)
+            return [task_result(scenario, episode, size) for episode in episodes]
 
-    sitting = [asyncio.create_task(sit(each)) for each in scenarios]
+    jobs = [asyncio.create_task(evaluate(each)) for each in scenarios]
     try:
-        return [result for results in await asyncio.gather(*sitting) for result in results]
-    finally:  # the first failure ends the others: the engine they ask is about to be closed
-        for each in sitting:
-            each.cancel()
-        await asyncio.gather(*sitting, return_exceptions=True)
+        return [result for results in await asyncio.gather(*jobs) for result in results]
+    finally:  # after the first failure the others are stopped: their engine is about to be closed
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
 
-def result_of(scenario: Scenario, episode: Episode, library: int | None = None) -> TaskResult:
-    """`library` is how many skills the task's chain ended with."""
+def task_result(scenario: Scenario, episode: Episode, library: int | None = None) -> TaskResult:
+    """`library` is the number of skills at the end of the task's chain."""
     trajectory = episode.trajectory
     used = tuple(offer.name for offer in trajectory.used())
     return TaskResult(
@@ -66,11 +67,11 @@ def result_of(scenario: Scenario, episode: Episode, library: int | None = None) 
     )
 
 
-def _first(scenario: Scenario, chain: int | None) -> Scenario:
+def _shortened(scenario: Scenario, chain: int | None) -> Scenario:
     return scenario if chain is None else msgspec.structs.replace(scenario, tasks=scenario.tasks[:chain])
 
 
 def _written(trajectory: Trajectory) -> set[str]:
-    """Functions of its own that ran and returned."""
+    """The functions of its own that ran and returned."""
     uses = (use for turn in trajectory.turns for use in turn.uses)
     return {use.function for use in uses if use.returned and not use.inherited}

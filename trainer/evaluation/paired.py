@@ -1,4 +1,4 @@
-"""Candidate and incumbent sit the same exam: what a gate decides by."""
+"""Paired evaluation: candidate and incumbent on the same held-out scenarios."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.records import BASE, Json, Policy
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario, Split
-from trainer.evaluation.local import examine
-from trainer.evaluation.metrics import TaskResult
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
@@ -20,8 +20,8 @@ _SPLIT: Split = "validation"
 
 
 @dataclass(frozen=True)
-class Examiner:
-    """What an exam is held with. All of the agent counts but its engine and its temperature."""
+class Evaluator:
+    """Evaluates models with one agent, on one environment. The agent's own engine and temperature are not used."""
 
     agent: Agent
     engine: AdapterEngine
@@ -29,10 +29,10 @@ class Examiner:
     adapters: Path  # the directory that holds every adapter under its hash
     new_library: LibraryFactory = MemoryLibrary
     at_once: int = 32  # chains
-    report: Callable[[int], object] | None = None  # hears of tasks done
-    temperature: float = 0.0  # of sampling: that of the deployment, where the exam is to tell what users will get
+    report: Callable[[int], object] | None = None  # called with the number of tasks done
+    temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get
 
-    async def sit(
+    async def evaluate(
         self,
         model: str,
         scenarios: Sequence[Scenario],
@@ -40,11 +40,11 @@ class Examiner:
         library: bool = True,
         chain: int | None = None,
     ) -> list[TaskResult]:
-        """As `examine` does."""
+        """As `evaluate_scenarios`, with the adapter `model` or the base model."""
         if model != BASE:
             await self.engine.load_adapter(model, self.adapters / model)
         agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
-        return await examine(
+        return await evaluate_scenarios(
             EpisodeRunner(agent, self.environment, Policy(model)),
             scenarios,
             library=library,
@@ -55,31 +55,31 @@ class Examiner:
         )
 
 
-class Sat(msgspec.Struct, frozen=True, kw_only=True):
-    """The same exam, sat by both."""
+class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of two models on the same scenarios."""
 
     candidate: list[TaskResult]
     incumbent: list[TaskResult]
-    asked: dict[str, Json]  # what it takes to hold it again
+    settings: dict[str, Json]  # all it takes to repeat the evaluation
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
 
 
-async def examine_candidate(
-    examiner: Examiner, candidate: str, incumbent: str, *, scenarios: int, seed: int
-) -> Sat:
-    """Both models on one draw of held-out scenarios, all tasks of each, with the library on."""
-    drawn = examiner.environment.scenarios(_SPLIT, scenarios, seed)
-    return Sat(
-        candidate=await examiner.sit(candidate, drawn),
-        incumbent=await examiner.sit(incumbent, drawn),
-        asked={
+async def evaluate_pair(
+    evaluator: Evaluator, candidate: str, incumbent: str, *, scenarios: int, seed: int
+) -> PairedResults:
+    """Both models on one sample of held-out scenarios, all tasks of each, with the library on."""
+    sample = evaluator.environment.scenarios(_SPLIT, scenarios, seed)
+    return PairedResults(
+        candidate=await evaluator.evaluate(candidate, sample),
+        incumbent=await evaluator.evaluate(incumbent, sample),
+        settings={
             "split": _SPLIT,
             "scenarios": scenarios,
             "seed": seed,
             "library": True,
-            "temperature": examiner.temperature,
+            "temperature": evaluator.temperature,
         },
     )

@@ -1,16 +1,17 @@
-"""By how much may one of two be worse, if on the same scenarios it gained some and lost some? Pure."""
+"""A score interval for the difference between two paired shares."""
 
 from math import sqrt
 
-_Z = 1.959963984540054  # 2.5 % of a normal law lie beyond it
+_Z = 1.959963984540054  # 97.5 % quantile of the normal distribution
 _HALVINGS = 50
 
 
-def least_difference(gained: int, lost: int, scenarios: int) -> float:
-    """The lower end of the 95 % score interval for the difference of two paired shares (Tango 1998), in -1..1.
+def difference_lower_bound(gained: int, lost: int, scenarios: int) -> float:
+    """The lower bound of the 95 % score interval for the difference of two paired shares (Tango 1998), in -1..1.
 
-    A bootstrap takes few losses for none: of 60 scenarios without one it says that there are no losses at all. By
-    this interval what is true is ruled out in 2.5 % of exams, or hardly more.
+    `gained` and `lost` count the scenarios that only the first and only the second solved. A bootstrap is useless
+    for few losses: without any in 60 scenarios its interval is a point. The true difference is below this bound in
+    hardly more than 2.5 % of evaluations.
     """
     low, high = -1.0, (gained - lost) / scenarios
     for _ in range(_HALVINGS):
@@ -23,9 +24,9 @@ def least_difference(gained: int, lost: int, scenarios: int) -> float:
 
 
 def _is_ruled_out(difference: float, gained: int, lost: int, scenarios: int) -> bool:
-    """Is more than this shown? By the score test, with the likeliest share of losses if it were the difference."""
+    """Whether the score test rejects `difference`, with the maximum likelihood share of losses under it."""
     linear = (2 * scenarios - gained + lost) * difference - gained - lost
     constant = -lost * difference * (1 - difference)
-    losing = (sqrt(linear**2 - 8 * scenarios * constant) - linear) / (4 * scenarios)
-    spread = scenarios * (2 * losing + difference * (1 - difference))
-    return gained - lost - scenarios * difference >= _Z * sqrt(max(spread, 0.0))
+    loss_share = (sqrt(linear**2 - 8 * scenarios * constant) - linear) / (4 * scenarios)
+    variance = scenarios * (2 * loss_share + difference * (1 - difference))
+    return gained - lost - scenarios * difference >= _Z * sqrt(max(variance, 0.0))

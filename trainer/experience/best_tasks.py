@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.scored_task import ScoredTask
 
@@ -46,7 +46,7 @@ def select_best(
 def _not_an_example(task: ScoredTask) -> DropReason | None:
     if not task.success:
         return DropReason.UNSUCCESSFUL
-    whole = all(turn.finish != "length" and code_of(turn.text) is not None for turn in task.trajectory.turns)
+    whole = all(turn.finish != "length" and extract_code(turn.text) is not None for turn in task.trajectory.turns)
     return None if whole else DropReason.CUT_OFF
 
 

@@ -32,7 +32,7 @@ from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous, parse_address
 from trainer.learning.sharded_model import empty_model, read_shards
 from trainer.learning.update import Learner, UpdateStats
-from trainer.parent_death import die_with
+from trainer.parent_death import exit_with_parent
 from trainer.sage.advantages import AdvantagedRollout
 
 log = structlog.get_logger(__name__)
@@ -179,7 +179,7 @@ def _spawn(rendezvous: Rendezvous, rank: Rank, device: str) -> SpawnProcess:
 
 
 def _follow_parent(rendezvous: Rendezvous, rank: Rank, device: str, parent: int) -> None:
-    die_with(parent)
+    exit_with_parent(parent)
     follow(rendezvous, rank, device, lambda spec: spec)
 
 

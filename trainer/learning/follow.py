@@ -30,7 +30,7 @@ from app.settings import Settings
 from trainer.learning.distributed_learner import LearnerSpec, follow
 from trainer.learning.model import pick_device
 from trainer.learning.rendezvous import Rank, Rendezvous, find, heartbeat, parse_address
-from trainer.parent_death import die_with
+from trainer.parent_death import exit_with_parent
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +69,7 @@ def _follow_in_child(rendezvous: Rendezvous, rank: Rank) -> int:
 
 
 def _follow(rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
-    die_with(parent)
+    exit_with_parent(parent)
     settings = Settings.from_env()
     device = pick_device(settings.engine_device).type
     try:

@@ -3,7 +3,7 @@
 import ast
 from uuid import UUID
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.records import Stop, Trajectory
 from trainer.sage.chains import ChainStep
 
@@ -38,6 +38,6 @@ def _called_by_name(trajectory: Trajectory) -> frozenset[UUID]:
 
 def _parse(text: str) -> ast.AST:
     try:
-        return ast.parse(code_of(text) or "")
+        return ast.parse(extract_code(text) or "")
     except (SyntaxError, ValueError):
         return ast.Module([], [])

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.hooks import Watcher
-from app.agent.loop import Agent, Origin, run_rollout
+from app.agent.hooks import RolloutHooks
+from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.gateway.gateway import Gateway
 from app.records import Offer, Policy, Task, Trajectory
 from app.skills.checks import is_wrapper
@@ -40,14 +40,14 @@ class EpisodeRunner:
         offers: Sequence[Offer] = (),
         *,
         seed: int = 0,
-        watcher: Watcher | None = None,
+        hooks: RolloutHooks | None = None,
     ) -> Episode:
         """One rollout in a world of its own, verified. The skills it leaves go into `library`."""
         async with self.environment.open(scenario, task) as world:
             calls = self.agent.limits.calls
             gateway = Gateway(world.catalog, world.client, variables=world.task.variables, max_calls=calls)
-            origin = Origin(seed=seed, now=world.now)
-            trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, origin, watcher)
+            resume = ResumeState(seed=seed, now=world.now)
+            trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, resume, hooks)
             verdict = await world.verify(trajectory)
             if library is None:
                 return Episode(trajectory, verdict)

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
 from app.agent.prompt import choose_profile
+from app.agent.rollout_loop import Agent
 from app.engine.http_engine import HttpEngine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer

@@ -8,7 +8,7 @@ from app.db.database import Sessions
 from app.records import Json
 from trainer.experience.filters import BaseModel
 from trainer.experience.snapshot import read_once
-from trainer.job import Job, Progress
+from trainer.job import Job, RunProgress
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.publishing import TrainingOutput
 from trainer.learning.update import Learner
@@ -19,7 +19,7 @@ from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 
 async def run_logged(
-    job: Job, progress: Progress, sessions: Sessions, base: BaseModel, learner: Learner
+    job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, learner: Learner
 ) -> TrainingOutput:
     """Everything but the gate. Called again after an interruption, it ends with the same weights.
 

@@ -3,13 +3,13 @@
 import structlog
 
 from app.records import Json
-from trainer.job import Progress
+from trainer.job import RunProgress
 from trainer.runs.step_metrics import with_warnings
 
 log = structlog.get_logger(__name__)
 
 
-async def report_step(progress: Progress, index: int, total: int, metrics: dict[str, Json]) -> None:
+async def report_step(progress: RunProgress, index: int, total: int, metrics: dict[str, Json]) -> None:
     """Raises what `progress` raises."""
     metrics = with_warnings(metrics)
     for warning in metrics.get("warnings", ()):

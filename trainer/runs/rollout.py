@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.records import Json, Policy
 from app.run_settings import RunSettings
 from trainer.environment import Environment
-from trainer.evaluation.local import result_of
+from trainer.evaluation.local import task_result
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.publishing import PublishedAdapter
 from trainer.learning.update import Learner
@@ -91,7 +91,7 @@ class RolloutRun:
 
 
 def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[str, Json]:
-    results = [result_of(each.scenario, episode) for each in rollouts for episode in each.episodes]
+    results = [task_result(each.scenario, episode) for each in rollouts for episode in each.episodes]
     tokens = sum(result.tokens for result in results)
     return {
         **task_metrics(results),

@@ -16,7 +16,7 @@ from app.run_settings import RunSettings
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import read_best
-from trainer.job import Job, Progress
+from trainer.job import Job, RunProgress
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -54,7 +54,7 @@ class Material(msgspec.Struct, frozen=True):
 
 
 async def run_sft(
-    job: Job, progress: Progress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
+    job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
 ) -> TrainingOutput:
     """Carry the run out, but for the gate.
 

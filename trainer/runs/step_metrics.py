@@ -11,7 +11,7 @@ from statistics import fmean
 import msgspec
 
 from app.records import Json
-from trainer.evaluation.metrics import TaskResult
+from trainer.evaluation.policy_metrics import TaskResult
 from trainer.learning.update import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 

@@ -25,9 +25,9 @@ from trainer import gate
 from trainer.atomic_write import write_atomically
 from trainer.engines.sleep import asleep_for, sleepers, wake
 from trainer.environment import open_environment
-from trainer.evaluation.paired import Examiner
+from trainer.evaluation.paired import Evaluator
 from trainer.experience.filters import BaseModel
-from trainer.job import Job, Progress, Result
+from trainer.job import Job, Result, RunProgress
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput
@@ -45,7 +45,7 @@ _SHARE = 2
 taken lose more than they gain: an update with one thread too many took ten times as long."""
 
 
-async def carry_out(job: Job, progress: Progress) -> Result:
+async def carry_out(job: Job, progress: RunProgress) -> Result:
     """Learn, then let the gate decide. Raises AppError with what is wrong and what to do; nothing that serves has
     changed then.
     """
@@ -65,7 +65,7 @@ async def carry_out(job: Job, progress: Progress) -> Result:
     )
 
 
-async def _learn(job: Job, progress: Progress, sessions: Sessions) -> TrainingOutput:
+async def _learn(job: Job, progress: RunProgress, sessions: Sessions) -> TrainingOutput:
     device = pick_device(job.deployment.engine_device)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
@@ -80,7 +80,7 @@ async def _learn(job: Job, progress: Progress, sessions: Sessions) -> TrainingOu
             return TrainingOutput(await _learn_by_doing(job, progress, learner))
 
 
-async def _learn_by_doing(job: Job, progress: Progress, learner: Learner) -> PublishedAdapter:
+async def _learn_by_doing(job: Job, progress: RunProgress, learner: Learner) -> PublishedAdapter:
     settings = job.settings
     async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
 
@@ -149,7 +149,9 @@ def _store(job: Job) -> AdapterStore:
     return AdapterStore(job.deployment.adapters_dir, job.deployment.adapter_store)
 
 
-async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: PublishedAdapter) -> gate.Held:
+async def _hold_gate(
+    job: Job, progress: RunProgress, sessions: Sessions, adapter: PublishedAdapter
+) -> gate.GateResult:
     await _store(job).put(adapter.hash)  # before anything in the database speaks of it
     async with sessions.begin() as session:
         await adapters.put(
@@ -162,10 +164,10 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
         )
     candidate = gate.Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
     if not job.settings.environment or not job.settings.gate_scenarios:
-        return await gate.hold(sessions, candidate, None, progress=progress)
+        return await gate.evaluate_candidate(sessions, candidate, None, progress=progress)
     await _fetch_active(job, sessions)
     async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
-        examiner = Examiner(
+        evaluator = Evaluator(
             stack.agent,
             stack.engine,
             stack.environment,
@@ -173,7 +175,9 @@ async def _hold_gate(job: Job, progress: Progress, sessions: Sessions, adapter: 
             new_library=stack.new_library,
             temperature=job.deployment.temperature,
         )
-        return await gate.hold(sessions, candidate, examiner, progress=progress, directory=job.directory)
+        return await gate.evaluate_candidate(
+            sessions, candidate, evaluator, progress=progress, directory=job.directory
+        )
 
 
 async def _fetch_active(job: Job, sessions: Sessions) -> None:

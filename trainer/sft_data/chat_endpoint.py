@@ -74,7 +74,7 @@ class ChatEndpoint:
             choice = msgspec.json.decode(reply.content, type=_Reply).choices[0]
         except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
             raise EngineRefusalError(
-                f"{self._url} does not answer as a chat endpoint does ({error}): correct the URL of the expert"
+                f"{self._url} does not answer as a chat endpoint ({error}): correct the expert's option url"
             ) from error
         return Answer(choice.message.content or "", "length" if choice.finish_reason == "length" else "stop")
 
@@ -104,7 +104,7 @@ class ChatEndpoint:
             )
         if code == httpx.codes.NOT_FOUND:
             return EngineRefusalError(
-                f"{self._url} knows no model {self.model!r} (404: {said}): correct --model, or the URL"
+                f"{self._url} has no model {self.model!r} (404: {said}): correct the expert's options model or url"
             )
         if reply.is_client_error and code not in _PASSING:
             return EngineRefusalError(f"{self._url} refuses to answer ({code}: {said})")

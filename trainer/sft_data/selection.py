@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from trainer.rollouts.episode import Episode
 
 Rule = Literal["chain", "task"]
@@ -47,7 +47,7 @@ def select(episodes: Sequence[Episode], rule: Rule = "chain") -> Selected:
 
 def _fault(episode: Episode) -> Fault | None:
     turns = episode.trajectory.turns
-    if any(code_of(turn.text) is None for turn in turns):
+    if any(extract_code(turn.text) is None for turn in turns):
         return Fault.NO_CODE
     if any(turn.finish == "length" for turn in turns):
         return Fault.CUT_OFF

@@ -1,4 +1,4 @@
-"""Why a run failed, in the words that stand on its row: the name of an error, and what to do."""
+"""Describes why a run failed, for its row: the name of the error, and what to do."""
 
 import errno
 from collections.abc import Iterator
@@ -7,31 +7,34 @@ from pathlib import Path
 from app.errors import AppError, StorageError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_FULL_TEXTS = ("No space left on device", "Disk quota exceeded")  # torch and safetensors tell it in text
-_LONGEST = 2000  # characters
+_FULL_TEXTS = (
+    "No space left on device",
+    "Disk quota exceeded",
+)  # of torch and safetensors
+_MAX_LENGTH = 2000  # characters
 
 
 def failure_of(error: BaseException, directory: Path) -> str:
-    """`directory`: of the run.
+    """Describe an error in one line; `directory` is the run's.
 
     >>> failure_of(ValueError("odd"), Path("runs/7"))
-    'ValueError: odd (a defect: the whole story is at the end of runs/7/log)'
+    'ValueError: odd (a defect: see the end of runs/7/log)'
     """
     chain = list(_chain(error))
-    said = f"{type(chain[0]).__name__}: {' '.join(str(chain[0]).split())}"[:_LONGEST]
+    described = f"{type(chain[0]).__name__}: {' '.join(str(chain[0]).split())}"[:_MAX_LENGTH]
     if isinstance(chain[0], AppError):
-        return said
+        return described
     for cause in filter(_is_full, chain):
-        return f"{StorageError.__name__}: no space is left for {_place(cause, directory)}: make some, then retry"
+        return f"{StorageError.__name__}: no space is left for {_place(cause, directory)}: free some, then retry"
     if any(map(_is_out_of_memory, chain)):
-        return f"{said} (train with a lower micro_batch_tokens, or with gradient_checkpointing=true)"
+        return f"{described} (set a lower micro_batch_tokens, or gradient_checkpointing=true)"
     if isinstance(chain[0], OSError):
-        return said
-    return f"{said} (a defect: the whole story is at the end of {directory / 'log'})"
+        return described
+    return f"{described} (a defect: see the end of {directory / 'log'})"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, without the group it may come in, then what caused it."""
+    """The error, unwrapped from exception groups, then its causes."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     yield error
@@ -47,9 +50,9 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """torch's own error is known by its name, because where torch is missing a failure is told as well."""
+    """Checks torch's error by name: failures are described without torch, too."""
     named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
-    return named or "can't allocate memory" in str(error)  # as torch says it without a GPU
+    return named or "can't allocate memory" in str(error)  # torch's message on a CPU
 
 
 def _place(error: BaseException, directory: Path) -> str:

@@ -1,6 +1,6 @@
-"""Keeps the lease of a training run while it trains, and ends the process when it may not go on.
+"""Renews the lease of a training run, and ends the process when it must not continue.
 
-A thread with an event loop and a connection of its own: training blocks the loop of the main thread for minutes.
+A thread with an event loop and a connection of its own: training blocks the main thread's loop for minutes.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from app.errors import ConflictError
 
 log = structlog.get_logger(__name__)
 
-_BEAT_SECONDS = 0.5  # at most; also how soon a cancellation is seen
+_BEAT_SECONDS = 0.5  # at most; also the delay until a cancellation is seen
 LOST, HANDED_BACK = 3, 4  # exit codes
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, and by whom it is held."""
+class RunLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, the owner of its lease, and the lease's length."""
 
     run_id: UUID
     owner: str
     lease_seconds: float
-    worker: int = 0  # the process that started this one; when that is gone, this one goes, too. 0: nobody
-    grace_seconds: float = 5.0  # for a run that is cancelled, to end by itself
+    worker: int = 0  # the parent process, whose end ends this one; 0: none
+    grace_seconds: float = 5.0  # for a cancelled run to end by itself
 
 
 class Heartbeat:
-    """Beats from `start` until `stop`. `cancel` is called, from the thread, once someone cancels the run."""
+    """Beats from `start` until `stop`. Calls `cancel`, in its own thread, when the run is to be cancelled."""
 
-    def __init__(self, database_url: str, held: Held, cancel: Callable[[], object]) -> None:
+    def __init__(self, database_url: str, lease: RunLease, cancel: Callable[[], object]) -> None:
         self._url = database_url
-        self._held = held
+        self._lease = lease
         self._cancel = cancel
         self._cancelled_at: float | None = None
         self._asked_to_stop = False
@@ -50,12 +50,12 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """The run has come to its end; what is left is to write it down."""
+        """Call it when the run has ended, before its end is written."""
         self._ended.set()
         self._thread.join()
 
     def hand_back(self) -> None:
-        """This process is to end, the run is not: soon another process takes it up. Safe in a signal handler."""
+        """Requeue the run and end this process at the next beat. Safe in a signal handler."""
         self._asked_to_stop = True
 
     @property
@@ -64,37 +64,35 @@ class Heartbeat:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._beat_for_ever())
+            asyncio.run(self._beat_until_ended())
         finally:
-            if not self._ended.is_set():  # a run that nobody keeps alive must not go on
+            if not self._ended.is_set():  # a run without a lease must not continue
                 os._exit(LOST)
 
-    async def _beat_for_ever(self) -> None:
+    async def _beat_until_ended(self) -> None:
         async with open_database(self._url, connections=1) as database:
-            kept = time.monotonic()
+            renewed = time.monotonic()
             while not self._ended.is_set():
                 try:
-                    async with asyncio.timeout(
-                        self._held.lease_seconds / 2
-                    ):  # a database may also just not answer
+                    async with asyncio.timeout(self._lease.lease_seconds / 2):  # the database may not answer
                         await self._beat(database.sessions)
-                    kept = time.monotonic()
+                    renewed = time.monotonic()
                 except AWAY as error:
-                    log.warning("the lease cannot be kept", cause=str(error).partition("\n")[0])
-                if time.monotonic() - kept > self._held.lease_seconds:
-                    self._exit(LOST, "the database was away for longer than the lease lasts")
-                await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._held.lease_seconds / 4))
+                    log.warning("the lease cannot be renewed", cause=str(error).partition("\n")[0])
+                if time.monotonic() - renewed > self._lease.lease_seconds:
+                    self._exit(LOST, "the database was unavailable for longer than the lease")
+                await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))
 
     async def _beat(self, sessions: Sessions) -> None:
-        held, stopping, cancelled = self._held, self._asked_to_stop, False
-        if held.worker and os.getppid() != held.worker:
+        lease, stopping, cancelled = self._lease, self._asked_to_stop, False
+        if lease.worker and os.getppid() != lease.worker:
             self._exit(LOST, "the worker is gone")
         try:
             async with sessions.begin() as session:
                 if stopping:
-                    await run_queue.hand_back(session, held.run_id, held.owner)
+                    await run_queue.hand_back(session, lease.run_id, lease.owner)
                 else:
-                    cancelled = await run_queue.extend(session, held.run_id, held.owner, held.lease_seconds)
+                    cancelled = await run_queue.extend(session, lease.run_id, lease.owner, lease.lease_seconds)
         except ConflictError as lost:
             self._exit(LOST, str(lost))
         if stopping:
@@ -103,17 +101,17 @@ class Heartbeat:
             await self._end_cancelled(sessions)
 
     async def _end_cancelled(self, sessions: Sessions) -> None:
-        """First kindly; then, where the main thread does not come to it, by force."""
+        """Cancel the run; end the process if the main thread has not reacted within the grace period."""
         if self._cancelled_at is None:
             self._cancelled_at = time.monotonic()
             self._cancel()
-        elif time.monotonic() - self._cancelled_at > self._held.grace_seconds:
+        elif time.monotonic() - self._cancelled_at > self._lease.grace_seconds:
             async with sessions.begin() as session:
-                await run_queue.finish(session, self._held.run_id, self._held.owner, RunState.CANCELLED)
+                await run_queue.finish(session, self._lease.run_id, self._lease.owner, RunState.CANCELLED)
             self._exit(0, "cancelled")
 
     def _exit(self, code: int, reason: str) -> None:
-        """At once, whatever the main thread is at: it must not write any more."""
+        """End the process at once: the main thread must not write any more."""
         if not self._ended.is_set():
-            log.warning("this process ends", run=str(self._held.run_id), reason=reason)
+            log.warning("this process ends", run=str(self._lease.run_id), reason=reason)
             os._exit(code)

@@ -1,6 +1,6 @@
-"""Keeps the queue of runs moving, in a thread of every worker: fires schedules, requeues lost runs, rings again.
+"""Keeps the queue of runs moving, in a thread of every worker: fires schedules, requeues lost runs, notifies.
 
-Any number of workers may do so at once: the tables decide.
+Any number of workers may do so at once: the rows decide.
 """
 
 import asyncio
@@ -17,18 +17,28 @@ from app.errors import EngineError
 from app.loop import Loop
 from trainer.engines.sleep import wake
 
-Ring = Callable[[UUID], None]
+Notify = Callable[[UUID], None]
 
 
 class QueueReconciler:
     """Reconciles the queue from `start` until `stop`, in a thread with an event loop of its own."""
 
     def __init__(
-        self, database_url: str, ring: Ring, *, seconds: float = 2.0, sleepers: Sequence[str] = ()
+        self,
+        database_url: str,
+        notify: Notify,
+        *,
+        is_idle: Callable[[], bool],
+        seconds: float = 2.0,
+        sleepers: Sequence[str] = (),
     ) -> None:
-        """`sleepers` are model servers that sleep during updates, and are woken while no run is running."""
+        """`notify` is called while this worker `is_idle`; busy ones would fill the broker with messages.
+
+        `sleepers` are model servers that sleep during updates, and are woken while no run is running.
+        """
         self._url = database_url
-        self._ring = ring
+        self._notify = notify
+        self._is_idle = is_idle
         self._sleepers = sleepers
         self._seconds = seconds
         self._ended = threading.Event()
@@ -52,23 +62,25 @@ class QueueReconciler:
         async with open_database(self._url, connections=1) as database:
 
             async def tick() -> None:
-                await reconcile(database.sessions, self._ring)
+                await reconcile(database.sessions, self._notify, self._is_idle)
                 await wake_idle(database.sessions, self._sleepers)
 
             async with Loop("reconcile the queue of runs", tick, self._seconds, expected=AWAY):
                 await asyncio.to_thread(self._ended.wait)
 
 
-async def reconcile(sessions: Sessions, ring: Ring) -> None:
-    """One round. Rings only for what is committed."""
+async def reconcile(sessions: Sessions, notify: Notify, is_idle: Callable[[], bool]) -> None:
+    """Queue what is due and, if idle, notify of the runs that can start: messages may have been lost."""
     async with sessions.begin() as session:
         await schedules.tick(session)
     async with sessions.begin() as session:
         await run_queue.requeue_expired(session)
-    async with sessions.begin() as session:
-        waiting = await run_queue.to_ring(session)
+    if not is_idle():
+        return
+    async with sessions() as session:
+        waiting = await run_queue.startable(session)
     for run_id in waiting:
-        await asyncio.to_thread(ring, run_id)
+        await asyncio.to_thread(notify, run_id)
 
 
 async def wake_idle(sessions: Sessions, sleepers: Sequence[str]) -> None:

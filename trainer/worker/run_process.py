@@ -1,6 +1,6 @@
-"""The process that carries one training run out: `python -m trainer.worker.run_process RUN_ID`.
+"""The process of one training run: `python -m trainer.worker.run_process RUN_ID`.
 
-It claims the run, keeps its lease, and writes how it ended. Where it dies, another goes on in its place.
+It claims the run, renews its lease, and writes how it ended. If it dies, another process resumes the run.
 """
 
 import argparse
@@ -28,41 +28,44 @@ from app.errors import StorageError
 from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
-from trainer.job import CarryOut, Job, Progress, Result, RunCancelledError, run_directory
-from trainer.parent_death import die_with
+from trainer.job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
+from trainer.parent_death import exit_with_parent
 from trainer.worker.failure import failure_of
-from trainer.worker.heartbeat import Heartbeat, Held
+from trainer.worker.heartbeat import Heartbeat, RunLease
 
 log = structlog.get_logger(__name__)
 
-_WRITE_SECONDS = 1.0  # between two tries to write how a run ended
+_RETRY_SECONDS = 1.0  # between two attempts to write how a run ended
 
 
-def main(arguments: Sequence[str], carry_out: CarryOut) -> int:
-    """The exit code: 0 unless the run has to be taken up again."""
+def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
+    """Returns the exit code: 0 unless the run has to be resumed."""
     parser = argparse.ArgumentParser(prog="python -m trainer.worker.run_process", description=__doc__)
     parser.add_argument("run_id", type=UUID)
     parser.add_argument("--owner", default=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
-    parser.add_argument("--worker", type=int, default=0, help="number of the process whose end ends this one")
+    parser.add_argument(
+        "--worker", type=int, default=0, help="process id of the worker; this process ends with it"
+    )
     given = parser.parse_args(arguments)
     if given.worker:
-        die_with(given.worker)  # where it cannot be told so, the heartbeat sees to it
+        exit_with_parent(given.worker)  # where the system cannot do this, the heartbeat does
     settings = Settings.from_env()
-    lease = settings.lease_seconds
-    held = Held(run_id=given.run_id, owner=given.owner, lease_seconds=lease, worker=given.worker)
-    return asyncio.run(_attempt(held, settings, carry_out))
+    lease = RunLease(
+        run_id=given.run_id, owner=given.owner, lease_seconds=settings.lease_seconds, worker=given.worker
+    )
+    return asyncio.run(_attempt(lease, settings, execute))
 
 
-async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:
+async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> int:
     async with open_database(settings.database_url, connections=5) as database:
         async with database.sessions.begin() as session:
-            run = await run_queue.claim(session, held.owner, held.lease_seconds, held.run_id)
+            run = await run_queue.claim(session, lease.owner, lease.lease_seconds, lease.run_id)
         if run is None:
-            log.info("this run does not wait, or its project trains already", run=str(held.run_id))
+            log.info("the run is not queued, or its project has a running one", run=str(lease.run_id))
             return 0
-        work = asyncio.create_task(_work(run, settings, _RowProgress(database.sessions, held), carry_out))
+        work = asyncio.create_task(_work(run, settings, RowProgress(database.sessions, lease), execute))
         loop = asyncio.get_running_loop()
-        heartbeat = Heartbeat(settings.database_url, held, lambda: loop.call_soon_threadsafe(work.cancel))
+        heartbeat = Heartbeat(settings.database_url, lease, lambda: loop.call_soon_threadsafe(work.cancel))
         signal.signal(signal.SIGTERM, lambda *_: heartbeat.hand_back())
         heartbeat.start()
         await asyncio.wait([work])
@@ -70,7 +73,7 @@ async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:
         end = _end(work, heartbeat.cancelled, run_directory(settings, run.id))
         if end is None:
             return 1
-        await _write(database.sessions, held, end)
+        await _write(database.sessions, lease, end)
     if end["state"] is RunState.DONE:
         _clear(run_directory(settings, run.id))
     if end["state"] is RunState.CANCELLED:
@@ -79,7 +82,7 @@ async def _attempt(held: Held, settings: Settings, carry_out: CarryOut) -> int:
 
 
 async def _work(
-    run: models.TrainingRun, settings: Settings, progress: Progress, carry_out: CarryOut
+    run: models.TrainingRun, settings: Settings, progress: RunProgress, execute: ExecuteRun
 ) -> dict[str, Json]:
     directory = _make(run_directory(settings, run.id))
     async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
@@ -93,7 +96,7 @@ async def _work(
         deployment=settings,
         attempt=run.attempt,
     )
-    result: dict[str, Json] = msgspec.to_builtins(await carry_out(job, progress))
+    result: dict[str, Json] = msgspec.to_builtins(await execute(job, progress))
     return result
 
 
@@ -101,12 +104,12 @@ def _make(directory: Path) -> Path:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{directory} cannot be made ({error.strerror}): see to SAGE_DATA_DIR") from error
+        raise StorageError(f"{directory} cannot be created ({error.strerror}): check SAGE_DATA_DIR") from error
     return directory
 
 
 def _clear(directory: Path) -> None:
-    """What was kept to go on from. The log stays."""
+    """Delete what resuming would need. The log stays."""
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -115,56 +118,56 @@ def _clear(directory: Path) -> None:
 
 
 def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path) -> dict[str, Any] | None:
-    """What becomes of the row. None: the database was away, and the run is taken up again once it is back."""
+    """Returns the row's new values; None if the database was unavailable, so that the run is resumed later."""
     error = None if work.cancelled() else work.exception()
     if not work.cancelled() and error is None:
         return {"state": RunState.DONE, "result": work.result()}
     if cancelled or isinstance(error, RunCancelledError):
         return {"state": RunState.CANCELLED}
-    error = error or asyncio.CancelledError("a task of the run was cancelled from within")
-    traceback.print_exception(error)  # into the run's log, without the values of variables, which may be secrets
+    error = error or asyncio.CancelledError("the run cancelled a task of its own")
+    traceback.print_exception(error)  # to the run's log, without local variables, which may hold secrets
     if isinstance(error, OperationalError):
         return None
     return {"state": RunState.FAILED, "failure": failure_of(error, directory)}
 
 
-async def _write(sessions: Sessions, held: Held, end: dict[str, Any]) -> None:
-    """For as long as the lease may last; then somebody else has the run."""
-    async with asyncio.timeout(held.lease_seconds):
+async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> None:
+    """Retry until the lease has expired; then another process has the run."""
+    async with asyncio.timeout(lease.lease_seconds):
         while True:
             try:
                 async with sessions.begin() as session:
-                    await run_queue.finish(session, held.run_id, held.owner, **end)
+                    await run_queue.finish(session, lease.run_id, lease.owner, **end)
                 return
             except AWAY as error:
                 log.warning("the end of the run cannot be written yet", cause=str(error).partition("\n")[0])
-            await asyncio.sleep(_WRITE_SECONDS)
+            await asyncio.sleep(_RETRY_SECONDS)
 
 
-class _RowProgress:
-    """Tells the database, and hears from it."""
+class RowProgress:
+    """Writes progress to the run's row, and reads its cancellation there."""
 
-    def __init__(self, sessions: Sessions, held: Held) -> None:
+    def __init__(self, sessions: Sessions, lease: RunLease) -> None:
         self._sessions = sessions
-        self._held = held
+        self._lease = lease
 
     async def step(self, index: int, total: int, metrics: dict[str, Any]) -> None:
-        run_id, owner = self._held.run_id, self._held.owner
+        run_id, owner = self._lease.run_id, self._lease.owner
         async with self._sessions.begin() as session:
             cancelled = await run_queue.append_step(session, run_id, owner, index, metrics, total=total)
-        _stop_if(cancelled)
+        _raise_if(cancelled)
 
     async def hold(self, session: AsyncSession) -> None:
-        _stop_if(await run_queue.hold(session, self._held.run_id, self._held.owner))
+        _raise_if(await run_queue.hold(session, self._lease.run_id, self._lease.owner))
 
 
-def _stop_if(cancelled: bool) -> None:
+def _raise_if(cancelled: bool) -> None:
     if cancelled:
-        raise RunCancelledError("this run was cancelled")
+        raise RunCancelledError("the run was cancelled")
 
 
-async def _train(job: Job, progress: Progress) -> Result:
-    """Imported only now: torch takes seconds, and where it is missing the run is to say so."""
+async def _train(job: Job, progress: RunProgress) -> Result:
+    """Imports torch only now: that takes seconds, and a missing torch must be the run's failure."""
     from trainer.runs.train import carry_out  # noqa: PLC0415
 
     return await carry_out(job, progress)

@@ -4,15 +4,15 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.sandbox.child.channel import Channel
+from app.sandbox.child.channel import HostChannel
 
 
-class Operation:
+class OperationProxy:
     """Calling it asks the host."""
 
     __slots__ = ("_api", "_channel")
 
-    def __init__(self, channel: Channel, api: str) -> None:
+    def __init__(self, channel: HostChannel, api: str) -> None:
         self._channel = channel
         self._api = api
 
@@ -23,17 +23,17 @@ class Operation:
         return f"apis.{self._api}"
 
 
-class App:
+class AppProxy:
     """The operations of one app."""
 
     __slots__ = ("_lookup", "_name", "_operations")
 
-    def __init__(self, name: str, operations: Mapping[str, Operation], lookup: str) -> None:
+    def __init__(self, name: str, operations: Mapping[str, OperationProxy], lookup: str) -> None:
         self._name = name
         self._operations = operations
         self._lookup = lookup
 
-    def __getattr__(self, name: str) -> Operation:
+    def __getattr__(self, name: str) -> OperationProxy:
         operation = self._operations.get(name)
         if operation is None:
             raise _unknown(f"apis.{self._name} has no operation", name, self._operations, self._lookup)
@@ -46,21 +46,26 @@ class App:
         return f"apis.{self._name}"
 
 
+# The policy reads these names in error messages: 'App' object is not callable.
+AppProxy.__name__ = AppProxy.__qualname__ = "App"
+OperationProxy.__name__ = OperationProxy.__qualname__ = "Operation"
+
+
 class Apis:
     """All apps of the session."""
 
     __slots__ = ("_apps", "_lookup")
 
-    def __init__(self, channel: Channel, names: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, channel: HostChannel, names: Mapping[str, Iterable[str]]) -> None:
         documented = set(names.get("api_docs", ()))
         self._lookup = _lookup("show_app_descriptions", "", documented, "dir(apis)")
-        self._apps: dict[str, App] = {}
+        self._apps: dict[str, AppProxy] = {}
         for app, operations in names.items():
             lookup = _lookup("show_api_descriptions", f"app_name={app!r}", documented, f"dir(apis.{app})")
-            callables = {name: Operation(channel, f"{app}.{name}") for name in operations}
-            self._apps[app] = App(app, callables, lookup)
+            callables = {name: OperationProxy(channel, f"{app}.{name}") for name in operations}
+            self._apps[app] = AppProxy(app, callables, lookup)
 
-    def __getattr__(self, name: str) -> App:
+    def __getattr__(self, name: str) -> AppProxy:
         app = self._apps.get(name)
         if app is None:
             raise _unknown("apis has no app", name, self._apps, self._lookup)

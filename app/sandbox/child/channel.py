@@ -14,7 +14,7 @@ _read, _write, _leave = os.read, os.write, os._exit
 _SLACK = 1 << 17  # what a frame needs beside the value in it, and room for one chunk of output
 
 
-class Channel:
+class HostChannel:
     def __init__(self, fd: int) -> None:
         self.run = 0  # every message names the run it belongs to
         self._fd = fd

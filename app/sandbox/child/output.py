@@ -3,7 +3,7 @@
 import io
 import time
 
-from app.sandbox.child.channel import Channel
+from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.cpu import CpuLimit
 
 _CHUNK_CHARS = 8192
@@ -18,7 +18,7 @@ class Output(io.TextIOBase):
     errors = "strict"
     name = "<stdout>"
 
-    def __init__(self, channel: Channel, cpu: CpuLimit, max_chars: int) -> None:
+    def __init__(self, channel: HostChannel, cpu: CpuLimit, max_chars: int) -> None:
         self._channel = channel
         self._cpu = cpu
         self._max_chars = max_chars

@@ -8,7 +8,14 @@ import msgspec
 
 from trainer.demo.reproduce.plan import Plan, Trial
 from trainer.demo.reproduce.trial import Sat, Trained, exam_file, trained_file
-from trainer.evaluation.metrics import Comparison, Estimate, Metrics, TaskResult, compare_runs, measure_runs
+from trainer.evaluation.policy_metrics import (
+    Comparison,
+    Estimate,
+    PolicyMetrics,
+    TaskResult,
+    compare_runs,
+    measure_runs,
+)
 
 LABELS = {
     "prompt_only": "library, prompt only",
@@ -34,7 +41,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     seeds: list[int]
-    metrics: Metrics
+    metrics: PolicyMetrics
     lr: float | None = None
 
 

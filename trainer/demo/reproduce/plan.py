@@ -11,7 +11,7 @@ import msgspec
 
 from app.agent.limits import RolloutLimits
 from app.run_settings import RunKind, RunSettings
-from trainer.environments.office.expert import Faults
+from trainer.environments.office.expert_script import Faults
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,8 +24,8 @@ from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.demo.reproduce.plan import BASELINES, Plan, Trial, exam_rows
 from trainer.environment import Split
-from trainer.evaluation.local import examine
-from trainer.evaluation.metrics import TaskResult, measure
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import TaskResult, measure
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -142,7 +142,7 @@ class Bench:
 
     async def sit(self, model: str, split: Split, seed: int, *, library: bool) -> list[TaskResult]:
         count = self.plan.validation if split == "validation" else self.plan.exam
-        return await examine(
+        return await evaluate_scenarios(
             EpisodeRunner(self.ground.agent, self.ground.environment, Policy(model)),
             self.ground.environment.scenarios(split, count, seed),
             library=library,

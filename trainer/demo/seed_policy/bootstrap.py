@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from app.agent.compact import Compact
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
@@ -31,8 +31,8 @@ from trainer.engines.engine_process import engine_process
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.templates import TEMPLATES
 from trainer.environments.office.vocabulary import vocabulary
-from trainer.evaluation.local import examine
-from trainer.evaluation.metrics import Metrics, measure
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import PolicyMetrics, measure
 from trainer.rollouts.episode import EpisodeRunner
 
 _EXAM_SEED = 7
@@ -72,7 +72,7 @@ def teach(plan: Plan) -> None:
         train(plan.work, plan.recipe, plan.device)
 
 
-async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
+async def examine_on_test(plan: Plan) -> tuple[PolicyMetrics, PolicyMetrics]:
     """With the library and without, on the same held-out scenarios, greedily."""
     environment = OfficeEnvironment()
     scenarios = environment.scenarios("test", plan.exam, _EXAM_SEED)
@@ -87,7 +87,7 @@ async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
             with tqdm(total=3 * len(scenarios), desc=f"exam, library {'on' if library else 'off'}") as bar:
                 results.append(
                     measure(
-                        await examine(
+                        await evaluate_scenarios(
                             EpisodeRunner(agent, environment), scenarios, library=library, report=bar.update
                         )
                     )
@@ -95,7 +95,7 @@ async def examine_on_test(plan: Plan) -> tuple[Metrics, Metrics]:
     return results[0], results[1]
 
 
-def bootstrap(plan: Plan) -> tuple[Metrics, Metrics]:
+def bootstrap(plan: Plan) -> tuple[PolicyMetrics, PolicyMetrics]:
     """All stages. Raises InvalidError if the scenarios are too few, or the work was begun in another way."""
     if plan.scenarios < CHUNK or plan.scenarios % CHUNK:
         raise InvalidError(f"{plan.scenarios} scenarios cannot be taught from: give a multiple of {CHUNK}")

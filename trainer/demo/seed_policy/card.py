@@ -6,8 +6,8 @@ import msgspec
 
 from trainer.demo.seed_policy.pretrain import Record
 from trainer.demo.seed_policy.recipe import Recipe
-from trainer.evaluation.metrics import Metrics
-from trainer.evaluation.report import table
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.policy_metrics import PolicyMetrics
 
 _TEXT = """---
 license: apache-2.0
@@ -45,12 +45,12 @@ class Making(msgspec.Struct, frozen=True, kw_only=True):
     recipe: Recipe
 
 
-def card(making: Making, with_library: Metrics, without: Metrics) -> str:
+def card(making: Making, with_library: PolicyMetrics, without: PolicyMetrics) -> str:
     facts = msgspec.structs.asdict(making) | {
         "parameters": making.training.parameters,
         "minutes": making.training.seconds / 60,
         "machine": making.training.machine,
         "recipe": json.dumps(msgspec.to_builtins(making.recipe)),
-        "figures": table({"with its library": with_library, "without": without}),
+        "figures": metrics_table({"with its library": with_library, "without": without}),
     }
     return _TEXT.format(**facts)

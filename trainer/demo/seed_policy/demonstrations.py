@@ -9,7 +9,7 @@ import msgspec
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.protocol import Sandbox
 from trainer.environment import Scenario
-from trainer.environments.office.expert import Faults
+from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS, Stage, demonstrate
 from trainer.learning.batch import Sample, sample_of

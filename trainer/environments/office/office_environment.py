@@ -10,8 +10,8 @@ from typing import Annotated
 import httpx
 import msgspec
 
+from app.apis.api_documents import parse_document
 from app.apis.catalog import Catalog
-from app.apis.documents import parse_document
 from app.records import Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.environments.office.direct import DirectClient

@@ -1,73 +1,110 @@
-"""What the scripted expert does in the real loop: real services, real sandbox, and skills extracted and checked as
-live ones are.
+"""Rollouts of the scripted expert: real services, real sandbox, and skills extracted and checked as in serving.
 
-Each outcome holds a whole trajectory as serving would have recorded it, judged by the verifier.
+Each episode holds a whole trajectory as serving would have recorded it, scored by the verifier.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Annotated
+
+import msgspec
 
 from app.agent.compact import Compact
-from app.agent.hooks import Watcher
+from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
 from app.agent.prompt import Profile
+from app.agent.rollout_loop import Agent
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
+from app.errors import InvalidError
 from app.records import Offer, Policy, Task, Turn
 from app.sandbox.protocol import Sandbox
 from app.skills.memory import MemoryLibrary
 from trainer.environment import Environment, Scenario
 from trainer.environments.office.distractors import distractors
-from trainer.environments.office.expert import Expert, Faults
+from trainer.environments.office.expert_script import ExpertScript, Faults
+from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scenarios import site_of
 from trainer.rollouts.episode import Episode, EpisodeRunner
+from trainer.rollouts.expert import ExpertContext
 
 LIMITS = RolloutLimits(turns=8)
 _AT_ONCE = 16
 _OFFERED = 3
 
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-class ExpertEngine(Watcher):
-    """An engine whose policy is the expert, certain of every token. It watches what comes of its turns."""
 
-    def __init__(self, expert: Expert, tokenizer: ChatTokenizer) -> None:
+@asynccontextmanager
+async def load_expert(
+    context: ExpertContext,
+    *,
+    unprepared: Share = 0.0,
+    page: Share = 0.0,
+    synonym: Share = 0.0,
+    inline: Share = 0.0,
+    ignore: Share = 0.0,
+    trust: Share = 0.0,
+) -> AsyncIterator["ScriptedExpert"]:
+    """The plug-in `scripted`. Its options are the probabilities in `Faults`.
+
+    Raises InvalidError for an environment that is not the office.
+    """
+    if not isinstance(context.environment, OfficeEnvironment):
+        raise InvalidError(
+            "the scripted expert knows the environment office only: name that one, or another expert"
+        )
+    faults = Faults(unprepared=unprepared, page=page, synonym=synonym, inline=inline, ignore=ignore, trust=trust)
+    stage = Stage(
+        environment=context.environment,
+        tokenizer=context.tokenizer,
+        sandbox=context.sandbox,
+        profile=context.profile,
+    )
+    yield ScriptedExpert(stage, faults, context.seed)
+
+
+class ExpertEngine(RolloutHooks):
+    """An engine whose completions are the script's, each token with probability 1. It watches its observations."""
+
+    def __init__(self, script: ExpertScript, tokenizer: ChatTokenizer) -> None:
         super().__init__()
-        self._expert = expert
+        self._script = script
         self._tokenizer = tokenizer
         self._observations: list[str] = []
 
-    async def ended(self, index: int, turn: Turn) -> None:  # noqa: ARG002
+    async def on_turn_end(self, index: int, turn: Turn) -> None:  # noqa: ARG002
         self._observations.append(turn.observation)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
-        text = self._expert.next_turn(self._observations)
+        text = self._script.next_turn(self._observations)
         ids = (*self._tokenizer.encode(text), self._tokenizer.stop_ids[0])
         return Completion(ids, (0.0,) * len(ids), "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Where the expert works, and whom for: what it says is recorded in this tokenizer and profile."""
+    """Where the script runs, and the tokenizer and profile that its turns are recorded in."""
 
     environment: Environment
     tokenizer: ChatTokenizer
     sandbox: Sandbox
     profile: Profile = Compact()  # noqa: RUF009 - frozen
-    crowding: float = 0.0  # share of tasks that are also offered skills that do not fit, as a grown library would
+    crowding: float = 0.0  # share of tasks that are also offered skills that do not fit, as from a grown library
 
     async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Episode]:
-        """One pass over the tasks of a scenario, each with the skills that the earlier ones left."""
+        """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left."""
         library, episodes = MemoryLibrary(), []
         for task in scenario.tasks:
             offers = await self._offers(library, scenario, task, rng)
-            expert = Expert(site_of(scenario), task.instruction, offers, rng=rng, faults=faults)
-            engine = ExpertEngine(expert, self.tokenizer)
+            script = ExpertScript(site_of(scenario), task.instruction, offers, rng=rng, faults=faults)
+            engine = ExpertEngine(script, self.tokenizer)
             agent = Agent(engine, self.tokenizer, self.profile, self.sandbox, LIMITS)
             episode_runner = EpisodeRunner(agent, self.environment, Policy("expert"))
-            episodes.append(await episode_runner.run_task(scenario, task, library, offers, watcher=engine))
+            episodes.append(await episode_runner.run_task(scenario, task, library, offers, hooks=engine))
         return episodes
 
     async def _offers(self, library: MemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
@@ -78,14 +115,31 @@ class Stage:
         return [*found, *others][:_OFFERED]
 
 
+@dataclass(frozen=True)
+class ScriptedExpert:
+    """Implements `Expert`. The same seed gives the same demonstrations."""
+
+    stage: Stage
+    faults: Faults
+    seed: int
+    deterministic: bool = True
+
+    async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:  # noqa: ARG002  it has none
+        return await self.stage.play(scenario, self.faults, _random(self.seed, scenario))
+
+
 async def demonstrate(
     stage: Stage, scenarios: Sequence[Scenario], faults: Faults, seed: int, *, at_once: int = _AT_ONCE
 ) -> list[Episode]:
-    """What the expert did over these scenarios, in their order, failures included; the same for a seed."""
+    """The episodes of these scenarios in their order, failures included; the same for the same seed."""
     places = asyncio.Semaphore(at_once)
 
     async def chain(scenario: Scenario) -> list[Episode]:
         async with places:
-            return await stage.play(scenario, faults, Random(f"demonstrate {seed} {scenario.id}"))
+            return await stage.play(scenario, faults, _random(seed, scenario))
 
     return [each for chain in await asyncio.gather(*map(chain, scenarios)) for each in chain]
+
+
+def _random(seed: int, scenario: Scenario) -> Random:
+    return Random(f"demonstrate {seed} {scenario.id}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from trainer.environments.office import apps, solution
 from trainer.environments.office.apps import APPS, AppSpec
 from trainer.environments.office.documents import APP_NAMES, document
-from trainer.environments.office.expert import SENTENCES
+from trainer.environments.office.expert_script import SENTENCES
 from trainer.environments.office.site import Site, candidates
 from trainer.environments.office.templates import TEMPLATES
 

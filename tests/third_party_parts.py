@@ -1,4 +1,4 @@
-"""Parts as another package brings them: named "tests.own_parts:...", or installed into a directory."""
+"""Parts as another package brings them: named "tests.third_party_parts:...", or installed into a directory."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.apis.protocol import ApiRequest
+from app.apis.protocol import OutgoingRequest
 from app.records import Json, Trajectory
 from app.skills.extract import Draft
 from app.skills.fusion import Ranked
@@ -23,9 +23,9 @@ GROUPS = {
 
 def install(directory: Path) -> None:
     """Write what pip leaves of a package that registers the parts of this module: its metadata."""
-    metadata = directory / "own_parts-1.0.dist-info"
+    metadata = directory / "third_party_parts-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party-parts\nVersion: 1.0\n")
     lines: list[str] = []
     for group, parts in GROUPS.items():
         lines += [f"[{group}]", *(f"{name} = {__name__}:{attribute}" for name, attribute in parts.items())]
@@ -33,7 +33,7 @@ def install(directory: Path) -> None:
 
 
 def longest_instruction(index: SkillIndex, query: Query) -> Ranked[UUID]:
-    """Whatever is asked: the skills with the longest instructions that share a word."""
+    """The skills that share a word with the instruction, the longest first."""
     keys = [key for key, _ in index.by_ngrams(query.instruction)]
     keys.sort(key=lambda key: len(index.offer(key).instruction), reverse=True)
     return [(key, {"longest": rank}) for rank, key in enumerate(keys[: query.limit], start=1)]
@@ -56,9 +56,9 @@ class Procedures:
         address = server or document["address"]
         return App(name=name, description="", server=address, variables={}, operations=operations, digest="")
 
-    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+    def encode(self, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
         content = msgspec.json.encode({"call": operation.name, "with": arguments})
-        return ApiRequest("/call", {"Content-Type": "application/json"}, content)
+        return OutgoingRequest("/call", {"Content-Type": "application/json"}, content)
 
 
 PROCEDURES = Procedures()

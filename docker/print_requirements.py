@@ -1,4 +1,4 @@
-"""Prints what pyproject.toml asks for, with the extras that are named: installed before the code is copied."""
+"""Prints the dependencies in pyproject.toml, with the given extras, to install them before the code is copied."""
 
 import sys
 import tomllib

@@ -1,4 +1,4 @@
-"""The server and the demo APIs on sockets of this process; behind the server's API works the scripted expert."""
+"""The server and the demo APIs on sockets of this process; the server's policy is the scripted expert."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ import uvicorn
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
@@ -35,11 +35,11 @@ from tests.api_app import BUSY
 from tests.recording_swapper import RecordingSwapper
 from tests.scripted import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
-from trainer.environments.office.expert import Expert
+from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.scenarios import draw, site_of
 from trainer.environments.office.services import create_services
 from trainer.environments.office.site import Site
-from trainer.evaluation.over_rest import Exam
+from trainer.evaluation.over_rest import RestEvaluation
 
 TOKEN = "the token of the demo APIs"
 SCENARIOS, SITES = 2, 2
@@ -48,16 +48,16 @@ _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _OFFER = re.compile(r"(?P<signature>(?P<name>\w+)\(.*\) -> \w+): (?P<instruction>.+)")
 
 
-class Hall(msgspec.Struct, frozen=True):
-    """What an exam needs to know."""
+class EvaluatedServer(msgspec.Struct, frozen=True):
+    """An evaluation of the server, and access to its database."""
 
-    exam: Exam
+    evaluation: RestEvaluation
     sessions: Sessions
-    tasks_key: str  # one without the right to make projects
+    tasks_key: str  # a key that may not create projects
 
 
 class ExpertPolicy:
-    """Answers from the prompt alone, as a model would. Only which site it is at, it knows from the instruction."""
+    """Answers from the prompt alone, as a model would, but looks up the site by the instruction."""
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
         self._sites: dict[str, Site] = {
@@ -68,13 +68,13 @@ class ExpertPolicy:
         opening, *observations = (text for role, text in _MESSAGE.findall(prompt) if role == "user")
         instruction, *lines = opening.split("\n")
         offers = [_offer(found) for line in lines if (found := _OFFER.fullmatch(line))]
-        expert = Expert(self._sites[instruction], instruction, offers, rng=Random(0))
-        said = [expert.next_turn(observations[:count]) for count in range(turn + 1)]
-        return said[-1]
+        expert = ExpertScript(self._sites[instruction], instruction, offers, rng=Random(0))
+        turns = [expert.next_turn(observations[:count]) for count in range(turn + 1)]
+        return turns[-1]
 
 
 def _drawn() -> list[Scenario]:
-    """What the exam will ask."""
+    """The scenarios of the evaluation."""
     count = SCENARIOS // SITES
     return [each for site in range(SITES) for each in draw("test", count, site, site=_FIRST_SITE + site)]
 
@@ -85,9 +85,11 @@ def _offer(found: re.Match[str]) -> Offer:
 
 
 @asynccontextmanager
-async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> AsyncIterator[Hall]:
+async def open_evaluated_server(
+    sessions: Sessions, database_url: str, directory: Path
+) -> AsyncIterator[EvaluatedServer]:
     async with sessions.begin() as session:
-        _, admin = await keys.create(session, "examiner", ["admin"])
+        _, admin = await keys.create(session, "evaluator", ["admin"])
         _, tasks = await keys.create(session, "user", ["tasks"])
     tokenizer = byte_tokenizer(directory)
 
@@ -121,7 +123,7 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
                 )
 
     async with serving(create_app(open_dependencies)) as server, serving(create_services(TOKEN)) as services:
-        exam = Exam(
+        evaluation = RestEvaluation(
             server=server,
             key=admin,
             services=services,
@@ -130,12 +132,12 @@ async def open_hall(sessions: Sessions, database_url: str, directory: Path) -> A
             sites=SITES,
             at_once=4,
         )
-        yield Hall(exam, sessions, tasks)
+        yield EvaluatedServer(evaluation, sessions, tasks)
 
 
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
-    """Its URL, on a port the system chose."""
+    """Serve the app on a free port; gives its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, ws="none", log_level="critical"))
         running = asyncio.create_task(server.serve([listener]))

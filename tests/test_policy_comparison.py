@@ -1,11 +1,11 @@
-"""Differences of two policies on the same scenarios, and means over seeds: figures worked out by hand."""
+"""Differences between two policies on the same scenarios, and means over seeds, worked out by hand."""
 
 import pytest
 
 from app.errors import InvalidError
-from tests.results import chains, result
-from trainer.evaluation.metrics import Estimate, compare, compare_runs, measure, measure_runs
-from trainer.evaluation.report import table
+from tests.task_results import chains, result
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.policy_metrics import Estimate, compare, compare_runs, measure, measure_runs
 
 HALF = [number % 2 == 0 for number in range(100)]
 
@@ -17,8 +17,10 @@ def test_a_difference_is_candidate_minus_incumbent() -> None:
     assert (found.scenarios, found.gained, found.lost) == (4, 1, 0)
 
 
-def test_pairing_takes_out_what_the_scenarios_have_in_common() -> None:
-    """Alone each half-solved exam is uncertain by 10 points; both solved the same, so they differ by nothing."""
+def test_pairing_removes_the_variance_of_the_scenarios() -> None:
+    """Alone each half-solved evaluation is uncertain by 10 points; both solved the same, so the difference is
+    0.
+    """
     assert measure(chains(HALF)).sgc.high > 58
     assert compare(chains(HALF), chains(HALF)).sgc == Estimate(0, 0, 0)
 
@@ -39,19 +41,19 @@ def test_the_order_of_scenarios_does_not_matter_to_the_pairs() -> None:
 
 
 def test_other_scenarios_or_fewer_tasks_are_refused_by_name() -> None:
-    with pytest.raises(InvalidError, match=r"they differ in 2 scenarios, such as s1; examine both on the same"):
+    with pytest.raises(InvalidError, match="they differ in 2 scenarios, such as s1; evaluate both with the"):
         compare(chains([True, True]), [*chains([True]), result("x"), result("x"), result("x")])
     with pytest.raises(InvalidError, match="they differ in 1 scenarios, such as s1"):
         compare(chains([True, True]), chains([True, True])[:-1])
 
 
-def test_seeds_weigh_the_same_however_many_tasks_they_sat() -> None:
+def test_seeds_weigh_the_same_however_many_tasks_they_have() -> None:
     found = measure_runs([chains([True]), chains([False, False, False])])
     assert (found.sgc.mean, found.seeds, found.tasks, found.scenarios) == (50, 2, 12, 3)
 
 
-def test_the_spread_of_seeds_is_in_the_interval() -> None:
-    """Five seeds at 0, 25, 50, 75 and 100 %, each the same in every scenario: only seeds can tell the width.
+def test_the_interval_includes_the_variance_of_the_seeds() -> None:
+    """Five seeds at 0, 25, 50, 75 and 100 %, the same in every scenario: only the seeds make up the width.
 
     The mean's standard error is sqrt(1562.5 / 5) = 17.7.
     """
@@ -62,13 +64,13 @@ def test_the_spread_of_seeds_is_in_the_interval() -> None:
     assert found.high - 50 == pytest.approx(1.96 * 17.7, abs=5)
 
 
-def test_more_seeds_do_not_take_away_the_doubt_about_the_scenarios() -> None:
-    """Ten seeds that agree on every scenario know no more about scenarios than one."""
+def test_more_seeds_do_not_remove_the_variance_of_the_scenarios() -> None:
+    """Ten seeds that agree on every scenario are no more certain than one."""
     alone, agreed = measure(chains(HALF)).sgc, measure_runs([chains(HALF)] * 10).sgc
     assert agreed.high - agreed.low == pytest.approx(alone.high - alone.low, abs=1.0)
 
 
-def test_seeds_of_different_scenarios_are_measured_on_all_of_them_and_never_too_surely() -> None:
+def test_seeds_of_different_scenarios_are_measured_on_all_of_them_with_no_interval_too_narrow() -> None:
     runs = [[result(f"{seed} {number}", success=number % 2 == 0) for number in range(50)] for seed in range(4)]
     found, pooled = measure_runs(runs), measure([each for run in runs for each in run])
     assert found.scenarios == pooled.scenarios == 200
@@ -92,11 +94,11 @@ def test_the_library_counts_once_a_chain_and_skills_used_once_each() -> None:
     assert found.library_size is not None
     assert found.library_size.mean == 1  # 2, 1 and 0
     assert found.distinct_used is not None
-    assert found.distinct_used.mean == 1.5  # f; f and g. Nobody was offered anything in c
+    assert found.distinct_used.mean == 1.5  # f; f and g. no skill was offered in c
     assert measure([result("a")]).library_size is None
     assert measure([result("a")]).distinct_used is None
 
 
-def test_the_table_tells_of_how_many_seeds_it_is() -> None:
-    head = table({"on": measure_runs([chains([True]), chains([False])])}).splitlines()[0]
+def test_the_table_names_the_number_of_seeds() -> None:
+    head = metrics_table({"on": measure_runs([chains([True]), chains([False])])}).splitlines()[0]
     assert head == "| 2 seeds, 1 scenarios, 6 tasks | on |"

@@ -1,6 +1,6 @@
-"""What a policy can do, in the figures of the field: TGC, SGC, turns, tokens and use of skills, with intervals.
+"""Metrics of a policy with 95 % intervals: TGC, SGC, turns, tokens and use of skills.
 
-TGC is the share of tasks solved, SGC the share of scenarios with all tasks solved (AppWorld's measures). Pure.
+TGC is the share of tasks solved, SGC the share of scenarios with all tasks solved (both as in AppWorld).
 """
 
 from collections import Counter, defaultdict
@@ -9,13 +9,22 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from app.errors import InvalidError
-from trainer.evaluation.bootstrap_intervals import Draws, Estimate, Floats, tabulate
+from trainer.evaluation.bootstrap_intervals import Estimate, Floats, Resamples, tabulate
 
-__all__ = ["Comparison", "Estimate", "Metrics", "TaskResult", "compare", "compare_runs", "measure", "measure_runs"]
+__all__ = [
+    "Comparison",
+    "Estimate",
+    "PolicyMetrics",
+    "TaskResult",
+    "compare",
+    "compare_runs",
+    "measure",
+    "measure_runs",
+]
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one task went."""
+    """The result of one evaluated task."""
 
     scenario: str
     template: str
@@ -23,15 +32,15 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     tokens: int  # generated
     stop: str
-    offered: int  # skills put before the agent
-    used: int  # of them, executed and returned
-    wrote: int  # functions the agent defined that ran and returned
-    names: tuple[str, ...] = ()  # of the skills that it used
-    library: int | None = None  # skills that its chain ended with; None without a library
+    offered: int  # skills in the prompt
+    used: int  # of them, that ran and returned
+    wrote: int  # functions of its own that ran and returned
+    names: tuple[str, ...] = ()  # of the used skills
+    library: int | None = None  # skills at the end of its chain; None without a library
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares in percent; turns and tokens per task. None where no task qualified."""
+class PolicyMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Shares in percent; turns and tokens per task. None where no task counts."""
 
     tasks: int
     scenarios: int
@@ -40,10 +49,10 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     sgc: Estimate
     turns: Estimate
     tokens: Estimate
-    skill_usage: Estimate | None  # tasks that used a skill, of those offered any
+    skill_usage: Estimate | None  # tasks that used a skill, of those that were offered any
     success_skill_usage: Estimate | None  # successes, of tasks that used a skill
     write_rate: Estimate | None  # tasks that wrote a function that ran, of those that used no skill
-    library_size: Estimate | None = None  # skills at the end of a chain, of chains that have a library
+    library_size: Estimate | None = None  # skills at the end of a chain, of chains with a library
     distinct_used: Estimate | None = None  # different skills used in a chain that was offered any
 
 
@@ -55,20 +64,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     sgc: Estimate
     turns: Estimate
     tokens: Estimate
-    gained: int  # scenarios that the candidate alone solved whole, over all seeds
-    lost: int  # those that the incumbent alone did
+    gained: int  # scenarios that only the candidate solved, over all seeds
+    lost: int  # scenarios that only the incumbent solved
 
 
 Measure = Callable[[Sequence[TaskResult]], tuple[float, float]]  # numerator and denominator of one scenario
 _Chains = dict[str, list[TaskResult]]  # the tasks of one seed by scenario
 
-_SURE: dict[str, tuple[Measure, float]] = {
+_ALWAYS: dict[str, tuple[Measure, float]] = {
     "tgc": (lambda tasks: (sum(task.success for task in tasks), len(tasks)), 100.0),
     "sgc": (lambda tasks: (all(task.success for task in tasks), 1), 100.0),
     "turns": (lambda tasks: (sum(task.turns for task in tasks), len(tasks)), 1.0),
     "tokens": (lambda tasks: (sum(task.tokens for task in tasks), len(tasks)), 1.0),
 }
-"""Figures that every scenario has a part in."""
+"""Metrics to which every scenario contributes."""
 
 _IF_ANY: dict[str, tuple[Measure, float]] = {
     "skill_usage": (
@@ -97,26 +106,26 @@ _IF_ANY: dict[str, tuple[Measure, float]] = {
 }
 
 
-def measure(results: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000) -> Metrics:
-    """Summarise results. Raises ValueError on none: an evaluation of nothing has no figures."""
+def measure(results: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000) -> PolicyMetrics:
+    """Metrics of one evaluation. Raises ValueError where there are no results."""
     return measure_runs([results], seed=seed, resamples=resamples)
 
 
-def measure_runs(runs: Sequence[Sequence[TaskResult]], *, seed: int = 0, resamples: int = 2000) -> Metrics:
-    """Means over several seeds, each with as much weight. Raises ValueError where one of them has no results."""
+def measure_runs(runs: Sequence[Sequence[TaskResult]], *, seed: int = 0, resamples: int = 2000) -> PolicyMetrics:
+    """Means over several seeds, equally weighted. Raises ValueError where one of them has no results."""
     chains = _by_scenario(runs)
     names = _names(chains)
-    draws = Draws(len(names), len(chains), seed=seed, resamples=resamples)
-    sure = {name: draws.estimate(_table(chains, names, *how)) for name, how in _SURE.items()}
+    draws = Resamples(len(names), len(chains), seed=seed, resamples=resamples)
+    always = {name: draws.estimate(_table(chains, names, *how)) for name, how in _ALWAYS.items()}
     if_any = {name: draws.estimate(_table(chains, names, *how)) for name, how in _IF_ANY.items()}
     counts = {"tasks": sum(map(len, runs)), "scenarios": len(names), "seeds": len(runs)}
-    return msgspec.convert(counts | sure | if_any, Metrics)
+    return msgspec.convert(counts | always | if_any, PolicyMetrics)
 
 
 def compare(
     candidate: Sequence[TaskResult], incumbent: Sequence[TaskResult], *, seed: int = 0, resamples: int = 2000
 ) -> Comparison:
-    """Paired by scenario. Raises InvalidError where the two did not sit the same."""
+    """Paired by scenario. Raises InvalidError where the results are not of the same tasks."""
     return compare_runs([candidate], [incumbent], seed=seed, resamples=resamples)
 
 
@@ -129,20 +138,20 @@ def compare_runs(
 ) -> Comparison:
     """The mean difference over seeds, paired by seed (in order) and by scenario.
 
-    Raises InvalidError where two that are paired did not sit the same.
+    Raises InvalidError where paired results are not of the same tasks.
     """
     if len(candidates) != len(incumbents):
         raise InvalidError(
-            f"{len(candidates)} seeds cannot be paired with {len(incumbents)}: give as many of both"
+            f"{len(candidates)} seeds cannot be paired with {len(incumbents)}: evaluate both on as many"
         )
     first, second = _by_scenario(candidates), _by_scenario(incumbents)
     for one, other in zip(first, second, strict=True):
-        _refuse_other_scenarios(one, other)
+        _check_same_tasks(one, other)
     names = _names(first)
-    draws = Draws(len(names), len(first), seed=seed, resamples=resamples)
+    draws = Resamples(len(names), len(first), seed=seed, resamples=resamples)
     differences = {
         name: draws.difference(_table(first, names, *how), _table(second, names, *how))
-        for name, how in _SURE.items()
+        for name, how in _ALWAYS.items()
     }
     return Comparison(
         scenarios=len(names), **differences, gained=_solved_alone(first, second), lost=_solved_alone(second, first)
@@ -162,7 +171,7 @@ def _by_scenario(runs: Sequence[Sequence[TaskResult]]) -> list[_Chains]:
 
 
 def _names(runs: Sequence[_Chains]) -> list[str]:
-    """Every scenario once, in order of first appearance."""
+    """Each scenario once, in order of first appearance."""
     return list(dict.fromkeys(name for chains in runs for name in chains))
 
 
@@ -170,17 +179,17 @@ def _table(runs: Sequence[_Chains], names: Sequence[str], of: Measure, scale: fl
     return tabulate([{name: of(tasks) for name, tasks in chains.items()} for chains in runs], names, scale)
 
 
-def _refuse_other_scenarios(one: _Chains, other: _Chains) -> None:
-    sat = [Counter({name: len(tasks) for name, tasks in chains.items()}) for chains in (one, other)]
-    if odd := sorted((sat[0] - sat[1]) + (sat[1] - sat[0])):
+def _check_same_tasks(one: _Chains, other: _Chains) -> None:
+    tasks = [Counter({name: len(results) for name, results in chains.items()}) for chains in (one, other)]
+    if odd := sorted((tasks[0] - tasks[1]) + (tasks[1] - tasks[0])):
         raise InvalidError(
-            f"the two did not sit the same tasks: they differ in {len(odd)} scenarios, such as {odd[0]}; "
-            "examine both on the same draw"
+            f"the results are not of the same tasks: they differ in {len(odd)} scenarios, such as {odd[0]}; "
+            "evaluate both with the same seed"
         )
 
 
 def _solved_alone(runs: Sequence[_Chains], others: Sequence[_Chains]) -> int:
-    """Scenarios with all tasks solved here and not there."""
+    """Scenarios with all tasks solved in `runs` and not in `others`."""
     return sum(
         all(task.success for task in tasks) and not all(task.success for task in other[name])
         for chains, other in zip(runs, others, strict=True)

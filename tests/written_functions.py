@@ -1,4 +1,4 @@
-"""Rollouts for tests of the skill library: what the agent wrote, as a trajectory, and the APIs it wrote it for."""
+"""Trajectories whose code defines functions, and the catalog of the APIs that these call."""
 
 from uuid import UUID
 
@@ -45,7 +45,7 @@ def rollout(instruction: str, *turns: Turn, offered: tuple[Offer, ...] = ()) -> 
 
 
 def archived(who: str = "iris", source: str = ARCHIVE, name: str = "archive_mails_by_person") -> Trajectory:
-    """A rollout that wrote a function for a person's mails, and called it with success."""
+    """A rollout that wrote a function for a person's mails and called it successfully."""
     turn = ran(f'{source}result = {name}("{who}")\nprint(result)\n', Use(name, False, 1, 1))
     return rollout(f"archive every one of my mails from {who}", turn)
 

@@ -8,9 +8,9 @@ import random
 import sys
 from types import ModuleType
 
-from app.sandbox.child import clock, confine, traces
+from app.sandbox.child import confine, frozen_clock, traces
 from app.sandbox.child.api_proxies import Apis
-from app.sandbox.child.channel import Channel
+from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.cpu import CpuLimit
 from app.sandbox.child.output import Output
 from app.sandbox.child.uses import Uses
@@ -19,14 +19,14 @@ _TRACE_SECONDS = 0.5  # to print an exception, whose own code may run meanwhile
 _BALLAST_BYTES = 4 << 20
 
 
-def live(channel: Channel, bpf: bytes) -> None:
+def serve(channel: HostChannel, bpf: bytes) -> None:
     """Never returns: the process ends with its socket."""
     setup = channel.receive()
     cpu = CpuLimit(setup["cpu_seconds"])
     output = Output(channel, cpu, setup["output_chars"])
     channel.limit(setup["frame_bytes"], cpu, output.deliver)
     if setup["now"] is not None:
-        clock.freeze(setup["now"])
+        frozen_clock.freeze(setup["now"])
     _seed(setup["seed"])
     session = _Session(channel, cpu, output, Apis(channel, setup["apis"]))
     confine.confine(bpf, setup["address_space"])
@@ -36,7 +36,7 @@ def live(channel: Channel, bpf: bytes) -> None:
 
 
 class _Session:
-    def __init__(self, channel: Channel, cpu: CpuLimit, output: Output, apis: Apis) -> None:
+    def __init__(self, channel: HostChannel, cpu: CpuLimit, output: Output, apis: Apis) -> None:
         self._channel = channel
         self._cpu = cpu
         self._output = output

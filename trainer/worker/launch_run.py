@@ -1,4 +1,4 @@
-"""What a worker does for a run: starts the process that trains, and stays until that has ended."""
+"""Launches the process of a training run, and waits until it has ended."""
 
 import asyncio
 import contextlib
@@ -22,48 +22,52 @@ from trainer.job import run_directory
 
 log = structlog.get_logger(__name__)
 
-TRAINING = (sys.executable, "-m", "trainer.worker.run_process")
+TRAIN_COMMAND = (sys.executable, "-m", "trainer.worker.run_process")
 _POLL_SECONDS = 0.2
 
 
-def attend(run_id: UUID, settings: Settings, command: Sequence[str], stopping: Callable[[], bool]) -> None:
-    """See a run through, if it waits. Blocks until its process has ended; if `stopping`, it hands the run back."""
+def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
+    """Execute a queued run in a process of its own, terminated if `is_stopping`. Blocks until that has ended."""
     owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     arguments = [*command, str(run_id), "--owner", owner, "--worker", str(os.getpid())]
     try:
-        if not stopping() and asyncio.run(_waits(run_id, settings)):
+        if not is_stopping() and asyncio.run(_is_queued(run_id, settings)):
             with _output(run_id, settings) as output:
-                code = _see_through(arguments, output, stopping)
+                code = _run(arguments, output, is_stopping)
             if code:
-                log.warning("a training process ended before its run", run=str(run_id), code=code)
-                asyncio.run(_give_up(run_id, owner, settings))
+                log.warning("a training process died", run=str(run_id), code=code)
+                asyncio.run(_expire(run_id, owner, settings))
     except AWAY as error:
-        log.warning("a run has to wait", run=str(run_id), cause=str(error).partition("\n")[0])
+        log.warning(
+            "the database is unavailable, the run waits",
+            run=str(run_id),
+            cause=str(error).partition("\n")[0],
+        )
 
 
-def _see_through(command: Sequence[str], output: IO[bytes] | None, stopping: Callable[[], bool]) -> int:
-    """The exit code. Spawned, not forked, because CUDA does not live through a fork."""
+def _run(command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool]) -> int:
+    """Returns the exit code. Spawns, because CUDA does not survive a fork."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )
-    told = False
+    terminated = False
     try:
         while True:
             try:
                 return process.wait(_POLL_SECONDS)
             except subprocess.TimeoutExpired:
-                if stopping() and not told:
+                if is_stopping() and not terminated:
                     process.terminate()
-                    told = True
+                    terminated = True
     finally:
-        with contextlib.suppress(ProcessLookupError):  # nothing of it is left
+        with contextlib.suppress(ProcessLookupError):  # the whole group has ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 @contextlib.contextmanager
 def _output(run_id: UUID, settings: Settings) -> Iterator[IO[bytes] | None]:
-    """The run's log. None, which is our own, where it cannot be written: the run itself will say why."""
+    """The run's log file. None, our own output, if it cannot be opened: the run then fails with the reason."""
     try:
         directory = run_directory(settings, run_id)
         directory.mkdir(parents=True, exist_ok=True)
@@ -75,7 +79,7 @@ def _output(run_id: UUID, settings: Settings) -> Iterator[IO[bytes] | None]:
         yield output
 
 
-async def _waits(run_id: UUID, settings: Settings) -> bool:
+async def _is_queued(run_id: UUID, settings: Settings) -> bool:
     async with open_database(settings.database_url, connections=1) as database, database.sessions() as session:
         try:
             return (await runs.get(session, run_id)).state is RunState.QUEUED
@@ -83,8 +87,8 @@ async def _waits(run_id: UUID, settings: Settings) -> bool:
             return False
 
 
-async def _give_up(run_id: UUID, owner: str, settings: Settings) -> None:
-    """Others need not wait until the lease of a dead process runs out."""
+async def _expire(run_id: UUID, owner: str, settings: Settings) -> None:
+    """End the lease of a dead process, so that the run is requeued at once."""
     async with (
         open_database(settings.database_url, connections=1) as database,
         database.sessions.begin() as session,

@@ -1,4 +1,4 @@
-"""An exam over REST: the real server, the real demo APIs, and in the policy's place the expert."""
+"""Evaluation over REST: the real server and demo APIs, with the scripted expert as the policy."""
 
 import asyncio
 import contextlib
@@ -17,56 +17,56 @@ from sqlalchemy import select
 from app.cli import main
 from app.db import models
 from app.db.database import Sessions
-from tests.exam_hall import SCENARIOS, SITES, TOKEN, Hall, open_hall, serving
+from tests.evaluated_server import SCENARIOS, SITES, TOKEN, EvaluatedServer, open_evaluated_server, serving
 from trainer.cli.evaluate import evaluate
 from trainer.demo.admin_token import make_token, read_token
-from trainer.evaluation.metrics import TaskResult, measure
-from trainer.evaluation.over_rest import ExamError, sit
+from trainer.evaluation.over_rest import EvaluationError, evaluate_server
+from trainer.evaluation.policy_metrics import TaskResult, measure
 
 
 class StopError(Exception):
-    """Somebody has seen enough."""
+    """Stops an evaluation."""
 
 
 @pytest.fixture
-async def hall(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[Hall]:
-    async with open_hall(committed, database_url, tmp_path / "model") as opened:
+async def evaluated(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[EvaluatedServer]:
+    async with open_evaluated_server(committed, database_url, tmp_path / "model") as opened:
         yield opened
 
 
 def ignore(_: int) -> None:
-    """Nobody counts."""
+    """A report that is not needed."""
 
 
-async def projects(hall: Hall) -> list[str]:
-    async with hall.sessions() as session:
+async def projects(evaluated: EvaluatedServer) -> list[str]:
+    async with evaluated.sessions() as session:
         return list(await session.scalars(select(models.Project.name)))
 
 
 class Seen:
-    """What was in the database at one time or another."""
+    """All projects and scores that were ever in the database."""
 
     def __init__(self) -> None:
         self.projects: set[str] = set()
         self.scores: dict[UUID, float] = {}
 
-    async def watch(self, hall: Hall) -> None:
+    async def watch(self, evaluated: EvaluatedServer) -> None:
         while True:
-            self.projects.update(await projects(hall))
-            async with hall.sessions() as session:
+            self.projects.update(await projects(evaluated))
+            async with evaluated.sessions() as session:
                 for row in await session.scalars(select(models.Feedback)):
                     self.scores[row.task_id] = row.score
             await asyncio.sleep(0.02)
 
 
 def by_place(results: list[TaskResult]) -> list[list[TaskResult]]:
-    """First tasks, second tasks, third tasks."""
+    """The first, second and third tasks of the scenarios."""
     return [results[place::3] for place in range(3)]
 
 
-async def test_the_expert_passes_and_uses_its_skills(hall: Hall) -> None:
+async def test_the_expert_passes_and_uses_its_skills(evaluated: EvaluatedServer) -> None:
     done: list[int] = []
-    results = await sit(hall.exam, done.append)
+    results = await evaluate_server(evaluated.evaluation, done.append)
     assert sum(done) == len(results) == 3 * SCENARIOS
     assert len({each.scenario for each in results}) == SCENARIOS
     assert {each.stop for each in results} == {"completed"}
@@ -78,44 +78,46 @@ async def test_the_expert_passes_and_uses_its_skills(hall: Hall) -> None:
     assert {each.library for each in results} == {1}
     assert all(len(each.names) == each.used for each in results)
     assert all(each.offered and each.tokens for each in second + third)
-    assert await projects(hall) == []
+    assert await projects(evaluated) == []
 
 
-async def test_without_the_library_no_skill_is_offered(hall: Hall) -> None:
-    results = await sit(msgspec.structs.replace(hall.exam, library=False), ignore)
+async def test_without_the_library_no_skill_is_offered(evaluated: EvaluatedServer) -> None:
+    results = await evaluate_server(msgspec.structs.replace(evaluated.evaluation, library=False), ignore)
     assert measure(results).tgc.mean == 100
     assert {(each.turns, each.offered, each.used, each.library) for each in results} == {(3, 0, 0, None)}
 
 
-async def test_every_site_is_a_project_and_the_server_hears_how_well_each_task_was_done(hall: Hall) -> None:
+async def test_every_site_is_a_project_and_each_task_gets_its_score(
+    evaluated: EvaluatedServer,
+) -> None:
     seen = Seen()
-    watching = asyncio.create_task(seen.watch(hall))
-    await sit(hall.exam, ignore)
+    watching = asyncio.create_task(seen.watch(evaluated))
+    await evaluate_server(evaluated.evaluation, ignore)
     watching.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watching
     assert len(seen.projects) == SITES
-    assert {name[:5] for name in seen.projects} == {"exam-"}
-    assert len(seen.scores) >= 2 * SCENARIOS  # the last ones may be removed before they are seen
+    assert {name[:5] for name in seen.projects} == {"eval-"}
+    assert len(seen.scores) >= 2 * SCENARIOS  # the last ones may be deleted before they are seen
     assert set(seen.scores.values()) == {1.0}
 
 
-async def test_projects_are_removed_when_the_exam_is_broken_off(hall: Hall) -> None:
+async def test_projects_are_deleted_when_the_evaluation_is_interrupted(evaluated: EvaluatedServer) -> None:
     def stop(_: int) -> None:
         raise StopError
 
     with pytest.raises(StopError):
-        await sit(hall.exam, stop)
-    assert await projects(hall) == []
+        await evaluate_server(evaluated.evaluation, stop)
+    assert await projects(evaluated) == []
 
 
-async def test_projects_are_removed_when_the_demo_apis_refuse(hall: Hall) -> None:
-    with pytest.raises(ExamError, match=r"GET http://.*/admin/apps answers 401: the admin token is"):
-        await sit(msgspec.structs.replace(hall.exam, admin_token="wrong"), ignore)
-    assert await projects(hall) == []
+async def test_projects_are_deleted_when_the_demo_apis_refuse(evaluated: EvaluatedServer) -> None:
+    with pytest.raises(EvaluationError, match=r"GET http://.*/admin/apps answers 401: the admin token is"):
+        await evaluate_server(msgspec.structs.replace(evaluated.evaluation, admin_token="wrong"), ignore)
+    assert await projects(evaluated) == []
 
 
-async def test_a_stranger_at_the_servers_address_is_told_apart(hall: Hall) -> None:
+async def test_another_server_at_the_address_is_reported(evaluated: EvaluatedServer) -> None:
     async def page(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"<html>Welcome</html>"})
@@ -125,14 +127,18 @@ async def test_a_stranger_at_the_servers_address_is_told_apart(hall: Hall) -> No
             await page(scope, receive, send)
 
     async with serving(app) as url:
-        with pytest.raises(ExamError, match="does not answer in JSON: is that the right address"):
-            await sit(msgspec.structs.replace(hall.exam, server=url), ignore)
+        with pytest.raises(EvaluationError, match="does not answer in JSON: check the address"):
+            await evaluate_server(msgspec.structs.replace(evaluated.evaluation, server=url), ignore)
 
 
-async def sage_eval(hall: Hall, data: Path, **changed: str) -> tuple[int, str, str]:
-    """The exit status, what it reports, and the rest that it says."""
+async def sage_eval(evaluated: EvaluatedServer, data: Path, **changed: str) -> tuple[int, str, str]:
+    """The exit status, standard output and standard error."""
     (data / "demo.token").write_text(TOKEN)
-    given = {"key": hall.exam.key, "url": hall.exam.server, "services": hall.exam.services} | changed
+    given = {
+        "key": evaluated.evaluation.key,
+        "url": evaluated.evaluation.server,
+        "services": evaluated.evaluation.services,
+    } | changed
     options = [text for name, value in given.items() for text in (f"--{name}", value)]
     counts = ["--scenarios", str(SCENARIOS), "--sites", str(SITES)]
     process = await asyncio.create_subprocess_exec(
@@ -145,43 +151,45 @@ async def sage_eval(hall: Hall, data: Path, **changed: str) -> tuple[int, str, s
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def failing(hall: Hall, data: Path, **changed: str) -> str:
-    """What the command says in its one line, after the progress bar."""
-    status, out, err = await sage_eval(hall, data, **changed)
+async def failing(evaluated: EvaluatedServer, data: Path, **changed: str) -> str:
+    """The one line of the command's error, after the progress bar."""
+    status, out, err = await sage_eval(evaluated, data, **changed)
     assert (status, out) == (1, ""), err
     lines = [line for line in err.replace("\r", "\n").splitlines() if line and "task/s" not in line]
     assert len(lines) == 1, err
     return lines[0]
 
 
-async def test_a_wrong_key_is_one_clear_line(hall: Hall, tmp_path: Path) -> None:
-    line = await failing(hall, tmp_path, key="sage_wrong")
-    assert line.startswith(f"Error: POST {hall.exam.server}/v1/projects answers 401: ")
+async def test_a_wrong_key_is_one_clear_line(evaluated: EvaluatedServer, tmp_path: Path) -> None:
+    line = await failing(evaluated, tmp_path, key="sage_wrong")
+    assert line.startswith(f"Error: POST {evaluated.evaluation.server}/v1/projects answers 401: ")
     assert "key" in line
 
 
-async def test_a_key_that_may_make_no_projects_is_one_clear_line(hall: Hall, tmp_path: Path) -> None:
-    line = await failing(hall, tmp_path, key=hall.tasks_key)
+async def test_a_key_without_admin_rights_is_one_clear_line(evaluated: EvaluatedServer, tmp_path: Path) -> None:
+    line = await failing(evaluated, tmp_path, key=evaluated.tasks_key)
     assert "answers 403: " in line
     assert "admin" in line
 
 
-async def test_a_server_that_is_not_there_is_one_clear_line(hall: Hall, tmp_path: Path) -> None:
-    line = await failing(hall, tmp_path, url="http://127.0.0.1:9")
+async def test_a_missing_server_is_one_clear_line(evaluated: EvaluatedServer, tmp_path: Path) -> None:
+    line = await failing(evaluated, tmp_path, url="http://127.0.0.1:9")
     assert line.startswith("Error: http://127.0.0.1:9 does not answer: ")
 
 
-async def test_demo_apis_that_are_not_there_are_one_clear_line(hall: Hall, tmp_path: Path) -> None:
-    line = await failing(hall, tmp_path, services="http://127.0.0.1:9")
+async def test_missing_demo_apis_are_one_clear_line(evaluated: EvaluatedServer, tmp_path: Path) -> None:
+    line = await failing(evaluated, tmp_path, services="http://127.0.0.1:9")
     assert "http://127.0.0.1:9" in line
-    assert await projects(hall) == []
+    assert await projects(evaluated) == []
 
 
-async def test_the_command_reports_both_sittings_and_writes_all_results(hall: Hall, tmp_path: Path) -> None:
+async def test_the_command_reports_both_passes_and_writes_results(
+    evaluated: EvaluatedServer, tmp_path: Path
+) -> None:
     out = tmp_path / "figures" / "all.json"
-    status, said, err = await sage_eval(hall, tmp_path, json=str(out))
+    status, out_text, err = await sage_eval(evaluated, tmp_path, json=str(out))
     assert status == 0, err
-    lines = said.splitlines()
+    lines = out_text.splitlines()
     assert lines[0] == f"| {SCENARIOS} scenarios, {3 * SCENARIOS} tasks | library on | library off |"
     assert lines[2] == "| TGC, % | 100.0 [100.0, 100.0] | 100.0 [100.0, 100.0] |"
     assert lines[-1].endswith("tasks/s, 16 at once")

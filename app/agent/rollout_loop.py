@@ -9,13 +9,13 @@ from datetime import datetime
 
 import msgspec
 
-from app.agent.action import code_of
+from app.agent.action import extract_code
 from app.agent.chat import Chat, Prompt
-from app.agent.hooks import Watcher
+from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.prompt import Profile
 from app.agent.repl import DivergedError, Repl, Start
-from app.agent.stop_signal import ParkedError
+from app.agent.stop_signal import SuspendedError
 from app.engine.protocol import Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.gateway.gateway import Gateway
@@ -37,7 +37,7 @@ class Agent:
     temperature: float = 0.0
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class ResumeState(msgspec.Struct, frozen=True, kw_only=True):
     """What makes a rollout repeatable: its seed, its clock, and what an earlier process saw of it."""
 
     seed: int = 0
@@ -57,8 +57,8 @@ async def run_rollout(
     policy: Policy,
     gateway: Gateway,
     offers: Sequence[Offer] = (),
-    origin: Origin | None = None,
-    watcher: Watcher | None = None,
+    resume: ResumeState | None = None,
+    hooks: RolloutHooks | None = None,
 ) -> Trajectory:
     """Let the policy work on a task until it says it is done, or a limit is met.
 
@@ -66,8 +66,8 @@ async def run_rollout(
     the agent's code does ends up in the trajectory. EngineError and SandboxError mean that a part is broken.
     """
     started = time.monotonic()
-    rollout = _Rollout(agent, task, policy, gateway, tuple(offers), origin or Origin())
-    stop, detail = await rollout.carry_out(watcher or Watcher())
+    rollout = _Rollout(agent, task, policy, gateway, tuple(offers), resume or ResumeState())
+    stop, detail = await rollout.carry_out(hooks or RolloutHooks())
     return Trajectory(
         task=task,
         policy=policy,
@@ -84,53 +84,59 @@ async def run_rollout(
 
 class _Rollout:
     def __init__(
-        self, agent: Agent, task: Task, policy: Policy, gateway: Gateway, offers: tuple[Offer, ...], origin: Origin
+        self,
+        agent: Agent,
+        task: Task,
+        policy: Policy,
+        gateway: Gateway,
+        offers: tuple[Offer, ...],
+        resume: ResumeState,
     ) -> None:
         self.turns: list[Turn] = []
         self._agent = agent
         self._policy = policy
         self._gateway = gateway
-        self._origin = origin
+        self._origin = resume
         self._unfinished: Turn | None = None
         apps = {app.name: app.description for app in gateway.catalog.apps.values()}
         self._chat = Chat(agent.tokenizer, agent.profile.opening(task, offers, apps))
-        start = Start(limits=agent.limits.session, offers=offers, seed=origin.seed, now=origin.now)
+        start = Start(limits=agent.limits.session, offers=offers, seed=resume.seed, now=resume.now)
         self._repl = Repl(agent.sandbox, gateway, start)
 
-    async def carry_out(self, watcher: Watcher) -> End:
+    async def carry_out(self, hooks: RolloutHooks) -> End:
         try:
             async with asyncio.timeout(self._agent.limits.seconds) as clock:
-                watcher.halt.attach(clock)
-                await self._resume(watcher)
-                return await self._go_on(watcher)
+                hooks.stop_signal.attach(clock)
+                await self._resume(hooks)
+                return await self._go_on(hooks)
         except DivergedError as error:
             return Stop.IN_DOUBT, str(error)
         except TimeoutError:
             if not clock.expired():
                 raise
-            if watcher.halt.parked and not watcher.halt.pulled:
-                raise ParkedError from None
-            stop = Stop.CANCELLED if watcher.halt.pulled else Stop.WALL_LIMIT
+            if hooks.stop_signal.suspended and not hooks.stop_signal.cancelled:
+                raise SuspendedError from None
+            stop = Stop.CANCELLED if hooks.stop_signal.cancelled else Stop.WALL_LIMIT
             self._keep_unfinished(stop.value)
             return stop, ""
         finally:
             await self._repl.close()
 
-    async def _resume(self, watcher: Watcher) -> None:
+    async def _resume(self, hooks: RolloutHooks) -> None:
         """Come back to where an earlier process was."""
         made = [call.seq for turn in self._origin.recorded for call in turn.calls]
         self._gateway.made = max(made, default=-1) + 1
         for index, turn in enumerate(self._origin.recorded):
             self._add(turn)
-            code = code_of(turn.text)
+            code = extract_code(turn.text)
             if code is not None and turn.alive:
                 self._repl.remember(index, code, turn.calls)
         if self._origin.recorded:
             await self._repl.rebuilt()
         if self._origin.begun is not None:
-            await self._run(self._origin.begun, watcher, self._origin.known)
+            await self._run(self._origin.begun, hooks, self._origin.known)
 
-    async def _go_on(self, watcher: Watcher) -> End:
+    async def _go_on(self, hooks: RolloutHooks) -> End:
         while (end := self._end()) is None:
             prompt = self._chat.prompt()
             room = self._agent.tokenizer.max_length - len(prompt.ids)
@@ -139,10 +145,10 @@ class _Rollout:
                     Stop.CONTEXT_FULL,
                     f"{len(prompt.ids)} of {self._agent.tokenizer.max_length} tokens are taken",
                 )
-            with watcher.halt.lossless():
+            with hooks.stop_signal.lossless():
                 turn = await self._sample(prompt, room)
-            await watcher.sampled(len(self.turns), turn)
-            await self._run(turn, watcher)
+            await hooks.on_sampled(len(self.turns), turn)
+            await self._run(turn, hooks)
         return end
 
     async def _sample(self, prompt: Prompt, room: int) -> Turn:
@@ -165,10 +171,10 @@ class _Rollout:
             engine_seconds=time.monotonic() - started,
         )
 
-    async def _run(self, turn: Turn, watcher: Watcher, known: Sequence[Call] = ()) -> None:
+    async def _run(self, turn: Turn, hooks: RolloutHooks, known: Sequence[Call] = ()) -> None:
         """Run the turn's code, if it has any, and keep what came of it."""
         index = len(self.turns)
-        code = code_of(turn.text)
+        code = extract_code(turn.text)
         if code is not None:
             self._unfinished = turn
             started = time.monotonic()
@@ -184,7 +190,7 @@ class _Rollout:
                 sandbox_seconds=time.monotonic() - started,
             )
         self._add(turn)
-        await watcher.ended(index, turn)
+        await hooks.on_turn_end(index, turn)
 
     def _end(self) -> End | None:
         """Did the last turn end the rollout, or use up what it may spend?"""

@@ -1,14 +1,14 @@
-"""Figures worked out by hand, and intervals that respect that tasks of one scenario stand or fall together."""
+"""Metrics worked out by hand, and intervals that take scenarios, not tasks, as independent."""
 
 import pytest
 
-from tests.results import result
-from trainer.evaluation.metrics import Estimate, Metrics, measure
-from trainer.evaluation.report import plain, table
+from tests.task_results import result
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.policy_metrics import Estimate, PolicyMetrics, measure
 
 
-def some() -> Metrics:
-    """Three scenarios of three tasks. `a` goes as it should, `b` half so, `c` fails."""
+def example() -> PolicyMetrics:
+    """Three scenarios of three tasks: `a` is solved, `b` in part, `c` fails."""
     return measure(
         [
             result("a", success=True, turns=3, tokens=90, wrote=1),
@@ -29,8 +29,8 @@ def mean(estimate: Estimate | None) -> float:
     return estimate.mean
 
 
-def test_the_figures_are_those_worked_out_by_hand() -> None:
-    found = some()
+def test_the_metrics_are_those_worked_out_by_hand() -> None:
+    found = example()
     assert (found.tasks, found.scenarios) == (9, 3)
     assert found.tgc.mean == pytest.approx(100 * 4 / 9)
     assert found.sgc.mean == pytest.approx(100 * 1 / 3)
@@ -42,7 +42,7 @@ def test_the_figures_are_those_worked_out_by_hand() -> None:
 
 
 def test_each_mean_lies_in_its_interval() -> None:
-    found = some()
+    found = example()
     for name in ("tgc", "sgc", "turns", "tokens", "skill_usage", "success_skill_usage", "write_rate"):
         estimate = getattr(found, name)
         assert estimate.low <= estimate.mean <= estimate.high
@@ -50,34 +50,34 @@ def test_each_mean_lies_in_its_interval() -> None:
 
 
 def test_intervals_are_over_scenarios_not_over_tasks() -> None:
-    """Fifty tasks each in two scenarios are two facts, not a hundred."""
+    """Fifty tasks each in two scenarios are two observations, not a hundred."""
     found = measure([result("a", success=True)] * 50 + [result("b")] * 50)
     assert found.tgc == Estimate(50, 0, 100)
 
 
-def test_an_interval_is_as_wide_as_the_binomial_law_says() -> None:
+def test_an_interval_is_as_wide_as_that_of_the_binomial_distribution() -> None:
     """100 scenarios of one task, half of them solved: 1.96 * sqrt(0.25 / 100) is 9.8 %."""
     found = measure([result(str(number), success=number % 2 == 0) for number in range(100)])
     assert found.tgc.low == pytest.approx(50 - 9.8, abs=1.2)
     assert found.tgc.high == pytest.approx(50 + 9.8, abs=1.2)
 
 
-def test_one_scenario_and_unanimous_ones_leave_no_doubt() -> None:
+def test_one_scenario_or_unanimous_ones_have_an_interval_of_no_width() -> None:
     assert measure([result("a", success=True), result("a")]).tgc == Estimate(50, 50, 50)
     assert measure([result(name, success=True) for name in "abc"]).sgc == Estimate(100, 100, 100)
 
 
 def test_a_share_of_no_tasks_is_none_and_not_zero() -> None:
-    nobody_offered = measure([result("a"), result("b")])
-    assert nobody_offered.skill_usage is None
-    assert nobody_offered.success_skill_usage is None
-    assert nobody_offered.write_rate == Estimate(0, 0, 0)
+    none_offered = measure([result("a"), result("b")])
+    assert none_offered.skill_usage is None
+    assert none_offered.success_skill_usage is None
+    assert none_offered.write_rate == Estimate(0, 0, 0)
     all_used = measure([result("a", offered=1, used=1)])
     assert all_used.write_rate is None
     assert all_used.success_skill_usage == Estimate(0, 0, 0)
 
 
-def test_a_share_that_few_scenarios_have_a_part_in_is_measured_on_those() -> None:
+def test_a_share_is_measured_on_the_scenarios_that_contribute_to_it() -> None:
     found = measure([result("a", offered=1, used=1), *(result(str(number)) for number in range(5))])
     assert found.skill_usage == Estimate(100, 100, 100)
 
@@ -89,20 +89,14 @@ def test_the_order_of_tasks_changes_nothing_and_a_seed_repeats_the_interval() ->
     assert measure(turned) == measure(results)
 
 
-def test_nothing_has_no_figures() -> None:
+def test_no_results_have_no_metrics() -> None:
     with pytest.raises(ValueError, match="no results"):
         measure([])
 
 
 def test_the_table_shows_a_mean_with_its_interval_and_a_dash_for_none() -> None:
-    lines = table({"on": some(), "off": measure([result("a", success=True)])}).splitlines()
+    lines = metrics_table({"on": example(), "off": measure([result("a", success=True)])}).splitlines()
     assert lines[:2] == ["| 3 scenarios, 9 tasks | on | off |", "|---|---|---|"]
     assert lines[2].startswith("| TGC, % | 44.4 [0.0, 100.0] | 100.0 [100.0, 100.0] |")
     assert lines[6].endswith("| - |")
     assert len(lines) == 11
-
-
-def test_figures_for_programs_are_those_for_people() -> None:
-    found = plain(some())
-    assert found["tgc"]["mean"] == some().tgc.mean
-    assert found["tasks"] == 9

@@ -1,17 +1,13 @@
-"""Figures as people read them and as programs do. Pure."""
+"""Policy metrics as a Markdown table."""
 
-from typing import Any
-
-import msgspec
-
-from trainer.evaluation.metrics import Estimate, Metrics
+from trainer.evaluation.policy_metrics import Estimate, PolicyMetrics
 
 LABELS = {
     "tgc": "TGC, %",
     "sgc": "SGC, %",
     "turns": "turns per task",
     "tokens": "generated tokens per task",
-    "skill_usage": "tasks that used a skill, of those offered any, %",
+    "skill_usage": "tasks that used a skill, of those that were offered any, %",
     "success_skill_usage": "successes, of tasks that used a skill, %",
     "write_rate": "wrote a function that ran, of tasks that used no skill, %",
     "library_size": "skills at the end of a chain",
@@ -19,10 +15,10 @@ LABELS = {
 }
 
 
-def table(columns: dict[str, Metrics], labels: dict[str, str] | None = None, head: str = "") -> str:
-    """Markdown: a row per figure, a column per set of metrics, each mean with its 95 % interval.
+def metrics_table(columns: dict[str, PolicyMetrics], labels: dict[str, str] | None = None, head: str = "") -> str:
+    """A row per metric, a column per policy, each cell a mean with its 95 % interval.
 
-    `labels` says which figures, by default all; `head` stands over their names.
+    `labels` names the metrics to show, by default all; `head` is the heading of their column.
     """
     first = next(iter(columns.values()))
     seeds = f"{first.seeds} seeds, " if first.seeds > 1 else ""
@@ -33,12 +29,6 @@ def table(columns: dict[str, Metrics], labels: dict[str, str] | None = None, hea
     ]
     top = f"| {head} | " + " | ".join(columns) + " |"
     return "\n".join([top, "|---" * (len(columns) + 1) + "|", *rows])
-
-
-def plain(metrics: Metrics) -> dict[str, Any]:
-    """For JSON."""
-    found: dict[str, Any] = msgspec.to_builtins(metrics)
-    return found
 
 
 def _show(estimate: Estimate | None) -> str:

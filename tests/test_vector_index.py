@@ -1,4 +1,4 @@
-"""Nearest vectors, exact and by cells."""
+"""Nearest-neighbour search, exact and approximate."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ DIMENSION = 16
 
 @pytest.fixture(scope="module")
 def vectors() -> NDArray[np.float32]:
-    """(3000, D) of length 1."""
+    """(3000, D) of norm 1."""
     drawn = np.random.default_rng(0).normal(size=(3000, DIMENSION)).astype(np.float32)
     vectors: NDArray[np.float32] = drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     return vectors
@@ -28,14 +28,14 @@ def nearest(vectors: NDArray[np.float32], query: NDArray[np.float32], gone: set[
     return [number for number in order if number not in gone][:count]
 
 
-def test_the_nearest_come_first_with_their_cosines(vectors: NDArray[np.float32]) -> None:
+def test_results_are_sorted_by_cosine(vectors: NDArray[np.float32]) -> None:
     found = index_of(vectors).search(vectors[7], 5)
     assert [key for key, _ in found] == nearest(vectors, vectors[7], set(), 5)
     assert found[0][1] == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("count", [10, 2000])  # masked, and taken out in a batch
-def test_what_was_removed_is_not_found(vectors: NDArray[np.float32], count: int) -> None:
+def test_a_removed_vector_is_not_found(vectors: NDArray[np.float32], count: int) -> None:
     index = index_of(vectors)
     gone = set(range(count))
     index.remove([*gone, -5])
@@ -52,7 +52,7 @@ def test_a_known_key_is_replaced(vectors: NDArray[np.float32]) -> None:
     assert index.search(vectors[3], 1)[0][1] < 0.99  # what it was is gone
 
 
-def test_an_empty_index_and_one_emptied_find_nothing(vectors: NDArray[np.float32]) -> None:
+def test_an_empty_index_finds_nothing(vectors: NDArray[np.float32]) -> None:
     index = index_of(vectors[:1])
     index.remove([0])
     assert index.search(vectors[0], 3) == []
@@ -64,7 +64,7 @@ def test_a_vector_of_another_length_is_refused(vectors: NDArray[np.float32]) -> 
         index_of(vectors).add([(1, np.ones(3, np.float32))])
 
 
-def test_cells_find_nearly_all_that_is_nearest_and_nothing_removed(vectors: NDArray[np.float32]) -> None:
+def test_the_approximate_search_finds_nearly_all_neighbours_and_none_removed(vectors: NDArray[np.float32]) -> None:
     index = index_of(vectors, flat_limit=2000)
     gone = set(range(0, 3000, 5))
     index.remove(sorted(gone))

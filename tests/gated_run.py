@@ -1,4 +1,4 @@
-"""A project whose run has left an adapter, and all that a gate is held with; the policies are scripts."""
+"""A run that has published an adapter, ready for the gate; the policies are scripts."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
-from app.agent.loop import Agent
+from app.agent.rollout_loop import Agent
 from app.db import evaluations, models, releases, runs
 from app.db.database import Sessions
 from app.engine.protocol import Completion, Sampling
@@ -17,17 +17,17 @@ from app.errors import ConflictError
 from app.records import Json
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.exam_hall import ExpertPolicy
+from tests.evaluated_server import ExpertPolicy
 from tests.rows import project_row
 from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.evaluation.decision import Rules
-from trainer.evaluation.paired import Examiner
-from trainer.gate import Candidate, Held, hold
+from trainer.evaluation.gate_decision import GateRules
+from trainer.evaluation.paired import Evaluator
+from trainer.gate import Candidate, GateResult, evaluate_candidate
 
 SCENARIOS = 4
-RULES = Rules(least=SCENARIOS)
+RULES = GateRules(min_scenarios=SCENARIOS)
 NEW = "the-new-adapter"
 
 
@@ -35,17 +35,17 @@ def lazy(*_: object) -> str:
     return block("apis.supervisor.complete_task()")
 
 
-class Draw(OfficeEnvironment):
-    """Always the same scenarios, so that the expert knows them; remembers what was asked."""
+class FixedScenarios(OfficeEnvironment):
+    """Always the same scenarios, which the expert knows; records the requests."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.drawn = super().scenarios("validation", SCENARIOS, seed=1)
+        self.fixed = super().scenarios("validation", SCENARIOS, seed=1)
         self.asked: list[tuple[Split, int]] = []
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
         self.asked.append((split, count))
-        return self.drawn[:count]
+        return self.fixed[:count]
 
 
 class Policies:
@@ -54,7 +54,7 @@ class Policies:
     def __init__(self, base: Script, new: Script, engine: Callable[[Script], ScriptedEngine]) -> None:
         self.scripts = {"base": engine(base), NEW: engine(new)}
         self.loaded: dict[str, Path] = {}
-        self.before: Callable[[], Awaitable[object]] | None = None  # of the first answer
+        self.before: Callable[[], Awaitable[object]] | None = None  # the first completion
 
     async def load_adapter(self, name: str, path: Path) -> None:
         self.loaded[name] = path
@@ -71,7 +71,7 @@ class Policies:
 
 
 class Run:
-    """Fulfils Progress: a run that is its process's until it is lost."""
+    """Implements `Progress`: held by its process until it is lost."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -83,19 +83,19 @@ class Run:
             raise ConflictError("somebody else has the run")
 
 
-class Hearing:
-    """A project whose run has left an adapter."""
+class GatedRun:
+    """A run whose adapter is to be evaluated."""
 
     def __init__(self, sessions: Sessions, sandbox: ForkedSandbox, directory: Path) -> None:
         self.sessions = sessions
         self.directory = directory
-        self.environment = Draw()
-        self.expert: Script = ExpertPolicy(self.environment.drawn)
+        self.environment = FixedScenarios()
+        self.expert: Script = ExpertPolicy(self.environment.fixed)
         self.run = Run()
         self._sandbox = sandbox
         self._tokenizer = byte_tokenizer(directory)
 
-    async def open(self, **settings: object) -> "Hearing":
+    async def open(self, **settings: object) -> "GatedRun":
         given = {"environment": "office", "gate_scenarios": SCENARIOS} | settings
         async with self.sessions.begin() as session:
             self.project_id = (await project_row(session)).id
@@ -106,13 +106,13 @@ class Hearing:
     def policies(self, *, base: Script, new: Script) -> Policies:
         return Policies(base, new, lambda script: ScriptedEngine(self._tokenizer, script=script))
 
-    async def hold(self, policies: Policies | None, model: str = NEW) -> Held:
+    async def evaluate(self, policies: Policies | None, model: str = NEW) -> GateResult:
         candidate = Candidate(project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings)
-        examiner = self._examiner(policies) if policies is not None else None
-        return await hold(
+        evaluator = self._evaluator(policies) if policies is not None else None
+        return await evaluate_candidate(
             self.sessions,
             candidate,
-            examiner,
+            evaluator,
             progress=self.run,
             rules=RULES,
             directory=self.directory,
@@ -126,7 +126,7 @@ class Hearing:
         async with self.sessions() as session:
             return await evaluations.of_run(session, run_id)
 
-    def _examiner(self, policies: Policies) -> Examiner:
+    def _evaluator(self, policies: Policies) -> Evaluator:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
         agent = Agent(policies, self._tokenizer, Compact(), self._sandbox, limits, temperature=1.0)
-        return Examiner(agent, policies, self.environment, Path("/adapters"), at_once=4)
+        return Evaluator(agent, policies, self.environment, Path("/adapters"), at_once=4)

@@ -45,7 +45,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 FLAWLESS = Faults()
 
 
-class Expert:
+class ExpertScript:
     """Plays one task. Ask for the next turn with all observations so far, until the task is completed."""
 
     def __init__(

@@ -11,7 +11,7 @@ import msgspec
 
 from app import plugins
 from app.apis.catalog import App, Operation
-from app.apis.protocol import ApiProtocol, ApiRequest
+from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
 from app.errors import ApiDocumentError
 from app.records import Json
@@ -65,7 +65,7 @@ def parse_document(
     )
 
 
-def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> ApiRequest:
+def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
     """The request of a call, in the app's protocol. Raises HostError, a ValidationError."""
     return _protocols()[app.protocol].encode(operation, arguments)
 

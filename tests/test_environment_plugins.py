@@ -1,0 +1,88 @@
+"""An environment of another package trains a policy and decides about it, without a change to this one."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from app import plugins
+from app.db.database import Sessions
+from app.db.models import ReleaseState
+from app.errors import InvalidError
+from app.settings import Settings
+from tests.counting_environment import counting
+from tests.tiny_model import make_model_dir
+from tests.whole_run import Hearer, Shop
+from trainer.environment import GROUP, open_environment
+from trainer.runs.train import carry_out
+from trainer.sage.chains import ChainStep
+from trainer.sage.reward import Reward
+
+MODULE = "tests.counting_environment.counting"
+RUN = {
+    "kind": "rollout",
+    "environment": f"{MODULE}:load_environment?tasks=2",
+    "reward": "tests.test_environment_plugins:score_alone",
+    "steps": 2,
+    "pairs": 2,
+    "group": 4,
+    "gate_scenarios": 30,
+    "skills": False,
+}
+
+
+def score_alone(chain: Sequence[ChainStep]) -> list[Reward]:
+    """The verifier's score, also for a policy that never writes code, as one with random weights."""
+    return [Reward(step.score) for step in chain]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata that an installed package leaves."""
+    info = tmp_path / "counting_environment-2.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting-environment\nVersion: 2.5\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\ncounting = {MODULE}:load_environment\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_an_environment_takes_at_most_sixty_lines() -> None:
+    assert len(Path(counting.__file__).read_text().splitlines()) <= 60
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_environment_is_found_by_its_name_and_unknown_names_list_it() -> None:
+    assert plugins.names(GROUP) == ["counting", "office"]
+    assert len(open_environment("counting?tasks=5").scenarios("test", 1, 0)[0].tasks) == 5
+    with pytest.raises(InvalidError, match="'shop': there are counting, office"):
+        open_environment("shop")
+
+
+async def test_an_environment_named_by_its_module_trains_a_policy_and_gates_it(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    settings = Settings(
+        model=str(make_model_dir(tmp_path / "tiny", spread=0.05)),
+        prompt_profile="compact",
+        data_dir=tmp_path,
+        database_url=database_url,
+        engine_device="cpu",
+        max_turns=1,
+        max_turn_tokens=16,
+    )
+    shop, hearer = await Shop.open(committed, settings), Hearer()
+    job = await shop.job(**RUN)
+    result = await carry_out(job, hearer)
+    assert (sorted(hearer.metrics), hearer.total) == ([1, 2], 2)
+    assert any(metrics["kept"] > 0 for metrics in hearer.metrics.values()), "no rollout had a learning signal"
+    [adapter] = await shop.adapters()
+    assert adapter.hash == result.adapter
+    [release] = await shop.of_run(job)
+    assert release.evidence is not None
+    assert release.evidence["environment"] == RUN["environment"]
+    assert release.state in {ReleaseState.PASSED, ReleaseState.REJECTED}
+    figures = json.loads((job.directory / "gate.json").read_text())
+    assert [each["template"] for each in figures["candidate"]] == ["validation"] * 60

@@ -1,0 +1,125 @@
+"""The gate's decision, case by case."""
+
+import pytest
+
+from app.errors import InvalidError
+from tests.task_results import chains, result
+from trainer.evaluation.gate_decision import GateDecision, GateRules, decide
+
+SOLVED, FAILED = [True] * 60, [False] * 60
+MANY = [True] * 200
+
+
+def decided(candidate: list[bool], incumbent: list[bool], *, tokens: int = 100) -> GateDecision:
+    return decide(chains(candidate, tokens=tokens), chains(incumbent))
+
+
+def test_a_clear_gain_promotes() -> None:
+    found = decided([True] * 50 + [False] * 10, [True] * 30 + [False] * 30)
+    assert found.promote
+    assert found.reason.startswith("it solves more scenarios: SGC +33.3 [")
+    assert found.figures["difference"]["gained"] == 20
+
+
+def test_a_gain_that_may_be_chance_does_not_promote() -> None:
+    """Five gained and three lost of 60."""
+    found = decided([True] * 5 + [False] * 3 + SOLVED[:52], [False] * 5 + [True] * 3 + SOLVED[:52])
+    assert not found.promote
+    assert found.figures["difference"]["sgc"]["mean"] > 0
+
+
+def test_an_identical_candidate_is_not_promoted() -> None:
+    found = decided(MANY, MANY)
+    assert not found.promote
+    assert found.reason.startswith("it shows neither more solved scenarios nor fewer tokens: SGC +0.0 [+0.0,")
+
+
+def test_an_equal_candidate_with_fewer_tokens_is_promoted() -> None:
+    found = decided(MANY, MANY, tokens=90)
+    assert found.promote
+    assert found.reason.startswith("it loses at most 5 points of SGC and generates fewer tokens: ")
+    assert "at worst -1.9, tokens -10.0 [-10.0, -10.0] per task, on 200 scenarios" in found.reason
+
+
+def test_an_equal_candidate_with_more_tokens_is_not_promoted() -> None:
+    assert not decided(MANY, MANY, tokens=110).promote
+
+
+def test_fewer_tokens_that_may_be_chance_do_not_promote() -> None:
+    """Half of the scenarios take 100 tokens less, the others 99 more."""
+    candidate = [result(f"s{number}", tokens=0 if number % 2 else 199) for number in range(200)]
+    incumbent = [result(f"s{number}", tokens=100) for number in range(200)]
+    found = decide(candidate, incumbent)
+    assert found.figures["difference"]["tokens"]["mean"] < 0
+    assert not found.promote
+
+
+@pytest.mark.parametrize(("lost", "promote"), [(3, True), (4, False)])
+def test_a_few_lost_scenarios_of_many_are_within_the_margin(lost: int, promote: bool) -> None:
+    found = decided([False] * lost + MANY[lost:], MANY, tokens=50)
+    assert found.promote is promote
+    assert found.figures["difference"]["lost"] == lost
+    assert found.figures["sgc_lower_bound"] == pytest.approx(-4.3 if promote else -5.03, abs=0.02)
+
+
+@pytest.mark.parametrize(("scenarios", "promote"), [(60, False), (72, False), (73, True)])
+def test_a_few_scenarios_without_a_loss_do_not_rule_one_out(scenarios: int, promote: bool) -> None:
+    """The bootstrap interval is +0.0 [+0.0, +0.0]."""
+    found = decided(MANY[:scenarios], MANY[:scenarios], tokens=10)
+    assert found.promote is promote
+    assert ("a loss of over 5 points is not ruled out" in found.reason) is not promote
+
+
+def test_fewer_tokens_do_not_make_up_for_a_loss_beyond_the_margin() -> None:
+    """Three of 60 lost, and the interval reaches below -5 points."""
+    found = decided([False] * 3 + [True] * 57, SOLVED, tokens=10)
+    assert not found.promote
+    assert "it solves fewer scenarios" in found.reason or "is not ruled out" in found.reason
+
+
+def test_the_margin_comes_from_the_rules_and_is_in_the_figures() -> None:
+    few = [False] * 3 + [True] * 57
+    found = decide(chains(few, tokens=10), chains(SOLVED), GateRules(margin=14.0))
+    assert found.promote
+    assert found.figures["rules"]["margin"] == 14
+
+
+def test_a_loss_rejects_with_its_figures() -> None:
+    found = decided([True] * 30 + [False] * 30, SOLVED)
+    assert not found.promote
+    assert found.reason.startswith("it solves fewer scenarios: SGC -50.0 [")
+
+
+def test_a_loss_that_is_not_ruled_out_is_the_reason() -> None:
+    found = decided([False] * 4 + [True] * 56, [True] * 57 + [False] * 3, tokens=10)
+    assert not found.promote
+    assert found.reason.startswith("it shows no gain, and a loss of over 5 points is not ruled out: ")
+
+
+@pytest.mark.parametrize(("scenarios", "promote"), [(29, False), (30, True)])
+def test_with_too_few_scenarios_nothing_is_promoted(scenarios: int, promote: bool) -> None:
+    found = decide(chains([True] * scenarios), chains([False] * scenarios))
+    assert found.promote is promote
+    assert ("scenarios are too few" in found.reason) is not promote
+
+
+def test_results_of_other_scenarios_are_refused() -> None:
+    with pytest.raises(InvalidError, match="not of the same tasks"):
+        decide(chains(SOLVED), chains(SOLVED[:59]))
+
+
+def test_there_is_a_warning_for_a_policy_that_stops_writing_functions_even_if_it_passes() -> None:
+    found = decide(chains(MANY, tokens=50), chains(MANY, wrote=1))
+    assert found.promote
+    assert found.figures["warnings"] == ["it rarely writes functions: in 0.0 % of tasks, the incumbent in 100.0 %"]
+
+
+def test_there_is_a_warning_for_a_policy_that_ignores_its_skills() -> None:
+    incumbent = chains(SOLVED, offered=1, used=1, names=("f",))
+    found = decide(chains(SOLVED, offered=1), incumbent)
+    assert found.figures["warnings"][0].startswith("it rarely uses the skills it is offered: in 0.0 % of tasks")
+    assert "none of its skills was offered" in decide(chains(SOLVED), incumbent).figures["warnings"][0]
+
+
+def test_there_is_no_warning_for_a_policy_that_never_wrote_or_used_a_skill() -> None:
+    assert decided(SOLVED, FAILED).figures["warnings"] == []
