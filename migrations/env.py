@@ -5,7 +5,7 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import Connection, NullPool, create_engine
 
-from app.db.column_types import Prose
+from app.db.column_types import CleanText
 from app.db.database import full_url
 from app.db.models import Base
 from app.settings import Settings
@@ -18,7 +18,7 @@ def run(connection: Connection) -> None:
 
 def render(kind: str, item: object, _: object) -> str | Literal[False]:
     """A migration names plain types, never ones of the app, which will change."""
-    return "sa.Text()" if kind == "type" and isinstance(item, Prose) else False
+    return "sa.Text()" if kind == "type" and isinstance(item, CleanText) else False
 
 
 given = context.config.attributes.get("connection")

@@ -90,7 +90,7 @@ async def test_a_project_has_one_canary_and_the_active_release_is_none(project: 
 
 async def test_a_worse_canary_goes_back_by_itself_with_the_evidence(project: Project) -> None:
     async with project.sessions.begin() as session:
-        await releases.note(session, project.candidate, {"verdict": "promote", "sgc": 9.0})
+        await releases.record_evidence(session, project.candidate, {"verdict": "promote", "sgc": 9.0})
     await begin(project)
     await project.ended(project.candidate, 0.0, count=100)
     await project.ended((await project.release(1)).id, 1.0, count=100)

@@ -78,7 +78,7 @@ async def test_rewards_come_in_the_order_in_which_tasks_were_scored(project: Pro
         await feedback.add(session, late, 0.25)
         await feedback.add(session, late, 0.5)
         active = await releases.active(session, project.id)
-        found, _ = await canaries.ended(session, began, active, began.created_at, 9)
+        found, _ = await canaries.results(session, began, active, began.created_at, 9)
     assert list(found.rewards) == [1.0, 0.5]
 
 
@@ -118,8 +118,8 @@ async def test_what_a_task_usually_takes_is_what_95_of_100_stayed_within(project
     async with project.sessions() as session:
         now = await session.scalar(func.clock_timestamp())
         assert now is not None
-        assert await canaries.usual(session, project.id, now) == canaries.Usual(95.0, 950.0)
-        assert await canaries.usual(session, project.id, (await project.release(1)).created_at) is None
+        assert await canaries.typical_cost(session, project.id, now) == canaries.TypicalCost(95.0, 950.0)
+        assert await canaries.typical_cost(session, project.id, (await project.release(1)).created_at) is None
 
 
 async def test_where_tasks_usually_ended_before_their_first_turn_a_canary_is_judged_all_the_same(

@@ -74,7 +74,7 @@ def test_commands_ask_the_server_that_the_settings_describe(
         ("SAGE_HOST", "192.0.2.1", "set SAGE_PORT"),
         ("SAGE_PROMPT_PROFILE", "terse", "SAGE_PROMPT_PROFILE"),
         ("DATABASE_URL", "postgresql://sage:hush@127.0.0.1:9/x", "Check DATABASE_URL"),
-        ("DATABASE_URL", "mysql://127.0.0.1/x", "only postgresql:// works"),
+        ("DATABASE_URL", "mysql://127.0.0.1/x", "only postgresql:// is supported"),
     ],
 )
 async def test_up_refuses_in_one_line(variable: str, value: str, said: str, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_up_refuses_a_database_of_a_newer_version(tmp_path: Path, empty_da
         connection.execute(text("UPDATE alembic_version SET version_num = 'from_the_future'"))
     code, _, err = await sage("up", **_alone(tmp_path) | {"DATABASE_URL": empty_database_url})
     assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("Error: the database holds schema from_the_future")
+    assert err.startswith("Error: the database has schema from_the_future")
 
 
 async def test_a_key_that_is_made_is_shown_once_and_good(empty_database_url: str) -> None:

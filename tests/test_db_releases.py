@@ -70,7 +70,7 @@ async def test_what_passed_does_not_serve_yet_and_may_be_put_back_or_rejected(se
     assert (await releases.active(session, release.project_id)).number == 1
     with pytest.raises(ConflictError, match="release 2 is passed: it cannot be passed"):
         await releases.approve(session, release.id, {})
-    assert (await releases.put_back(session, release.id, {"next": "look"})).state is ReleaseState.CANDIDATE
+    assert (await releases.reopen(session, release.id, {"next": "look"})).state is ReleaseState.CANDIDATE
     again = await releases.approve(session, release.id, {}, 0.0)
     assert again.canary_percent is None, "no canary is asked for"
     assert (await releases.reject(session, release.id, {})).state is ReleaseState.REJECTED
@@ -94,7 +94,7 @@ async def test_only_a_candidate_can_be_rejected(session: AsyncSession) -> None:
 
 async def test_evidence_stays_with_the_release(session: AsyncSession) -> None:
     release = await candidate(session)
-    await releases.note(session, release.id, {"sgc": 9.0})
+    await releases.record_evidence(session, release.id, {"sgc": 9.0})
     assert (await releases.activate(session, release.id)).evidence == {"sgc": 9.0}
 
 

@@ -157,7 +157,7 @@ async def test_a_waiting_run_is_cancelled_at_once_and_a_running_one_is_flagged(s
     assert (await runs.request_cancel(session, running.id)).state is RunState.CANCELLED
     done = await held(session)
     await run_queue.finish(session, done.id, "me", RunState.DONE)
-    with pytest.raises(ConflictError, match="is done already"):
+    with pytest.raises(ConflictError, match="is already done"):
         await runs.request_cancel(session, done.id)
 
 

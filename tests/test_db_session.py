@@ -24,7 +24,9 @@ def test_any_postgresql_url_gets_the_driver_we_use(url: str) -> None:
     assert full_url(url) == "postgresql+psycopg://u:p@h:5/d"
 
 
-@pytest.mark.parametrize(("url", "reason"), [("sqlite:///x", "names sqlite"), ("nonsense", "cannot be read")])
+@pytest.mark.parametrize(
+    ("url", "reason"), [("sqlite:///x", "has the scheme sqlite"), ("nonsense", "cannot be parsed")]
+)
 def test_another_url_is_refused_by_name(url: str, reason: str) -> None:
     with pytest.raises(DatabaseError, match=f"DATABASE_URL {reason}"):
         open_database(url)
@@ -65,7 +67,7 @@ async def test_a_host_that_is_lost_keeps_its_locks_for_no_more_than_a_minute(
 
 async def test_a_server_that_refuses_is_told_in_one_line_without_the_password() -> None:
     async with open_database("postgresql://me:hush@127.0.0.1:1/d") as database:
-        with pytest.raises(DatabaseError, match=r"refuses: .*Check DATABASE_URL") as caught:
+        with pytest.raises(DatabaseError, match=r"refused the connection: .*Check DATABASE_URL") as caught:
             await check_schema(database.engine)
     assert "\n" not in str(caught.value)
     assert "hush" not in str(caught.value)
@@ -131,12 +133,12 @@ except DatabaseError as error:
 
 def test_a_directory_of_another_major_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "PG_VERSION").write_text("16\n")
-    with pytest.raises(DatabaseError, match="was made by PostgreSQL 16, this one is 18"):
+    with pytest.raises(DatabaseError, match="was created by PostgreSQL 16, this is 18"):
         embedded_postgres.start(tmp_path)
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     for directory in (tmp_path / "data", tmp_path / "data" / "postgres"):
-        with pytest.raises(DatabaseError, match="Set SAGE_DATA_DIR to another"):
+        with pytest.raises(DatabaseError, match="Set another SAGE_DATA_DIR"):
             embedded_postgres.start(directory)

@@ -156,7 +156,7 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
     done = await task_row(session, project.id)
     await task_queue.claim(session, "me", LEASE)
     await task_queue.finish(session, done.id, "me", TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED))
-    with pytest.raises(ConflictError, match="is done already"):
+    with pytest.raises(ConflictError, match="is already done"):
         await tasks.request_cancel(session, done.id)
 
 

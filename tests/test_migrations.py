@@ -133,6 +133,6 @@ def test_two_processes_may_migrate_at_once(empty_database_url: str) -> None:
 
 
 def test_a_server_that_refuses_is_told_in_one_line() -> None:
-    with pytest.raises(DatabaseError, match=r"refuses: .*Check DATABASE_URL") as caught:
+    with pytest.raises(DatabaseError, match=r"refused the connection: .*Check DATABASE_URL") as caught:
         migrate("postgresql://nobody@127.0.0.1:1/nothing")
     assert "\n" not in str(caught.value)

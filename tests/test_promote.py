@@ -84,7 +84,7 @@ async def test_of_two_swaps_at_once_the_second_is_told_which_one_is_under_way(fl
     floor.loads.open.clear()
     first = asyncio.create_task(floor.promoter.activate(floor.candidate, "key one"))
     await floor.loads.begun.wait()
-    with pytest.raises(ConflictError, match="release 2 is being brought to serve at this moment"):
+    with pytest.raises(ConflictError, match="release 2 is being activated"):
         await floor.promoter.activate(other, "key two")
     floor.loads.open.set()
     assert (await first).number == 2
@@ -171,7 +171,9 @@ async def test_a_roll_back_to_weights_that_are_gone_leaves_what_serves(floor: Fl
 
 async def test_what_was_compared_with_other_weights_does_not_take_their_place(floor: Floor) -> None:
     async with floor.sessions.begin() as session:
-        await releases.note(session, floor.candidate, {"compared_with": {"number": 1, "model": "c" * 32}})
+        await releases.record_evidence(
+            session, floor.candidate, {"compared_with": {"number": 1, "model": "c" * 32}}
+        )
     with pytest.raises(SupersededError, match=r"compared with release 1, but release 1, with other"):
         await floor.promoter.activate(floor.candidate, "gate", check=check_compared)
     assert (await floor.active()).number == 1

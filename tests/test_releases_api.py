@@ -39,7 +39,7 @@ async def states(api: ApiApp) -> list[tuple[int, str]]:
 async def test_a_release_shows_its_run_its_evidence_and_since_when_it_serves(api: ApiApp) -> None:
     release_id = await propose(api)
     async with api.sessions.begin() as session:
-        await releases.note(session, release_id, {"sgc": 0.9})
+        await releases.record_evidence(session, release_id, {"sgc": 0.9})
     found = (await api.client.get(f"/v1/releases/{release_id}")).json()
     assert (found["number"], found["state"], found["evidence"]) == (2, "candidate", {"sgc": 0.9})
     run = (await api.client.get(f"/v1/training-runs/{found['training_run_id']}")).json()

@@ -126,12 +126,12 @@ class _Gate:
         async with self._begin() as session:
             for name, release in (("candidate", self.release), ("incumbent", self.incumbent)):
                 await self._add_evaluation(session, release, results.settings, decision.figures[name])
-            await releases.note(session, self.release.id, evidence)
+            await releases.record_evidence(session, self.release.id, evidence)
         return evidence
 
     async def wait(self, evidence: dict[str, Json]) -> GateResult:
         async with self._begin() as session:
-            return _result(await releases.note(session, self.release.id, evidence))
+            return _result(await releases.record_evidence(session, self.release.id, evidence))
 
     async def reject(self, evidence: dict[str, Json]) -> GateResult:
         async with self._begin() as session:
@@ -149,7 +149,7 @@ class _Gate:
                 f"it was compared with release {self.incumbent.number}, but release {active.number} was activated "
                 f"during the evaluation: train again, or {self.by_hand}"
             )
-            return _result(await releases.note(session, self.release.id, evidence | {"next": outdated}))
+            return _result(await releases.record_evidence(session, self.release.id, evidence | {"next": outdated}))
 
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[AsyncSession]:

@@ -97,7 +97,7 @@ class ReleaseController(Controller):
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
         release = await releases.propose(session, project.id, data.adapter)
         if data.reason:
-            await releases.note(session, release.id, {"reason": data.reason})
+            await releases.record_evidence(session, release.id, {"reason": data.reason})
         await session.commit()
         return ReleaseView.of(release)
 

@@ -1,4 +1,4 @@
-"""Adapters in the database. Their weights lie in the adapter directory, under the same name."""
+"""Adapters in the database. Their weights are in the adapter directory, under the same name."""
 
 from collections.abc import Collection, Sequence
 from uuid import UUID
@@ -23,7 +23,7 @@ async def put(
     run_id: UUID | None = None,
     probe: Probe | None = None,
 ) -> models.Adapter:
-    """Once its files lie there. The same content twice is the same adapter: the first row stays."""
+    """Add an adapter whose files are in place. The same content again is the same adapter: the first row stays."""
     await session.execute(
         insert(models.Adapter)
         .values(hash=digest, base=base, rank=rank, run_id=run_id, probe=msgspec.to_builtins(probe))
@@ -33,7 +33,7 @@ async def put(
 
 
 async def probe(session: AsyncSession, digest: str) -> Probe | None:
-    """What its trainer says of fixed tokens. None for an adapter that came from elsewhere."""
+    """The trainer's logprobs of fixed tokens, or None for an adapter that was imported."""
     row = await session.get(models.Adapter, digest)
     return None if row is None or row.probe is None else msgspec.convert(row.probe, Probe)
 
@@ -46,34 +46,36 @@ async def get(session: AsyncSession, digest: str) -> models.Adapter:
 
 
 async def active(session: AsyncSession) -> set[str]:
-    """The models of all active releases."""
+    """Models of all active releases."""
     query = select(models.Release.model).where(models.Release.state == ReleaseState.ACTIVE)
     return set(await session.scalars(query))
 
 
 async def serving(session: AsyncSession) -> set[str]:
-    """The models that new tasks may be pinned to: of active releases and of canaries."""
+    """Models that new tasks may be pinned to: of active releases and of canaries."""
     states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
     return set(await session.scalars(select(models.Release.model).where(models.Release.state.in_(states))))
 
 
 async def releases_with(session: AsyncSession, model: str) -> Sequence[models.Release]:
-    """Those that new tasks may be pinned to."""
+    """Releases of the model that new tasks may be pinned to."""
     states = [ReleaseState.ACTIVE, ReleaseState.CANARY]
     query = select(models.Release).where(models.Release.model == model, models.Release.state.in_(states))
     return (await session.scalars(query)).all()
 
 
 async def known(session: AsyncSession, names: Collection[str]) -> set[str]:
-    """Those of them that are in the database. A training run loads others, which are nobody's but its own."""
+    """The given names that are in the database. Training runs load others for themselves."""
     rows, release = models.Adapter, models.Release
     kept = select(rows.hash).where(rows.hash.in_(names))
     return set(await session.scalars(kept.union(select(release.model).where(release.model.in_(names)))))
 
 
 async def needed(session: AsyncSession) -> set[str]:
-    """The models that unfinished tasks and shadows are pinned to, those of canaries and of what passed, those of
-    candidates that their run has yet to examine, and those that are being brought to serve.
+    """Models that must stay loaded although no active release has them.
+
+    They belong to unfinished tasks and shadows, canaries, releases that passed, candidates whose run has yet to
+    evaluate them, and releases that are being activated.
     """
     release, run, unfinished = models.Release, models.TrainingRun, [TaskState.ACCEPTED, TaskState.RUNNING]
     pinned = select(models.Task.release_id).where(models.Task.state.in_(unfinished))
@@ -85,6 +87,6 @@ async def needed(session: AsyncSession) -> set[str]:
         release.id.in_(shadowed),
         release.state.in_([ReleaseState.PASSED, ReleaseState.CANARY]),
         and_(unexamined, release.training_run_id.in_(training)),
-        advisory_locks.under_way(),
+        advisory_locks.is_being_activated(),
     )
     return set(await session.scalars(select(release.model).where(wanted)))

@@ -1,7 +1,4 @@
-"""One swap of a project, and one load of an adapter, at a time, whichever process does it.
-
-Advisory locks, which end with their connection.
-"""
+"""Advisory locks: one swap per project, one load per adapter, across processes. They end with their connection."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,25 +10,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.database import Sessions
 from app.errors import ConflictError
 
-_PLACE = "('x' || left(md5(CAST({} AS text)), 7))::bit(28)::int"  # a project's id as PostgreSQL's int
-_OURS, _THEIRS = _PLACE.format(":project"), _PLACE.format("releases.project_id")
+_CLASS_ID = "('x' || left(md5(CAST({} AS text)), 7))::bit(28)::int"  # a project's id as PostgreSQL's int
+_PROJECT, _RELEASE_PROJECT = _CLASS_ID.format(":project"), _CLASS_ID.format("releases.project_id")
 _HELD = (
     "FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
-_WAIT = text("SELECT pg_advisory_lock(hashtextextended(:adapter, 0))")
-_TAKE = text("SELECT pg_try_advisory_lock(:key)")
-_TELL = text(f"SELECT pg_advisory_lock_shared({_OURS}, :number)")
-_ASK = text(f"SELECT objid::int {_HELD} AND classid::int = {_OURS} LIMIT 1")
-_AMONG = f"({_THEIRS}, releases.number) IN (SELECT classid::int, objid::int {_HELD})"
-_GIVE = text("SELECT pg_advisory_unlock_all()")
+_LOCK_ADAPTER = text("SELECT pg_advisory_lock(hashtextextended(:adapter, 0))")
+_TRY_LOCK = text("SELECT pg_try_advisory_lock(:key)")
+_ANNOUNCE = text(f"SELECT pg_advisory_lock_shared({_PROJECT}, :number)")
+_HOLDER = text(f"SELECT objid::int {_HELD} AND classid::int = {_PROJECT} LIMIT 1")
+_IS_ANNOUNCED = f"({_RELEASE_PROJECT}, releases.number) IN (SELECT classid::int, objid::int {_HELD})"
+_UNLOCK = text("SELECT pg_advisory_unlock_all()")
 
 
 @asynccontextmanager
-async def one_swap(sessions: Sessions, project_id: UUID, number: int) -> AsyncIterator[None]:
-    """Held while release `number` is brought to serve. No transaction is open meanwhile.
+async def swap_lock(sessions: Sessions, project_id: UUID, number: int) -> AsyncIterator[None]:
+    """Held while release `number` is activated, without an open transaction.
 
-    Raises ConflictError that names the release another one is busy with.
+    Raises ConflictError with the release that is being activated already.
     """
     async with _locking(sessions) as connection:
         await _take(connection, project_id, number)
@@ -39,12 +36,13 @@ async def one_swap(sessions: Sessions, project_id: UUID, number: int) -> AsyncIt
 
 
 @asynccontextmanager
-async def one_load(sessions: Sessions, adapter: str) -> AsyncIterator[None]:
-    """Held while model servers load an adapter and prove it; others wait. Who fails at it takes away what it
-    loaded, which nobody else must have proven meanwhile.
+async def load_lock(sessions: Sessions, adapter: str) -> AsyncIterator[None]:
+    """Held while model servers load and verify an adapter; other processes wait.
+
+    A failed load is undone, which must not remove what another process has verified meanwhile.
     """
     async with _locking(sessions) as connection:
-        await connection.execute(_WAIT, {"adapter": adapter})
+        await connection.execute(_LOCK_ADAPTER, {"adapter": adapter})
         yield
 
 
@@ -55,21 +53,20 @@ async def _locking(sessions: Sessions) -> AsyncIterator[AsyncConnection]:
         try:
             yield connection
         finally:
-            await connection.execute(_GIVE)
+            await connection.execute(_UNLOCK)
 
 
-def under_way() -> ColumnElement[bool]:
-    """Is a row of `Release` being brought to serve at this moment? By any process."""
-    return literal_column(_AMONG, Boolean)
+def is_being_activated() -> ColumnElement[bool]:
+    """SQL condition: a row of `Release` is being activated, by any process."""
+    return literal_column(_IS_ANNOUNCED, Boolean)
 
 
 async def _take(connection: AsyncConnection, project_id: UUID, number: int) -> None:
-    """The first lock excludes; the second one, which excludes nobody, says what it is held for."""
-    if await connection.scalar(_TAKE, {"key": int.from_bytes(project_id.bytes[8:], "big", signed=True)}):
-        await connection.execute(_TELL, {"project": project_id, "number": number})
+    """The first lock is exclusive; the second, a shared one, announces the release's number."""
+    if await connection.scalar(_TRY_LOCK, {"key": int.from_bytes(project_id.bytes[8:], "big", signed=True)}):
+        await connection.execute(_ANNOUNCE, {"project": project_id, "number": number})
         return
-    other = await connection.scalar(_ASK, {"project": project_id})
+    other = await connection.scalar(_HOLDER, {"project": project_id})
     raise ConflictError(
-        f"release {other or 'of this project'} is being brought to serve at this moment: wait until it does, "
-        "then ask again"
+        f"release {other or 'of this project'} is being activated: wait until it serves, then try again"
     )

@@ -25,7 +25,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     server: str | None = None,
     secret: str | UnsetType | None = UNSET,
 ) -> models.Api:
-    """Insert, or replace the one of that name. It keeps its secret, unless one is given or None."""
+    """Insert an API, or replace the one of that name. Keeps the stored secret if `secret` is UNSET."""
     given = {"source": source, "document": document, "digest": digest, "server": server}
     if secret is not UNSET:
         given["secret"] = secret
@@ -41,7 +41,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
 
 
 async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Api]:
-    """By name."""
+    """Ordered by name."""
     query = select(models.Api).where(models.Api.project_id == project_id).order_by(models.Api.name)
     return (await session.scalars(query)).all()
 

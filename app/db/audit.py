@@ -1,4 +1,4 @@
-"""The log of who changed what serves. Entries are only ever added."""
+"""The audit log of changes of what serves. Entries are only added."""
 
 from uuid import UUID
 
@@ -36,7 +36,7 @@ async def add_once(
     action: AuditAction,
     detail: dict[str, Json],
 ) -> models.AuditEntry:
-    """Unless the release's latest entry says the same: what is tried again and again is told once."""
+    """Add an entry unless the release's latest one is equal: repeated attempts are logged once."""
     row = models.AuditEntry
     newest = (
         select(row).where(row.release_id == release_id).order_by(row.created_at.desc(), row.id.desc()).limit(1)
@@ -55,7 +55,7 @@ async def page(
     cursor: str | None = None,
     limit: int,
 ) -> Page[models.AuditEntry]:
-    """Newest first; None: of every project. Raises InvalidError for a cursor that is none of ours."""
+    """Newest first; of every project if `project_id` is None. Raises InvalidError for an invalid cursor."""
     query = select(models.AuditEntry)
     if project_id is not None:
         query = query.where(models.AuditEntry.project_id == project_id)

@@ -9,7 +9,7 @@ from sqlalchemy import ARRAY, DateTime, Enum, LargeBinary, MetaData, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from app.db.column_types import Prose
+from app.db.column_types import CleanText
 
 
 class Base(DeclarativeBase):
@@ -23,18 +23,18 @@ class Base(DeclarativeBase):
         }
     )
     type_annotation_map: ClassVar = {
-        str: Prose,
+        str: CleanText,
         bytes: LargeBinary,
         datetime: DateTime(timezone=True),
         dict[str, Any]: JSONB,
-        list[str]: ARRAY(Prose),
+        list[str]: ARRAY(CleanText),
         StrEnum: Enum(
             StrEnum, native_enum=False, length=32, values_callable=lambda kind: [each.value for each in kind]
         ),
     }
 
 
-class Row(Base):
+class Entity(Base):
     """A row with an id and the time of its creation."""
 
     __abstract__ = True

@@ -1,4 +1,4 @@
-"""The journal of API calls, in the database: a row before a call goes out, completed when its result is in."""
+"""The journal of API calls: a row is committed before a call goes out, and completed with its result."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -15,7 +15,7 @@ from app.records import Call, Json
 
 
 class JournalCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of an earlier attempt. Without a result nobody knows whether it took effect."""
+    """A call of an earlier attempt. Without a result it is unknown whether it took effect."""
 
     seq: int
     api: str
@@ -25,9 +25,9 @@ class JournalCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def begin(session: AsyncSession, task_id: UUID, owner: str, call: Call, *, repeatable: bool) -> None:
-    """Commit this before the call goes out. A repeatable one without a result may begin again.
+    """Record a call; commit this before it goes out. A repeatable call without a result may begin again.
 
-    ConflictError: the call must not be made, for it went out before or the task is no longer the owner's.
+    Raises ConflictError if the call went out before, or the task is no longer the owner's.
     """
     await task_queue.hold(session, task_id, owner)
     row = {"api": call.api, "arguments": call.arguments, "repeatable": repeatable, "record": None}
@@ -45,7 +45,7 @@ async def begin(session: AsyncSession, task_id: UUID, owner: str, call: Call, *,
 
 
 async def end(session: AsyncSession, task_id: UUID, call: Call) -> None:
-    """The result, whoever owns the task by now: it tells what has happened in the world."""
+    """Record the result, also if the task has another owner by now: the call has taken effect."""
     await session.execute(
         update(models.TaskCall)
         .where(models.TaskCall.task_id == task_id, models.TaskCall.seq == call.seq)
@@ -54,9 +54,9 @@ async def end(session: AsyncSession, task_id: UUID, call: Call) -> None:
 
 
 async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequence[Call]) -> None:
-    """Repeatable calls, after they have come back: nothing had to be written before they went out.
+    """Record repeatable calls with their results; they need no record before they go out.
 
-    ConflictError: the task is no longer the owner's, and another runner makes them again.
+    Raises ConflictError if the task is no longer the owner's; the other runner repeats them.
     """
     await task_queue.hold(session, task_id, owner)
     new = insert(models.TaskCall).values(
@@ -77,7 +77,7 @@ async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequenc
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:
-    """In order."""
+    """In order of `seq`."""
     rows = await session.scalars(
         select(models.TaskCall)
         .where(models.TaskCall.task_id == task_id)

@@ -1,4 +1,4 @@
-"""Canaries in the database: which release serves a share of the new tasks, and what the tasks of both came to."""
+"""Canaries, releases that serve a share of the new tasks, and their results beside the active release's."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,13 +14,13 @@ from app.db.models import ReleaseState, TaskState
 from app.errors import ConflictError, InvalidError
 from app.records import Json, Stop
 
-_USUAL = 1_000  # earlier tasks that tell what a task takes
+_COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 
 _task = models.Task
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tasks of one release came to, each in the order it became known. Cancelled ones are left out."""
+class ArmResults(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of one release's tasks, each in the order it became known, without cancelled tasks."""
 
     rewards: Sequence[float] = ()  # of those that have a score, and 0 where the check gave none
     errors: Sequence[float] = ()  # of each: 1 if it failed, did not stop by completing, or its check gave no score
@@ -28,15 +28,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Sequence[float] = ()  # generated, of the same
 
 
-class Usual(msgspec.Struct, frozen=True):
-    """What 95 of 100 tasks of a project stay within."""
+class TypicalCost(msgspec.Struct, frozen=True):
+    """The 95th percentiles of a project's tasks."""
 
     turns: float
     tokens: float
 
 
-def dealt() -> ColumnElement[bool]:
-    """Is a row of `Task` for the canary in `Release`? By a hash of both ids: another canary gets other tasks."""
+def is_assigned() -> ColumnElement[bool]:
+    """SQL condition: the canary in `Release` serves a row of `Task`. A hash of both ids decides."""
     release = models.Release
     digest = func.md5(func.concat(_task.id, release.id))
     number = cast(cast(func.concat("x", func.left(digest, 8)), BIT(32)), BigInteger)  # 0 <= number < 2**32
@@ -44,18 +44,18 @@ def dealt() -> ColumnElement[bool]:
 
 
 async def begin(session: AsyncSession, release_id: UUID, percent: float) -> models.Release:
-    """From now on this share of the new tasks is pinned to it.
+    """Pin this share of the new tasks to the release from now on.
 
-    Raises InvalidError for a share that is none, NotFoundError, and ConflictError for a release that serves
-    already and beside another canary of the project.
+    Raises InvalidError for a share out of range, NotFoundError, and ConflictError if the release is active or the
+    project has another canary.
     """
     release = await releases.locked(session, release_id)
-    await check_may_begin(session, release, percent)
+    await check_can_begin(session, release, percent)
     release.canary_percent, release.canary_at = percent, func.clock_timestamp()
     return await releases.move(session, release, ReleaseState.CANARY)
 
 
-async def check_may_begin(session: AsyncSession, release: models.Release, percent: float) -> None:
+async def check_can_begin(session: AsyncSession, release: models.Release, percent: float) -> None:
     """Raises as `begin` does."""
     if not 0 < percent <= 100:
         raise InvalidError(f"a canary serves more than 0 and at most 100 percent of new tasks, not {percent:g}")
@@ -79,7 +79,7 @@ async def of_project(session: AsyncSession, project_id: UUID) -> models.Release 
 async def end(
     session: AsyncSession, release_id: UUID, state: ReleaseState, evidence: dict[str, Json]
 ) -> models.Release:
-    """A candidate again, or rejected. Tasks pinned to it keep it. Raises ConflictError if it is no canary."""
+    """Make it a candidate again, or reject it. Pinned tasks keep it. Raises ConflictError if it is no canary."""
     release = await releases.locked(session, release_id)
     check_is_canary(release)
     release.evidence, release.canary_percent = evidence, None
@@ -92,16 +92,16 @@ def check_is_canary(release: models.Release) -> None:
         raise ConflictError(f"release {release.number} is {release.state}, not a canary")
 
 
-def since(canary: models.Release, active: models.Release) -> datetime:
-    """When the two began to share the new tasks: the later one's beginning."""
+def shared_since(canary: models.Release, active: models.Release) -> datetime:
+    """When the two began to share the new tasks: the later of both starts."""
     moments = [each for each in (canary.canary_at, active.activated_at) if each is not None]
     return max(moments)
 
 
-async def ended(
+async def results(
     session: AsyncSession, canary: models.Release, active: models.Release, began: datetime, most: int
-) -> tuple[Ended, Ended]:
-    """Of the tasks pinned to either since then, the `most` that ended first: both arms cover the same time."""
+) -> tuple[ArmResults, ArmResults]:
+    """Results of the first `most` tasks that ended, of either release since `began`: both cover the same time."""
     first = (
         select(_task)
         .where(
@@ -117,7 +117,7 @@ async def ended(
     given = (
         select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
     )
-    # What a check cannot score must not drop out, or an arm would be judged by its good answers alone.
+    # Tasks whose check gave no score must count, or a release would be judged by its good answers alone.
     unscored = and_(columns.check_code != "", ~columns.checked)
     reward = case((unscored, 0.0), else_=columns.score)
     scored_at = case((or_(columns.checked, unscored), columns.finished_at), else_=given)
@@ -137,14 +137,14 @@ async def ended(
         ).group_by(columns.release_id)
     )
     arms = {
-        release_id: Ended(rewards=rewards or (), errors=errors, turns=turns or (), tokens=tokens or ())
+        release_id: ArmResults(rewards=rewards or (), errors=errors, turns=turns or (), tokens=tokens or ())
         for release_id, rewards, errors, turns, tokens in rows
     }
-    return arms.get(canary.id, Ended()), arms.get(active.id, Ended())
+    return arms.get(canary.id, ArmResults()), arms.get(active.id, ArmResults())
 
 
-async def usual(session: AsyncSession, project_id: UUID, before: datetime) -> Usual | None:
-    """From the last 1,000 tasks of the project by then; None if there were none."""
+async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime) -> TypicalCost | None:
+    """Computed from the project's last 1,000 tasks at that time; None if there were none."""
     last = (
         select(_task.turns, _task.generated_tokens)
         .where(
@@ -154,7 +154,7 @@ async def usual(session: AsyncSession, project_id: UUID, before: datetime) -> Us
             _task.state == TaskState.DONE,
         )
         .order_by(_task.created_at.desc())
-        .limit(_USUAL)
+        .limit(_COST_WINDOW)
         .subquery()
     )
     most = literal(0.95)
@@ -166,4 +166,4 @@ async def usual(session: AsyncSession, project_id: UUID, before: datetime) -> Us
             )
         )
     ).one()
-    return None if turns is None else Usual(float(turns), float(tokens))
+    return None if turns is None else TypicalCost(float(turns), float(tokens))

@@ -1,4 +1,4 @@
-"""The database's clock: processes need not agree on the time."""
+"""Times by the database's clock, so that the clocks of processes need not agree."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What can be stored. Sandboxed code and live APIs may say more: NUL, half of a surrogate pair, NaN, 2 ** 99."""
+"""Makes values storable: sandboxed code and live APIs may return NUL, lone surrogates, NaN or 2 ** 99."""
 
 import json
 import math
@@ -12,19 +12,20 @@ from app.records import Json
 _LOST = "\N{REPLACEMENT CHARACTER}"
 
 
-class Prose(TypeDecorator[str]):
-    """Text in which what cannot be stored is replaced, so that odd output never fails a task."""
+class CleanText(TypeDecorator[str]):
+    """Text with characters that cannot be stored replaced, so that unusual output never fails a task."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else storable(value)
+        return None if value is None else clean_text(value)
 
 
-def storable(value: str) -> str:
-    r"""
-    >>> storable("a\x00b")
+def clean_text(value: str) -> str:
+    r"""Replace NUL and lone surrogates.
+
+    >>> clean_text("a\x00b")
     'a�b'
     """
     try:
@@ -35,7 +36,7 @@ def storable(value: str) -> str:
 
 
 def to_json(value: Json) -> str:
-    """For JSONB columns. Numbers that JSON does not know become null.
+    """Serialise for JSONB columns. NaN and infinities become null.
 
     >>> to_json({"total": float("nan")})
     '{"total": null}'
@@ -44,23 +45,23 @@ def to_json(value: Json) -> str:
 
 
 def pack(record: msgspec.Struct) -> bytes:
-    """As msgpack. Only what msgpack cannot say is changed, and a record without such comes back equal."""
+    """Encode as msgpack. Changes only values that msgpack cannot represent."""
     try:
         return msgspec.msgpack.encode(record)
     except (UnicodeEncodeError, OverflowError):
-        return msgspec.msgpack.encode(_clean(msgspec.to_builtins(record), longest_int=63))
+        return msgspec.msgpack.encode(_clean(msgspec.to_builtins(record), max_bits=63))
 
 
-def _clean(value: Json, longest_int: int | None = None) -> Json:
-    """`longest_int`: in bits; a longer one becomes text."""
+def _clean(value: Json, max_bits: int | None = None) -> Json:
+    """Integers of more than `max_bits` become text."""
     if isinstance(value, str):
-        return storable(value)
+        return clean_text(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, int):
-        return value if longest_int is None or value.bit_length() <= longest_int else str(value)
+        return value if max_bits is None or value.bit_length() <= max_bits else str(value)
     if isinstance(value, dict):
-        return {storable(str(key)): _clean(each, longest_int) for key, each in value.items()}
+        return {clean_text(str(key)): _clean(each, max_bits) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(each, longest_int) for each in value]
+        return [_clean(each, max_bits) for each in value]
     return value

@@ -14,15 +14,15 @@ from app.errors import DatabaseError
 Sessions = async_sessionmaker[AsyncSession]
 
 UNAVAILABLE = (DBAPIError, NoConnectionError)
-"""What sessions raise where the database does not answer, or all connections of this process are taken."""
-AWAY = (*UNAVAILABLE, OSError)
-"""What a loop that looks again waits out: an answer that is late is an OSError, too."""
+"""Raised by sessions if the database does not answer, or all connections of this process are in use."""
+TRANSIENT = (*UNAVAILABLE, OSError)
+"""Errors after which a loop tries again. A timeout is an OSError."""
 
 _KEEP_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
 class Database(msgspec.Struct, frozen=True):
-    """An open database. Nothing is connected before the first use."""
+    """An open database. It connects on first use."""
 
     engine: AsyncEngine
     sessions: Sessions
@@ -38,16 +38,16 @@ class Database(msgspec.Struct, frozen=True):
 
 
 def open_database(url: str, *, connections: int = 20) -> Database:
-    """Raises DatabaseError if the URL is not one of PostgreSQL."""
+    """Raises DatabaseError if the URL is not a PostgreSQL URL."""
     engine = create_async_engine(full_url(url), pool_size=connections, pool_pre_ping=True, json_serializer=to_json)
     event.listen(engine.sync_engine, "connect", _keep_alive)
     return Database(engine, async_sessionmaker(engine, expire_on_commit=False))
 
 
 def _keep_alive(connection: Any, _: object) -> None:
-    """PostgreSQL frees the locks of a host that is lost after a minute, not after the two hours of its system.
+    """Have PostgreSQL free the locks of a lost host after a minute, not after its system's two hours.
 
-    Said here, not in the options of the URL: poolers such as PgBouncer refuse those. No effect on a Unix socket.
+    Not in the options of the URL, because poolers such as PgBouncer refuse those. No effect on a Unix socket.
     """
     connection.autocommit = True
     connection.cursor().execute(_KEEP_ALIVE)
@@ -55,16 +55,18 @@ def _keep_alive(connection: Any, _: object) -> None:
 
 
 def full_url(url: str) -> str:
-    """The URL with the driver we use, whatever it said: postgres://, postgresql://, postgresql+psycopg://."""
+    """The URL with our driver, from postgres://, postgresql:// or postgresql+psycopg://."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise DatabaseError(f"DATABASE_URL cannot be read: {error}") from error
+        raise DatabaseError(f"DATABASE_URL cannot be parsed: {error}") from error
     if parsed.drivername.split("+")[0] not in ("postgres", "postgresql"):
-        raise DatabaseError(f"DATABASE_URL names {parsed.drivername}, but only postgresql:// works")
+        raise DatabaseError(f"DATABASE_URL has the scheme {parsed.drivername}; only postgresql:// is supported")
     return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
 def refused(url: str, error: DBAPIError) -> DatabaseError:
     reason = str(error.orig).strip().splitlines()[0]
-    return DatabaseError(f"PostgreSQL at {url} refuses: {reason}. Check DATABASE_URL and that the server runs")
+    return DatabaseError(
+        f"PostgreSQL at {url} refused the connection: {reason}. Check DATABASE_URL and that the server runs"
+    )

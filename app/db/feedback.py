@@ -1,4 +1,4 @@
-"""What people thought of results, in the database."""
+"""Feedback on tasks, in the database."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,12 +11,12 @@ from app.errors import ConflictError, InvalidError, NotFoundError
 
 
 async def add(session: AsyncSession, task_id: UUID, score: float, comment: str | None = None) -> models.Feedback:
-    """The latest is the task's score, unless a check scored it. Raises InvalidError for a score outside [0, 1].
+    """Add feedback. The latest is the task's score, unless a check scored it.
 
-    Raises NotFoundError, and ConflictError while the task has not ended.
+    Raises InvalidError for a score outside [0, 1], NotFoundError, and ConflictError while the task has not ended.
     """
     if not 0 <= score <= 1:
-        raise InvalidError(f"a score lies between 0 and 1, not at {score}")
+        raise InvalidError(f"score is {score}: it must be between 0 and 1")
     task = await session.get(models.Task, task_id, with_for_update=True)
     if task is None:
         raise NotFoundError(f"no task has the id {task_id}")

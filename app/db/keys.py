@@ -13,11 +13,11 @@ from app.db import models
 from app.errors import InvalidError, NotFoundError
 
 _PREFIX = "sage_"
-_HINT = len(_PREFIX) + 4  # characters that people may see
+_HINT = len(_PREFIX) + 4  # characters that are shown
 
 
 class Scope(StrEnum):
-    """What a key is good for."""
+    """What a key gives access to."""
 
     TASKS = "tasks"
     SKILLS = "skills"
@@ -27,7 +27,7 @@ class Scope(StrEnum):
 async def create(
     session: AsyncSession, name: str, scopes: Sequence[str], project_id: UUID | None = None
 ) -> tuple[models.Key, str]:
-    """The key and its secret, which cannot be read again. Raises InvalidError for an unknown scope."""
+    """Returns the key and its secret, which is not stored. Raises InvalidError for an unknown scope."""
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise InvalidError(f"scopes are any of {', '.join(Scope)}, not {', '.join(unknown) or 'none'}")
@@ -45,14 +45,14 @@ async def create(
 
 
 async def by_secret(session: AsyncSession, secret: str) -> models.Key | None:
-    """None: nobody's, or revoked."""
+    """None if the secret is unknown or its key revoked."""
     return await session.scalar(
         select(models.Key).where(models.Key.hash == _hash(secret), models.Key.revoked_at.is_(None))
     )
 
 
 async def listing(session: AsyncSession, project_id: UUID | None = None) -> Sequence[models.Key]:
-    """Oldest first, revoked ones too; with a project only its own."""
+    """Oldest first, with revoked ones; only a project's own if one is given."""
     query = select(models.Key).order_by(models.Key.created_at)
     if project_id is not None:
         query = query.where(models.Key.project_id == project_id)
@@ -60,7 +60,7 @@ async def listing(session: AsyncSession, project_id: UUID | None = None) -> Sequ
 
 
 async def revoke(session: AsyncSession, key_id: UUID) -> models.Key:
-    """For good; again is no mistake. Raises NotFoundError."""
+    """Revoke a key permanently. Idempotent. Raises NotFoundError."""
     key = await session.scalar(
         update(models.Key)
         .where(models.Key.id == key_id)

@@ -1,4 +1,4 @@
-"""What releases are made of, in the database: sets of skills and sets of API documents, each under its hash."""
+"""The contents of releases: sets of skills and sets of API documents, each stored under its hash."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ Key = TypeVar("Key")
 
 
 class SkillName(msgspec.Struct, frozen=True):
-    """A skill, as a list of changes names it."""
+    """A skill, as listed in the changes between releases."""
 
     id: UUID
     name: str
@@ -30,8 +30,8 @@ class SkillName(msgspec.Struct, frozen=True):
         return cls(skill.id, skill.name, skill.version)
 
 
-async def keep_skills(session: AsyncSession, project_id: UUID) -> str:
-    """Write down which skills are active at this moment; the hash of that set."""
+async def store_skills(session: AsyncSession, project_id: UUID) -> str:
+    """Store the set of active skills. Returns its hash."""
     skills = [str(skill_id) for skill_id in await active_skills(session, project_id)]
     digest = _hash(skills)
     await session.execute(insert(models.SkillSet).values(hash=digest, skills=skills).on_conflict_do_nothing())
@@ -39,36 +39,36 @@ async def keep_skills(session: AsyncSession, project_id: UUID) -> str:
 
 
 async def active_skills(session: AsyncSession, project_id: UUID) -> list[UUID]:
-    """Ids, sorted."""
+    """Sorted ids."""
     skill = models.Skill
     query = select(skill.id).where(skill.project_id == project_id, skill.state == SkillState.ACTIVE)
     return sorted(await session.scalars(query))
 
 
-async def skills_of(session: AsyncSession, digest: str) -> list[UUID]:
-    """Ids, sorted."""
+async def skill_ids(session: AsyncSession, digest: str) -> list[UUID]:
+    """Sorted ids."""
     return [UUID(skill_id) for skill_id in (await session.get_one(models.SkillSet, digest)).skills]
 
 
-async def names_of(session: AsyncSession, skill_ids: Collection[UUID]) -> list[SkillName]:
-    """By name and version."""
+async def skill_names(session: AsyncSession, skill_ids: Collection[UUID]) -> list[SkillName]:
+    """Ordered by name and version."""
     skill = models.Skill
     query = select(skill.id, skill.name, skill.version).where(_among(skill.id, skill_ids))
     query = query.order_by(skill.name, skill.version, skill.id)
     return [SkillName(*row) for row in await session.execute(query)]
 
 
-async def registered(session: AsyncSession, project_id: UUID) -> dict[str, str]:
+async def api_digests(session: AsyncSession, project_id: UUID) -> dict[str, str]:
     """Name and digest of each API of the project."""
     api = models.Api
     rows = await session.execute(select(api.name, api.digest).where(api.project_id == project_id))
     return {row.name: row.digest for row in rows}
 
 
-async def keep_tools(session: AsyncSession, project_id: UUID, digests: Mapping[str, str]) -> str:
-    """Write down a set of API documents, by name and digest; the hash of that set.
+async def store_tools(session: AsyncSession, project_id: UUID, digests: Mapping[str, str]) -> str:
+    """Store a set of API documents, given by name and digest. Returns its hash.
 
-    Those that are registered now are kept with it, so that they outlive their APIs; others were kept before.
+    Documents of registered APIs are copied, so that they outlive their APIs; others were copied before.
     """
     api, document = models.Api, models.ToolDocument
     wanted = select(api.digest, api.document).where(
@@ -81,14 +81,14 @@ async def keep_tools(session: AsyncSession, project_id: UUID, digests: Mapping[s
     return digest
 
 
-async def tools_of(session: AsyncSession, digest: str) -> dict[str, str]:
+async def tool_digests(session: AsyncSession, digest: str) -> dict[str, str]:
     """Name and digest of each API document of a set."""
     documents: dict[str, str] = (await session.get_one(models.ToolSet, digest)).documents
     return documents
 
 
 async def documents(session: AsyncSession, digests: Collection[str]) -> dict[str, dict[str, Json]]:
-    """Kept documents by digest."""
+    """Stored documents by digest."""
     document = models.ToolDocument
     rows = await session.execute(
         select(document.digest, document.document).where(_among(document.digest, digests))
@@ -96,8 +96,8 @@ async def documents(session: AsyncSession, digests: Collection[str]) -> dict[str
     return {row.digest: row.document for row in rows}
 
 
-async def unused(session: AsyncSession, release: models.Release) -> bool:
-    """Has no task begun with it? Then none will before this transaction ends: who pins one waits for the row."""
+async def is_unused(session: AsyncSession, release: models.Release) -> bool:
+    """Whether no task has begun with the release. If so, none will before this transaction ends."""
     row, task = models.Release, models.Task
     begun = select(exists().where(task.project_id == release.project_id, task.release_id == release.id))
     if await session.scalar(begun):
@@ -107,7 +107,7 @@ async def unused(session: AsyncSession, release: models.Release) -> bool:
 
 
 def _among(column: InstrumentedAttribute[Key], keys: Iterable[Key]) -> ColumnElement[bool]:
-    """One parameter however many keys: a query takes no more than 65,535."""
+    """One array parameter for any number of keys: a query takes no more than 65,535 parameters."""
     return column == any_(bindparam(None, list(keys), ARRAY(column.type)))
 
 

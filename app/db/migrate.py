@@ -1,4 +1,4 @@
-"""Brings a database up to the schema of this version."""
+"""Migrates a database to the schema of this version."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -20,9 +20,9 @@ _LOCK = 0x5A6E  # any number, as long as every version uses the same
 
 
 def migrate(url: str) -> None:
-    """Up to the newest schema, in one transaction: all of it or nothing. Of two at once the second finds no work.
+    """Migrate to the newest schema in one transaction. Safe to call from several processes at once.
 
-    Raises DatabaseError if the server refuses or the schema is newer than this version. Blocks.
+    Raises DatabaseError if the server refuses the connection or the schema is newer than this version. Blocks.
     """
     database = create_engine(full_url(url), poolclass=NullPool)
     try:
@@ -36,24 +36,24 @@ def migrate(url: str) -> None:
 
 
 async def check_schema(engine: AsyncEngine) -> None:
-    """Raises DatabaseError where PostgreSQL does not answer, or its schema is older than this version needs."""
+    """Raises DatabaseError if PostgreSQL does not answer or its schema is older than this version's."""
     try:
         async with engine.connect() as connection:
             older = await connection.run_sync(_is_older)
     except DBAPIError as error:
         raise refused(engine.url.render_as_string(), error) from error
     if older:
-        raise DatabaseError("the database has not the schema of this version: run `sage migrate`")
+        raise DatabaseError("the database has an older schema: run `sage migrate`")
 
 
 def _is_older(connection: Connection) -> bool:
-    """Not a newer one: whoever upgrades several processes migrates first."""
+    """A newer schema is allowed: an upgrade of several processes migrates first."""
     heads = set(MigrationContext.configure(connection).get_current_heads())
     return not heads or bool(heads & set(_revisions()[1:]))
 
 
 def alembic_config(connection: Connection) -> Config:
-    """What `alembic.command` needs to work on this connection. The migrations lie beside the package `app`."""
+    """The configuration of `alembic.command` for this connection. The migrations are next to the package `app`."""
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -64,8 +64,8 @@ def _refuse_newer(connection: Connection) -> None:
     unknown = set(MigrationContext.configure(connection).get_current_heads()) - set(_revisions())
     if unknown:
         raise DatabaseError(
-            f"the database holds schema {', '.join(sorted(unknown))}, which this version does not know: "
-            "install the newer version that made it, or name another database in DATABASE_URL"
+            f"the database has schema {', '.join(sorted(unknown))}, which this version does not know: "
+            "install the newer version that created it, or set DATABASE_URL to another database"
         )
 
 

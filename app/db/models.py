@@ -1,6 +1,6 @@
-"""The whole schema, with the tables of `task_rows`, `training_rows` and `release_rows`.
+"""The schema, together with the tables of `task_rows`, `training_rows` and `release_rows`.
 
-A change here comes with a migration.
+Every change needs a migration.
 """
 
 from datetime import datetime
@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Leased, Row
+from app.db.base import Base, Entity, Leased
 from app.db.release_rows import (
     RELEASE_MOVES,
     AuditAction,
@@ -38,13 +38,13 @@ __all__ = [
     "AuditAction",
     "AuditEntry",
     "Base",
+    "Entity",
     "Evaluation",
     "Feedback",
     "Key",
     "Project",
     "Release",
     "ReleaseState",
-    "Row",
     "RunState",
     "RunStep",
     "Schedule",
@@ -65,8 +65,8 @@ __all__ = [
 ]
 
 
-class Project(Row):
-    """What isolates: APIs, skills, tasks, trajectories, releases and keys belong to one project."""
+class Project(Entity):
+    """The unit of isolation: APIs, skills, tasks, trajectories, releases and keys belong to one project."""
 
     __tablename__ = "projects"
 
@@ -74,8 +74,8 @@ class Project(Row):
     skill_rev: Mapped[int] = mapped_column(BigInteger, default=0)  # every write to a skill takes the next number
 
 
-class Key(Row):
-    """An API key. Only its hash is kept. Without a project it is good for all."""
+class Key(Entity):
+    """An API key. Only its hash is stored. Without a project it is valid for all."""
 
     __tablename__ = "keys"
 
@@ -87,8 +87,8 @@ class Key(Row):
     revoked_at: Mapped[datetime | None]
 
 
-class Api(Row):
-    """An OpenAPI document of a project. `secret` is a static bearer token, put in by the gateway."""
+class Api(Entity):
+    """An OpenAPI document of a project. `secret` is a static bearer token that the gateway adds."""
 
     __tablename__ = "apis"
     __table_args__ = (UniqueConstraint("project_id", "name"),)
@@ -119,8 +119,8 @@ TASK_MOVES = {
 }
 
 
-class Task(Row, Leased):
-    """Work someone asked for. The accepted rows are the queue."""
+class Task(Entity, Leased):
+    """A submitted task. The accepted rows are the queue."""
 
     __tablename__ = "tasks"
     __table_args__ = (
@@ -154,8 +154,8 @@ class Task(Row, Leased):
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
 
 
-class Trajectory(Row):
-    """What one task's rollout did, as msgpack of `records.Trajectory`; columns repeat only what is queried."""
+class Trajectory(Entity):
+    """The trajectory of a task, as msgpack of `records.Trajectory`; columns repeat only what is queried."""
 
     __tablename__ = "trajectories"
 
@@ -180,8 +180,8 @@ SKILL_MOVES = {
 }
 
 
-class Skill(Row):
-    """A function the agent wrote and that passed its checks. Never edited: a better one is the next version."""
+class Skill(Entity):
+    """A function that the agent wrote and that passed its checks. Never edited: a change is a new version."""
 
     __tablename__ = "skills"
     __table_args__ = (
@@ -217,7 +217,7 @@ class Skill(Row):
 
 
 class SkillOffer(Base):
-    """A skill put before a task, and what came of it: the edge from the task that made it to one that used it."""
+    """A skill that a task was offered, and its use: an edge from the task that wrote it."""
 
     __tablename__ = "skill_offers"
 
@@ -232,8 +232,8 @@ class SkillOffer(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
-class Feedback(Row):
-    """What someone thought of a task's result."""
+class Feedback(Entity):
+    """A person's score of a task."""
 
     __tablename__ = "feedback"
     __table_args__ = (CheckConstraint("score BETWEEN 0 AND 1", name="score"),)

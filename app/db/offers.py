@@ -1,4 +1,4 @@
-"""Which skills a task was offered and used, in the database: the edges from the tasks that made them."""
+"""The skills that tasks were offered and used: edges from the tasks that wrote them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from app.records import Offer, Stop, Trajectory
 
 
 class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One edge: the skill that task `made_by` made was put before task `task_id`."""
+    """One edge: the skill that task `made_by` wrote was offered to task `task_id`."""
 
     skill_id: UUID
     made_by: UUID | None
     task_id: UUID
-    instruction: str  # of the task it was put before
+    instruction: str  # of the task it was offered to
     position: int  # among its offers, from 1
     calls: int
     returned: int  # of the calls, those that returned instead of raising
@@ -32,7 +32,7 @@ class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkillStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted in tasks. A use is a success if the task scored at least 0.5 or, without a score, was completed."""
+    """Numbers of tasks. A use is a success if the task scored at least 0.5 or, without a score, was completed."""
 
     offers: int = 0
     uses: int = 0  # the skill returned at least once
@@ -40,7 +40,7 @@ class SkillStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) -> None:
-    """In their order. What was recorded before stays: a task keeps the offers it began with."""
+    """Record offers in order. Earlier records stay: a task keeps the offers it began with."""
     rows = [
         {"task_id": task_id, "skill_id": offer.skill_id, "position": position, "ranks": offer.ranks}
         for position, offer in enumerate(offers, start=1)
@@ -50,7 +50,7 @@ async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) 
 
 
 async def record_uses(session: AsyncSession, trajectory: Trajectory) -> None:
-    """What became of the offers, counted from the turns. Recorded again it counts anew."""
+    """Record how often offered skills were called, counted from the turns. Idempotent."""
     calls: Counter[str] = Counter()
     returned: Counter[str] = Counter()
     for use in (use for turn in trajectory.turns for use in turn.uses if use.inherited):
@@ -65,7 +65,7 @@ async def record_uses(session: AsyncSession, trajectory: Trajectory) -> None:
 
 
 async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.SkillOffer, models.Skill]]:
-    """In the order they were offered."""
+    """In the order of the offers."""
     rows = await session.execute(
         select(models.SkillOffer, models.Skill)
         .join(models.Skill, models.Skill.id == models.SkillOffer.skill_id)
@@ -77,7 +77,7 @@ async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.Ski
 
 
 async def offered(session: AsyncSession, task_id: UUID) -> list[Offer]:
-    """What an earlier attempt put before the agent, for one that resumes it."""
+    """The offers of the task's earlier attempt, for the one that resumes it."""
     return [
         Offer(
             skill_id=skill.id,
@@ -93,7 +93,7 @@ async def offered(session: AsyncSession, task_id: UUID) -> list[Offer]:
 
 
 async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> list[SkillUse]:
-    """Newest first; also offers that were not taken, with calls=0."""
+    """Newest first, with offers that were not used (calls=0)."""
     offer, task, skill = models.SkillOffer, models.Task, models.Skill
     columns = (
         offer.skill_id,
@@ -120,7 +120,7 @@ async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> li
 
 
 async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, SkillStats]:
-    """Of each skill asked for, also of one that was never offered."""
+    """Of each given skill, also if it was never offered."""
     offer = models.SkillOffer
     used = offer.returned > 0
     rows = await session.execute(

@@ -13,7 +13,7 @@ from app.errors import ConflictError, NotFoundError
 
 
 async def create(session: AsyncSession, name: str) -> models.Project:
-    """A project and its first release, which serves the base model. Raises ConflictError if the name is taken."""
+    """Create a project and its first release, of the base model. Raises ConflictError if the name is taken."""
     project: models.Project | None = await session.scalar(
         insert(models.Project).values(name=name).on_conflict_do_nothing().returning(models.Project)
     )
@@ -40,12 +40,12 @@ async def by_id(session: AsyncSession, project_id: UUID) -> models.Project:
 
 
 async def list_all(session: AsyncSession) -> Sequence[models.Project]:
-    """By name."""
+    """Ordered by name."""
     return (await session.scalars(select(models.Project).order_by(models.Project.name))).all()
 
 
 async def delete(session: AsyncSession, project_id: UUID) -> None:
-    """With everything in it. Raises NotFoundError."""
+    """Delete a project with everything in it. Raises NotFoundError."""
     gone = await session.scalar(
         sql_delete(models.Project).where(models.Project.id == project_id).returning(models.Project.id)
     )

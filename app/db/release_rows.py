@@ -1,4 +1,4 @@
-"""Releases in tables: what serves as a unit, what it is made of, who changed it, and what shadows of it did."""
+"""Tables of releases: their contents, audit log and shadows."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, fun
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Leased, Row
+from app.db.base import Base, Entity, Leased
 
 
 class ReleaseState(StrEnum):
@@ -32,11 +32,11 @@ RELEASE_MOVES = {
 }
 
 
-class Release(Row):
-    """What serves, as a unit: weights, skills, tools and prompt. A rollout keeps the one it began with.
+class Release(Entity):
+    """Weights, skills, tools and prompt that serve as a unit. A rollout keeps the release it began with.
 
-    `skills` are as they were when it last ceased to serve, for a roll-back to restore; while it serves the library
-    lives. `tools` and `prompt` are those it serves with. NULL in one that never served.
+    `skills` are those when it last stopped serving, for a roll-back; while it serves, the library changes.
+    `tools` and `prompt` are those it serves with. NULL in a release that never served.
     """
 
     __tablename__ = "releases"
@@ -64,7 +64,7 @@ class Release(Row):
 
 
 class SkillSet(Base):
-    """The skills that were active at one moment, by the hash of their ids. Never changes."""
+    """A set of skills, by the hash of their ids. Never changes."""
 
     __tablename__ = "skill_sets"
 
@@ -73,7 +73,7 @@ class SkillSet(Base):
 
 
 class ToolSet(Base):
-    """The API documents of a project at one moment, by the hash of names and digests. Never changes."""
+    """A set of API documents, by the hash of names and digests. Never changes."""
 
     __tablename__ = "tool_sets"
 
@@ -82,7 +82,7 @@ class ToolSet(Base):
 
 
 class ToolDocument(Base):
-    """An OpenAPI document that some tool set names."""
+    """An OpenAPI document of a tool set."""
 
     __tablename__ = "tool_documents"
 
@@ -98,8 +98,8 @@ class AuditAction(StrEnum):
     CANARY_ENDED = "canary ended"
 
 
-class AuditEntry(Row):
-    """Who changed what serves, when, and what was found. Only ever added to."""
+class AuditEntry(Entity):
+    """A change of what serves: actor, action and details. Entries are only added."""
 
     __tablename__ = "audit_entries"
     __table_args__ = (Index("ix_audit_entries_listing", "project_id", "created_at", "id"),)
@@ -112,7 +112,7 @@ class AuditEntry(Row):
 
 
 class Shadow(Leased):
-    """A finished task done again by another release, without side effects. Waiting rows are a queue."""
+    """A finished task replayed by another release, without side effects. Unfinished rows are a queue."""
 
     __tablename__ = "shadows"
     __table_args__ = (Index("ix_shadows_queue", "created_at", postgresql_where=text("finished_at IS NULL")),)

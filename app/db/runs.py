@@ -14,7 +14,7 @@ from app.errors import ConflictError, NotFoundError
 from app.records import Json
 from app.run_settings import RunKind, RunSettings
 
-CHANNEL = "sage_runs"  # NOTIFY: a run has news; its id is the payload
+CHANNEL = "sage_runs"  # NOTIFY: a run has changed; its id is the payload
 
 _run = models.TrainingRun
 
@@ -22,14 +22,14 @@ _run = models.TrainingRun
 async def create(
     session: AsyncSession, project_id: UUID, settings: RunSettings, *, schedule_id: UUID | None = None
 ) -> models.TrainingRun:
-    """Put a run at the end of the queue. Once it is committed, ring for it (`app.queue.ring`)."""
+    """Queue a run. Call `app.queue.notify_workers` after the commit."""
     return await put(session, project_id, msgspec.to_builtins(settings), schedule_id=schedule_id)
 
 
 async def put(
     session: AsyncSession, project_id: UUID, settings: dict[str, Json], *, schedule_id: UUID | None = None
 ) -> models.TrainingRun:
-    """As `create`, with settings as they are stored. Should they fit no longer, the run fails and says so."""
+    """As `create`, with settings as they are stored. The run fails if they are no longer valid."""
     row = {"project_id": project_id, "schedule_id": schedule_id, "settings": settings}
     run: models.TrainingRun | None = await session.scalar(
         insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)
@@ -55,7 +55,7 @@ async def page(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[models.TrainingRun]:
-    """Newest first. Raises InvalidError for a cursor that is none of ours."""
+    """Newest first. Raises InvalidError for an invalid cursor."""
     query = select(_run).where(_run.project_id == project_id)
     if state is not None:
         query = query.where(_run.state == state)
@@ -65,7 +65,7 @@ async def page(
 async def steps(
     session: AsyncSession, run_id: UUID, after: int = 0, limit: int = 1000
 ) -> Sequence[models.RunStep]:
-    """In order, those that follow `after`."""
+    """Steps after number `after`, in order."""
     query = (
         select(models.RunStep)
         .where(models.RunStep.run_id == run_id, models.RunStep.index > after)
@@ -77,7 +77,7 @@ async def steps(
 
 
 async def request_cancel(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
-    """One that waits is cancelled at once, one that runs is flagged for its process; again is no mistake.
+    """Cancel a queued run at once; flag a running one for its process. Idempotent.
 
     Raises NotFoundError, and ConflictError if the run has ended otherwise.
     """
@@ -95,12 +95,12 @@ async def request_cancel(session: AsyncSession, run_id: UUID) -> models.Training
     if run is None:
         run = await get(session, run_id)
         if run.state != RunState.CANCELLED:
-            raise ConflictError(f"run {run_id} is {run.state} already: there is nothing to cancel")
+            raise ConflictError(f"run {run_id} is already {run.state}: it cannot be cancelled")
     return run
 
 
 async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
-    """Back into the queue, with all its attempts; it goes on from its checkpoint. Ring for it after the commit.
+    """Queue a run again, with all its attempts; it resumes from its checkpoint. Notify workers after the commit.
 
     Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled.
     """

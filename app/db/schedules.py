@@ -1,4 +1,4 @@
-"""Schedules in the database: when each project trains by itself. Any number of processes may tick."""
+"""Schedules of projects' training runs. Any number of processes may call `tick`."""
 
 import math
 from datetime import datetime, timedelta
@@ -15,14 +15,14 @@ from app.db.models import RunState
 from app.errors import InvalidError, NotFoundError
 from app.run_settings import RunSettings
 
-_SHORTEST, _LONGEST = 1 / 3600, 87_600.0  # hours: a second, ten years
-_MOST = 1_000_000_000  # scored tasks
+_MIN_HOURS, _MAX_HOURS = 1 / 3600, 87_600.0  # a second, ten years
+_MAX_SCORED_TASKS = 1_000_000_000
 
 _schedule = models.Schedule
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """Every so many hours, after every so many scored tasks, or whichever of the two comes first."""
+    """Runs every `every_hours` or `every_scored_tasks`, whichever comes first."""
 
     every_hours: float | None = None
     every_scored_tasks: int | None = None
@@ -31,12 +31,12 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> models.Schedule:
-    """The one of the project, instead of the former. What it has counted so far still counts.
+    """Set the project's schedule. A replaced one keeps its count of scored tasks, which starts at the first.
 
-    Scored tasks count from the project's first. Raises InvalidError for a pace that is none.
+    Raises InvalidError for an interval out of range.
     """
-    _refuse_odd(new)
-    same_pace = _schedule.every_hours == new.every_hours
+    _validate(new)
+    same_interval = _schedule.every_hours == new.every_hours
     given = {
         "every_hours": new.every_hours,
         "every_scored_tasks": new.every_scored_tasks,
@@ -51,7 +51,7 @@ async def put(session: AsyncSession, project_id: UUID, new: NewSchedule) -> mode
             index_elements=["project_id"],
             set_={
                 **given,
-                "next_at": case((same_pace, _schedule.next_at), else_=next_at),
+                "next_at": case((same_interval, _schedule.next_at), else_=next_at),
                 "rev": _schedule.rev + 1,
             },
         )
@@ -67,12 +67,12 @@ async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
         select(_schedule).where(_schedule.project_id == project_id).execution_options(populate_existing=True)
     )
     if row is None:
-        raise NotFoundError("this project has no schedule: it trains when it is asked to")
+        raise NotFoundError("this project has no schedule: PUT /v1/schedule sets one")
     return row
 
 
 async def remove(session: AsyncSession, project_id: UUID) -> None:
-    """Runs it has asked for stay. Raises NotFoundError."""
+    """Delete the schedule; its runs stay. Raises NotFoundError."""
     gone = await session.scalar(
         delete(_schedule).where(_schedule.project_id == project_id).returning(_schedule.id)
     )
@@ -81,21 +81,21 @@ async def remove(session: AsyncSession, project_id: UUID) -> None:
 
 
 async def tick(session: AsyncSession) -> list[UUID]:
-    """Fire what is due: the ids of the runs that are queued now. Of several processes that tick, one fires.
+    """Queue a run for each schedule that is due, and return their ids. Of concurrent callers, one queues it.
 
-    One whose last run has not ended waits for that. What was missed meanwhile is made up for by a single run.
+    A schedule waits until its last run has ended, then makes up for what it missed with a single run.
     """
     fired = [await _fire(session, seen) for seen in await _due(session)]
     return [run_id for run_id in fired if run_id is not None]
 
 
-def _refuse_odd(new: NewSchedule) -> None:
+def _validate(new: NewSchedule) -> None:
     if new.every_hours is None and new.every_scored_tasks is None:
         raise InvalidError("a schedule needs `every_hours` or `every_scored_tasks`, or both")
-    if new.every_hours is not None and not _SHORTEST <= new.every_hours <= _LONGEST:
-        raise InvalidError(f"`every_hours` lies between {_SHORTEST:.5f} (a second) and {_LONGEST:g}")
-    if new.every_scored_tasks is not None and not 1 <= new.every_scored_tasks <= _MOST:
-        raise InvalidError(f"`every_scored_tasks` lies between 1 and {_MOST}")
+    if new.every_hours is not None and not _MIN_HOURS <= new.every_hours <= _MAX_HOURS:
+        raise InvalidError(f"`every_hours` must be between {_MIN_HOURS:.5f} (a second) and {_MAX_HOURS:g}")
+    if new.every_scored_tasks is not None and not 1 <= new.every_scored_tasks <= _MAX_SCORED_TASKS:
+        raise InvalidError(f"`every_scored_tasks` must be between 1 and {_MAX_SCORED_TASKS}")
 
 
 async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime]]:
@@ -116,14 +116,14 @@ async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime
     query = (
         select(_schedule, scored, func.clock_timestamp())
         .where(_schedule.enabled, ~open_run, or_(_schedule.next_at <= func.clock_timestamp(), enough))
-        .order_by(_schedule.id)  # the same order everywhere: tickers wait for each other, never in a circle
+        .order_by(_schedule.id)  # one order for all processes, so that they cannot deadlock
         .execution_options(populate_existing=True)
     )
     return list(await session.execute(query))
 
 
 async def _fire(session: AsyncSession, seen: Row[models.Schedule, int, datetime]) -> UUID | None:
-    """None where another process was quicker, or the schedule was edited meanwhile."""
+    """None if another process fired it first, or it was edited meanwhile."""
     schedule, scored, now = seen
     mine = await session.scalar(
         update(_schedule)
@@ -144,7 +144,7 @@ async def _fire(session: AsyncSession, seen: Row[models.Schedule, int, datetime]
 
 
 def next_slot(last: datetime | None, hours: float | None, now: datetime) -> datetime | None:
-    """The first slot after now: of the same grid where the last one has come, else a whole period away.
+    """The first slot after now: on the last one's grid if that has passed, else a whole period away.
 
     >>> at = datetime(2026, 1, 1, 12)
     >>> next_slot(at, 2, at.replace(hour=17)).hour, next_slot(at, 2, at.replace(hour=11)).hour

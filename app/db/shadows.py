@@ -1,4 +1,4 @@
-"""Shadows in the database: finished tasks that another release does again, as a queue, and what came of them."""
+"""Shadows in the database: a queue of finished tasks that another release replays, and their results."""
 
 from collections.abc import AsyncIterator, Collection
 from uuid import UUID
@@ -13,14 +13,14 @@ from app.db.models import TaskState
 from app.db.releases import CHANNEL
 from app.records import Stop
 
-_BATCH = 100  # trajectories read at once
+_BATCH = 100  # trajectories per query
 
 _shadow = models.Shadow
 _queue = lease.LeaseQueue(_shadow, _shadow.finished_at.is_(None))
 
 
 class ShadowOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a shadow ended. Without a stop, it could not be carried out."""
+    """How a shadow ended. `stop` is None if the rollout failed."""
 
     stop: Stop | None = None
     failure: str | None = None
@@ -30,7 +30,7 @@ class ShadowOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as it was done, and what its shadow came to; None while that waits."""
+    """The result of a task, and of its shadow once that has ended."""
 
     score: float | None  # of the task's own check
     turns: int
@@ -39,7 +39,7 @@ class ShadowedTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID]) -> None:
-    """Put tasks at the end of the queue. Those that the release has done again already are not done once more."""
+    """Queue tasks to be replayed by a release, each once."""
     rows = [{"release_id": release_id, "task_id": task_id} for task_id in task_ids]
     if rows:
         await session.execute(insert(_shadow).values(rows).on_conflict_do_nothing())
@@ -68,9 +68,9 @@ async def hand_back(session: AsyncSession, owner: str) -> None:
 async def records(
     session: AsyncSession, project_id: UUID, *, other_than: UUID, limit: int
 ) -> AsyncIterator[tuple[UUID, bytes]]:
-    """The latest finished tasks of the project, newest first, with their trajectories as they are stored.
+    """The project's latest finished tasks, newest first, with their stored trajectories.
 
-    Those that the release `other_than` did itself are left out.
+    Tasks of the release `other_than` are left out.
     """
     task, trajectory = models.Task, models.Trajectory
     newest = (
@@ -88,7 +88,7 @@ async def records(
 
 
 async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTask]:
-    """In the order they were asked for."""
+    """In the order they were queued."""
     rows = await session.execute(
         select(models.Task, _shadow)
         .join(_shadow, _shadow.task_id == models.Task.id)

@@ -1,6 +1,6 @@
-"""Skills in the database. Every write takes the project's next `skill_rev`, by which caches follow the table.
+"""Skills in the database. Every write takes the project's next `skill_rev`, which caches use to follow the table.
 
-The counter row makes writers of one project wait for each other, so numbers become visible in their order.
+The counter row serialises the writers of one project, so that revisions become visible in order.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ from app.errors import ConflictError, NotFoundError
 
 
 class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """What the table is told of a function that passed its checks; see `models.Skill`."""
+    """A function that passed its checks; see `models.Skill`."""
 
     name: str
     signature: str
@@ -34,7 +34,7 @@ class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing is narrowed to. None: not at all."""
+    """Filters of a listing; None matches everything."""
 
     project_id: UUID | None = None
     state: SkillState | None = None
@@ -44,19 +44,19 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What became of a project's skills when a former set was restored."""
+    """The changes of a project's skills when an earlier set was restored."""
 
     restored: list[models.Skill]  # active again
     superseded: list[models.Skill]  # by a restored version of their name
-    withdrawn: list[models.Skill]  # of other names; these may be learned anew
-    deleted: list[models.Skill]  # of the set, and gone for good
+    withdrawn: list[models.Skill]  # of other names; the agent may write these again
+    deleted: list[models.Skill]  # of the set, but permanently deleted
 
 
 async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
-    """The next version of its name; the active one is superseded.
+    """Add the next version of a name and supersede the active one.
 
-    A name that was retired by hand stays so until a version of it is restored: the new one is stored as retired.
-    Where the one that stands for the name has the same source, that one is returned and nothing is written.
+    If the name was retired by hand, the new version is stored as retired, until one of them is restored.
+    If the current version has the same source, it is returned and nothing is written.
     """
     rev = await _next_rev(session, project_id)
     active = await _in_state(session, project_id, new.name, SkillState.ACTIVE)
@@ -83,7 +83,7 @@ async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.
 
 
 async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[models.Skill]:
-    """In the order of the changes, whatever their state: what is not active is to be forgotten."""
+    """Changed skills of any state, in the order of the changes. Caches drop those that are not active."""
     query = (
         select(models.Skill)
         .where(models.Skill.project_id == project_id, models.Skill.rev > rev)
@@ -112,7 +112,7 @@ async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequen
 
 
 async def made_by(session: AsyncSession, task_id: UUID) -> Sequence[models.Skill]:
-    """What the task left, in the order it was stored."""
+    """The skills that the task wrote, in the order they were stored."""
     query = select(models.Skill).where(models.Skill.task_id == task_id).order_by(models.Skill.rev)
     return (await session.scalars(query)).all()
 
@@ -120,7 +120,7 @@ async def made_by(session: AsyncSession, task_id: UUID) -> Sequence[models.Skill
 async def page(
     session: AsyncSession, only: SkillFilter, *, cursor: str | None = None, limit: int = 50
 ) -> Page[models.Skill]:
-    """Newest first. Raises InvalidError for a cursor that is none of ours."""
+    """Newest first. Raises InvalidError for an invalid cursor."""
     skill = models.Skill
     query = select(skill)
     for column, value in (
@@ -139,13 +139,13 @@ async def page(
 
 
 async def retire(session: AsyncSession, skill_id: UUID) -> models.Skill:
-    """Offer it no more; `restore` brings it back. Raises NotFoundError and ConflictError."""
+    """Stop offering a skill, until `restore`. Raises NotFoundError and ConflictError."""
     skill, rev = await _locked(session, skill_id, SkillState.RETIRED)
     return await _move(session, skill, SkillState.RETIRED, rev)
 
 
 async def restore(session: AsyncSession, skill_id: UUID) -> models.Skill:
-    """Offer it again, in place of the version that is active now. Raises NotFoundError and ConflictError."""
+    """Offer a skill again, in place of the active version. Raises NotFoundError and ConflictError."""
     skill, rev = await _locked(session, skill_id, SkillState.ACTIVE)
     active = await _in_state(session, skill.project_id, skill.name, SkillState.ACTIVE)
     await _supersede(session, active, rev)
@@ -153,7 +153,7 @@ async def restore(session: AsyncSession, skill_id: UUID) -> models.Skill:
 
 
 async def restore_set(session: AsyncSession, project_id: UUID, skill_ids: Collection[UUID]) -> Restored:
-    """These of the project's skills are active from now on and no others, but for those deleted for good."""
+    """Make exactly these skills of the project active, except deleted ones."""
     rev = await _next_rev(session, project_id)
     skill, wanted = models.Skill, set(skill_ids)
     among = skill.id == any_(bindparam(None, list(wanted), ARRAY(Uuid)))  # one parameter however many ids
@@ -168,8 +168,8 @@ async def restore_set(session: AsyncSession, project_id: UUID, skill_ids: Collec
     away = [row for row in changing if row.id not in wanted]
     names = {row.name for row in back}
     for row in away:
-        row.state, row.rev = SkillState.SUPERSEDED, rev  # not retired: that is what a person says, and it lasts
-    await session.flush()  # before their successors become active: of each name one version is
+        row.state, row.rev = SkillState.SUPERSEDED, rev  # not retired, which only a person does
+    await session.flush()  # first, because of each name only one version may be active
     for row in back:
         row.state, row.rev = SkillState.ACTIVE, rev
     await session.flush()
@@ -182,7 +182,7 @@ async def restore_set(session: AsyncSession, project_id: UUID, skill_ids: Collec
 
 
 async def delete(session: AsyncSession, skill_id: UUID) -> models.Skill:
-    """For good: the source goes, the row stays for what refers to it. Raises NotFoundError and ConflictError."""
+    """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
     skill, rev = await _locked(session, skill_id, SkillState.DELETED)
     skill.source, skill.embedder, skill.query_vector, skill.source_vector = "", None, None, None
     return await _move(session, skill, SkillState.DELETED, rev)
@@ -191,7 +191,7 @@ async def delete(session: AsyncSession, skill_id: UUID) -> models.Skill:
 async def without_vectors(
     session: AsyncSession, project_id: UUID, embedder: str, limit: int = 100
 ) -> Sequence[models.Skill]:
-    """Active ones that have no vectors of this embedder yet, oldest first."""
+    """Active skills without vectors of this embedder, oldest first."""
     query = (
         select(models.Skill)
         .where(
@@ -208,7 +208,7 @@ async def without_vectors(
 async def set_vectors(
     session: AsyncSession, skill_id: UUID, embedder: str, query_vector: bytes, source_vector: bytes
 ) -> None:
-    """Made after the skill was stored. One that is no longer active is left as it is."""
+    """Store the vectors of a skill, if it is still active."""
     skill, rev = await _locked(session, skill_id)
     if skill.state is SkillState.ACTIVE:
         skill.embedder, skill.query_vector, skill.source_vector = embedder, query_vector, source_vector
@@ -217,7 +217,7 @@ async def set_vectors(
 
 
 async def _next_rev(session: AsyncSession, project_id: UUID) -> int:
-    """Held until the transaction ends: a second writer of the project waits here."""
+    """Take the next revision. Other writers of the project wait until this transaction ends."""
     rev = await session.scalar(
         update(models.Project)
         .where(models.Project.id == project_id)
@@ -233,7 +233,7 @@ async def _next_rev(session: AsyncSession, project_id: UUID) -> int:
 async def _locked(
     session: AsyncSession, skill_id: UUID, goal: SkillState | None = None
 ) -> tuple[models.Skill, int]:
-    """The skill as it stands once no other writer of its project is left, if it may move to the goal."""
+    """The skill, after waiting for its project's other writers. ConflictError if it cannot become `goal`."""
     project_id = (await get(session, skill_id)).project_id
     rev = await _next_rev(session, project_id)
     skill = await get(session, skill_id)
@@ -243,7 +243,7 @@ async def _locked(
 
 
 async def _in_state(session: AsyncSession, project_id: UUID, name: str, state: SkillState) -> models.Skill | None:
-    """The newest version that is."""
+    """The newest version in that state."""
     return await session.scalar(
         select(models.Skill)
         .where(

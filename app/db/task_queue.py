@@ -36,7 +36,7 @@ async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> mode
     clock that the sandbox shows.
     """
     active = _release_in(ReleaseState.ACTIVE)
-    canary = _release_in(ReleaseState.CANARY, canaries.dealt())
+    canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
     claimed = _queue.claim(
         owner,
         lease_seconds,

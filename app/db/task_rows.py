@@ -1,4 +1,4 @@
-"""What is written down of a task while it is carried out: its events, its turns and its calls."""
+"""Tables of running tasks: events, turns and calls."""
 
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from app.db.base import Base
 
 
 class TaskEvent(Base):
-    """What the event stream tells, in order."""
+    """An event of the task's event stream."""
 
     __tablename__ = "task_events"
 
@@ -23,7 +23,7 @@ class TaskEvent(Base):
 
 
 class TaskTurn(Base):
-    """A turn as the policy gave it, stored before its code runs: what a resumed task replays."""
+    """A turn of the policy, stored before its code runs and replayed by a resumed task."""
 
     __tablename__ = "task_turns"
 
@@ -34,7 +34,7 @@ class TaskTurn(Base):
 
 
 class TaskCall(Base):
-    """The journal: a row is committed before a call goes out, and completed when its result is in."""
+    """An API call, committed before it goes out and completed with its result."""
 
     __tablename__ = "task_calls"
 

@@ -1,4 +1,4 @@
-"""Tasks in the database, as their submitter sees them. What a runner does with them is in `leases`."""
+"""Tasks, as their submitters see them. Runners use `task_queue`."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a submitter says. A key makes a repeated submission the same task; the digest tells it from another."""
+    """A submission. The same idempotency key means the same task; the digest detects a different one."""
 
     instruction: str
     scenario: str | None = None
@@ -31,33 +31,33 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing is narrowed to. None: not at all."""
+    """Filters of a listing; None matches everything."""
 
     project_id: UUID | None = None
     state: TaskState | None = None
     stop: Stop | None = None
     scenario: str | None = None
-    created_after: datetime | None = None  # or at that moment
-    created_before: datetime | None = None  # and not at that moment
+    created_after: datetime | None = None  # inclusive
+    created_before: datetime | None = None  # exclusive
     min_score: float | None = None
 
 
 async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
-    """Put a task at the end of the queue. Runners hear of it when the transaction commits.
+    """Queue a task. Runners are notified when the transaction commits.
 
-    The same key and digest give the task that is there already; the key with another digest a ConflictError.
+    A known key with the same digest returns the existing task. Raises ConflictError for one with another digest.
     """
     [task] = await submit_all(session, [(project_id, new)])
     return task
 
 
 async def submit_all(session: AsyncSession, batch: Sequence[tuple[UUID, NewTask]]) -> list[models.Task]:
-    """As `submit`, many at once: they stand in the queue in their order, and runners are told once."""
+    """Queue several tasks in order, with one notification."""
     rows = [
         {
             "id": uuid4(),
             "project_id": project_id,
-            "created_at": func.clock_timestamp() + timedelta(microseconds=place),  # no two at one moment
+            "created_at": func.clock_timestamp() + timedelta(microseconds=place),  # distinct, to keep the order
             **msgspec.structs.asdict(new),
         }
         for place, (project_id, new) in enumerate(batch)
@@ -88,7 +88,7 @@ async def get(session: AsyncSession, task_id: UUID, project_id: UUID | None = No
 async def page(
     session: AsyncSession, only: TaskFilter, *, cursor: str | None = None, limit: int = 50
 ) -> Page[models.Task]:
-    """Newest first. Raises InvalidError for a cursor that is none of ours."""
+    """Newest first. Raises InvalidError for an invalid cursor."""
     task = models.Task
     query = select(task)
     for column, value in (
@@ -109,7 +109,7 @@ async def page(
 
 
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
-    """One that waits is cancelled at once, one that runs is flagged for its runner; again is no mistake.
+    """Cancel a waiting task at once; flag a running one for its runner. Idempotent.
 
     Raises NotFoundError, and ConflictError if the task has ended otherwise.
     """
@@ -129,7 +129,7 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
     if task is None:
         task = await get(session, task_id)
         if task.state != TaskState.CANCELLED:
-            raise ConflictError(f"task {task_id} is {task.state} already: there is nothing to cancel")
+            raise ConflictError(f"task {task_id} is already {task.state}: it cannot be cancelled")
     return task
 
 

@@ -1,4 +1,4 @@
-"""What training reads of the work that was served: the tasks of a window, their trajectories and their skills."""
+"""Training data from served tasks: the tasks of a time window, their trajectories and their skills."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
@@ -13,7 +13,7 @@ from app.db import models
 from app.db.models import SkillState, TaskState
 from app.records import Trajectory
 
-_AT_ONCE = 200  # trajectories per query
+_BATCH = 200  # trajectories per query
 
 
 class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +24,11 @@ class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
     started_at: datetime | None  # None: it was cancelled before it began
     release_id: UUID | None
-    base: (
-        str | None
-    )  # the model its adapter was trained on; None without an adapter, or where nobody wrote it down
+    base: str | None  # the model its adapter was trained on; None without an adapter, or if unknown
 
 
 class LoggedSkill(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, and the task that made it."""
+    """A skill, and the task that wrote it."""
 
     id: UUID
     task_id: UUID | None  # None: that task was deleted
@@ -68,8 +66,8 @@ async def window(
 
 async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[Trajectory]:
     """In the order of the ids. A task without a trajectory is left out."""
-    for start in range(0, len(task_ids), _AT_ONCE):
-        some = task_ids[start : start + _AT_ONCE]
+    for start in range(0, len(task_ids), _BATCH):
+        some = task_ids[start : start + _BATCH]
         rows = await session.execute(
             select(models.Trajectory.task_id, models.Trajectory.record).where(
                 _among(models.Trajectory.task_id, some)
@@ -83,7 +81,7 @@ async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> Async
 async def skills(
     session: AsyncSession, project_id: UUID, *, made_by: Collection[UUID], ids: Collection[UUID]
 ) -> list[LoggedSkill]:
-    """The project's skills that one of the tasks made, and those with one of the ids."""
+    """The project's skills that one of the tasks wrote or that have one of the ids."""
     skill = models.Skill
     rows = await session.execute(
         select(skill.id, skill.task_id, skill.state, skill.source, skill.slots)
@@ -96,5 +94,5 @@ async def skills(
 def _among(
     column: InstrumentedAttribute[UUID] | InstrumentedAttribute[UUID | None], ids: Collection[UUID]
 ) -> ColumnElement[bool]:
-    """One parameter however many ids: a query takes no more than 65,535."""
+    """One array parameter for any number of ids: a query takes no more than 65,535 parameters."""
     return column == any_(bindparam(None, list(ids), ARRAY(Uuid)))

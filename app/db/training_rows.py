@@ -1,4 +1,4 @@
-"""Training in tables: runs and their steps, schedules, the adapters they leave, and what was measured."""
+"""Tables of training: runs, steps, schedules, adapters and evaluations."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func, tex
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Leased, Row
+from app.db.base import Base, Entity, Leased
 from app.run_settings import RunKind
 
 
@@ -30,8 +30,8 @@ RUN_MOVES = {
 }
 
 
-class Schedule(Row):
-    """When a project trains by itself: after so many hours, after so many scored tasks, whichever comes first."""
+class Schedule(Entity):
+    """A project's training schedule: by hours, by scored tasks, or whichever comes first."""
 
     __tablename__ = "schedules"
     __table_args__ = (
@@ -51,8 +51,8 @@ class Schedule(Row):
     fired_at: Mapped[datetime | None]
 
 
-class TrainingRun(Row, Leased):
-    """Training that someone, or a schedule, asked for. Queued rows are the queue; one per project runs."""
+class TrainingRun(Entity, Leased):
+    """A training run. Queued rows are the queue; at most one per project is running."""
 
     __tablename__ = "training_runs"
     __table_args__ = (
@@ -84,7 +84,7 @@ class TrainingRun(Row, Leased):
 
 
 class RunStep(Base):
-    """What one step of a run measured."""
+    """The metrics of one step of a run."""
 
     __tablename__ = "run_steps"
 
@@ -95,7 +95,7 @@ class RunStep(Base):
 
 
 class Adapter(Base):
-    """LoRA weights in the adapter directory. The name is the hash of the content, so it never changes."""
+    """LoRA weights in the adapter directory, named by the hash of their content. Never changes."""
 
     __tablename__ = "adapters"
 
@@ -107,8 +107,8 @@ class Adapter(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
-class Evaluation(Row):
-    """An exam that a model sat: which tasks, under which settings, and the figures."""
+class Evaluation(Entity):
+    """An evaluation of a model: its settings and its figures."""
 
     __tablename__ = "evaluations"
 

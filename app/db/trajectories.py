@@ -1,4 +1,4 @@
-"""Trajectories in the database: one msgpack blob per task, plus the columns we search by."""
+"""Trajectories in the database: one msgpack blob per task, plus the columns that are queried."""
 
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from app.records import Trajectory
 
 
 async def save(session: AsyncSession, project_id: UUID, trajectory: Trajectory) -> None:
-    """The one of its task; saved again it replaces the former."""
+    """Store the trajectory of a task, or replace it."""
     given = {
         "project_id": project_id,
         "release_id": trajectory.policy.release,
@@ -28,7 +28,7 @@ async def save(session: AsyncSession, project_id: UUID, trajectory: Trajectory) 
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> Trajectory:
-    """Raises NotFoundError while there is none."""
+    """Raises NotFoundError if there is none yet."""
     record = await session.scalar(select(models.Trajectory.record).where(models.Trajectory.task_id == task_id))
     if record is None:
         raise NotFoundError(f"task {task_id} has no trajectory: it has not ended, or never began")

@@ -1,4 +1,4 @@
-"""The turns of a running task, in the database: stored before their code runs, replayed when it is resumed."""
+"""The turns of a running task: stored before their code runs, replayed when the task is resumed."""
 
 from uuid import UUID
 
@@ -21,7 +21,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
 
 
 async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
-    """Commit this before the turn's code runs. ConflictError: the task is no longer the owner's."""
+    """Record a turn; commit this before its code runs. Raises ConflictError if the task has another owner."""
     await task_queue.hold(session, task_id, owner)
     record = pack(turn)
     await session.execute(
@@ -32,7 +32,7 @@ async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, tu
 
 
 async def end(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
-    """The turn with its observation. ConflictError: the task is no longer the owner's."""
+    """Record the turn's observation. Raises ConflictError if the task has another owner."""
     await task_queue.hold(session, task_id, owner)
     await session.execute(
         update(models.TaskTurn)

@@ -15,8 +15,8 @@ import structlog
 
 from app.adapters.files import AdapterFiles
 from app.db import adapters, audit
-from app.db.advisory_locks import one_load
-from app.db.database import AWAY, Sessions
+from app.db.advisory_locks import load_lock
+from app.db.database import TRANSIENT, Sessions
 from app.db.models import AuditAction
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
@@ -46,7 +46,7 @@ class AdapterLoader:
         self._loaded: set[str] = set()  # a hint: servers answer 404 where it is wrong
         self._load_errors: dict[str, str] = {}  # by active adapter that cannot be loaded
         self._loading = asyncio.Lock()
-        self._loop = Loop("hot swap", self._load_active, _CHECK_SECONDS, expected=AWAY)
+        self._loop = Loop("hot swap", self._load_active, _CHECK_SECONDS, expected=TRANSIENT)
 
     async def __aenter__(self) -> Self:
         self._engine.on_return = self.restore
@@ -125,7 +125,7 @@ class AdapterLoader:
                 lacked = model not in replica.names
                 probe = await self._probe(model)
                 witness = next((each for each in others if model in each.names), None)
-                async with one_load(self._sessions, model):
+                async with load_lock(self._sessions, model):
                     report = await load_everywhere([replica], files.path, probe, witness)
                 self._load_errors.pop(model, None)
                 if lacked:
@@ -165,7 +165,7 @@ class AdapterLoader:
         evictable: list[str] | None = None
         while True:
             try:
-                async with one_load(self._sessions, files.hash):
+                async with load_lock(self._sessions, files.hash):
                     return await load_everywhere(live, files.path, probe)
             except NoRoomError as error:
                 if evictable is None:

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, canaries, models, releases
-from app.db.advisory_locks import one_swap
+from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError
@@ -20,7 +20,7 @@ from app.release.canary_decision import Action, Rules, Sample, Verdict, decide
 from app.release.promote import Promoter
 
 ACTOR = "canary"  # of what a canary's figures bring about by themselves
-_USUAL = canaries.Usual(12, 2_048)  # of a project that has ended no task yet
+_USUAL = canaries.TypicalCost(12, 2_048)  # of a project that has ended no task yet
 _RULES = Rules()
 _CEILING = 2.0  # times what tasks usually take: beyond it one long task would hide all others
 
@@ -56,8 +56,8 @@ async def begin(
     """
     async with sessions() as session:
         release = await releases.get(session, release_id)
-        await canaries.check_may_begin(session, release, percent)
-    async with one_swap(sessions, release.project_id, release.number):
+        await canaries.check_can_begin(session, release, percent)
+    async with swap_lock(sessions, release.project_id, release.number):
         receipt = await promoter.prove(release, actor)
         async with sessions.begin() as session:
             canary = await canaries.begin(session, release_id, percent)
@@ -70,9 +70,9 @@ async def judge(session: AsyncSession, release: models.Release, rules: Rules = _
     """How it does against the active release at this moment. Raises ConflictError if it is no canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
-    began = canaries.since(release, active)
-    usual = await canaries.usual(session, release.project_id, began) or _USUAL
-    own, other = await canaries.ended(session, release, active, began, rules.ended)
+    began = canaries.shared_since(release, active)
+    usual = await canaries.typical_cost(session, release.project_id, began) or _USUAL
+    own, other = await canaries.results(session, release, active, began, rules.ended)
     verdict = decide(
         reward=Sample(own.rewards, other.rewards),
         errors=Sample(own.errors, other.errors),
@@ -106,7 +106,7 @@ async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> St
     """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
 
     async def tell(session: AsyncSession, release: models.Release) -> None:
-        await releases.note(session, release.id, _evidence(release, standing))
+        await releases.record_evidence(session, release.id, _evidence(release, standing))
         await _tell(session, release, ACTOR, standing)
 
     async with sessions() as session:

@@ -83,8 +83,8 @@ async def _side(session: AsyncSession, release: models.Release) -> _Side:
 
 async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) -> SkillChanges:
     return SkillChanges(
-        added=await manifests.names_of(session, after - before),
-        removed=await manifests.names_of(session, before - after),
+        added=await manifests.skill_names(session, after - before),
+        removed=await manifests.skill_names(session, before - after),
     )
 
 

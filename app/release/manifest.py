@@ -58,18 +58,18 @@ async def document_set(session: AsyncSession, release: models.Release) -> Sequen
 async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, str]:
     """Name and digest of each API document. One that never served would have those of the release that does."""
     if release.tools is not None:
-        return await manifests.tools_of(session, release.tools)
+        return await manifests.tool_digests(session, release.tools)
     present = await releases.active(session, release.project_id)
     if present.tools is not None:
-        return await manifests.tools_of(session, present.tools)
-    return await manifests.registered(session, release.project_id)
+        return await manifests.tool_digests(session, present.tools)
+    return await manifests.api_digests(session, release.project_id)
 
 
 async def skills_of(session: AsyncSession, release: models.Release) -> list[UUID]:
     """Ids of the skills that were active when it last ceased to serve, else of those that are."""
     if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
         return await manifests.active_skills(session, release.project_id)
-    return await manifests.skills_of(session, release.skills)
+    return await manifests.skill_ids(session, release.skills)
 
 
 async def serve(
@@ -93,12 +93,12 @@ async def serve(
             changed |= await _restore_skills(session, release.project_id, release.skills)
     if release.tools is None:
         tools = await tools_of(session, former or release)
-        release.tools = await manifests.keep_tools(session, release.project_id, tools)
+        release.tools = await manifests.store_tools(session, release.project_id, tools)
     changed |= await _missing(session, release.project_id, release.tools)
     if release.prompt not in (None, prompt_hash):
         changed["prompt"] = {"was": release.prompt, "now": prompt_hash}
     release.prompt = prompt_hash
-    release.skills = await manifests.keep_skills(session, release.project_id)
+    release.skills = await manifests.store_skills(session, release.project_id)
     await session.flush()
     return changed
 
@@ -118,8 +118,8 @@ async def hold(session: AsyncSession, project_id: UUID) -> models.Release:
     release = await releases.active(session, project_id)  # another may have become it while this one waited
     await session.refresh(release)
     if release.tools is None:
-        release.tools = await manifests.keep_tools(
-            session, project_id, await manifests.registered(session, project_id)
+        release.tools = await manifests.store_tools(
+            session, project_id, await manifests.api_digests(session, project_id)
         )
         await session.flush()
     return release
@@ -134,12 +134,12 @@ async def tools_changed(
     the other APIs it has what `serving` has, so that a roll-back is not undone by a change of something else.
     """
     before = await tools_of(session, serving)
-    there = await manifests.registered(session, serving.project_id)
+    there = await manifests.api_digests(session, serving.project_id)
     now = {name: digest for name, digest in before.items() if name not in names}
     now |= {name: there[name] for name in names if name in there}
     if now == before:
         return serving
-    tools = await manifests.keep_tools(session, serving.project_id, now)
+    tools = await manifests.store_tools(session, serving.project_id, now)
     apart = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     reason = f"the {'API' if len(apart) == 1 else 'APIs'} {', '.join(apart)} changed"
     return await _follow(session, serving, actor, reason, tools=tools)
@@ -165,8 +165,8 @@ async def _follow(
     detail: dict[str, Json] = {"reason": reason, "model": serving.model}
     for part, now in made_of.items():
         detail[part] = {"was": getattr(serving, part), "now": now}
-    if not await manifests.unused(session, serving):
-        serving.skills = await manifests.keep_skills(session, serving.project_id)
+    if not await manifests.is_unused(session, serving):
+        serving.skills = await manifests.store_skills(session, serving.project_id)
         candidate = await releases.propose(session, serving.project_id, serving.model)
         release = await releases.activate(session, candidate.id)
         release.training_run_id, release.evidence = serving.training_run_id, {"reason": reason}
@@ -180,21 +180,21 @@ async def _follow(
 
 async def _cease(session: AsyncSession, former: models.Release, prompt_hash: str) -> None:
     """What it would be rolled back to."""
-    former.skills = await manifests.keep_skills(session, former.project_id)
+    former.skills = await manifests.store_skills(session, former.project_id)
     former.prompt = former.prompt or prompt_hash
     if former.tools is None:
-        registered = await manifests.registered(session, former.project_id)
-        former.tools = await manifests.keep_tools(session, former.project_id, registered)
+        registered = await manifests.api_digests(session, former.project_id)
+        former.tools = await manifests.store_tools(session, former.project_id, registered)
     await session.flush()
 
 
 async def _restore_skills(session: AsyncSession, project_id: UUID, skill_set: str) -> dict[str, Json]:
-    moved = await skills.restore_set(session, project_id, await manifests.skills_of(session, skill_set))
+    moved = await skills.restore_set(session, project_id, await manifests.skill_ids(session, skill_set))
     named = {how: list(map(SkillName.of, rows)) for how, rows in msgspec.structs.asdict(moved).items() if rows}
     return {"skills": msgspec.to_builtins(named)} if named else {}
 
 
 async def _missing(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
-    there = await manifests.registered(session, project_id)
-    gone = sorted((await manifests.tools_of(session, tools)).keys() - there.keys())
+    there = await manifests.api_digests(session, project_id)
+    gone = sorted((await manifests.tool_digests(session, tools)).keys() - there.keys())
     return {"tools": {"missing": gone}} if gone else {}

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import adapters, audit, models, releases
-from app.db.advisory_locks import one_swap
+from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, ConflictError, EngineError
@@ -64,10 +64,10 @@ class Promoter:
         """
         async with self._sessions() as session:
             release = await releases.get(session, release_id)
-            releases.check_may_serve(release, allow_rejected=allow_rejected)
+            releases.check_can_serve(release, allow_rejected=allow_rejected)
         if release.state is ReleaseState.ACTIVE:
             return release
-        async with one_swap(self._sessions, release.project_id, release.number):
+        async with swap_lock(self._sessions, release.project_id, release.number):
             receipt = await self.prove(release, actor)
             async with self._sessions.begin() as session:
                 row = await releases.locked(session, release_id)

@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from app.db import models, projects, releases
-from app.db.database import AWAY, Sessions
+from app.db.database import TRANSIENT, Sessions
 from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError
 from app.loop import Loop
@@ -39,7 +39,7 @@ class Keeper:
     ) -> None:
         self._sessions, self._promoter, self._prompt = sessions, promoter, prompt_hash
         self._idle = idle
-        self._loop = Loop("release reconciler", self._reconcile, pause, expected=AWAY)
+        self._loop = Loop("release reconciler", self._reconcile, pause, expected=TRANSIENT)
         self._prompt_recorded = False
         self._told: dict[UUID, str] = {}  # why a release still waits, as it was logged
 
@@ -112,7 +112,7 @@ class Keeper:
                 if state is ReleaseState.REJECTED:
                     await releases.reject(session, release.id, evidence)
                 else:
-                    await releases.put_back(session, release.id, evidence)
+                    await releases.reopen(session, release.id, evidence)
 
     def _wait(self, release: models.Release, error: AppError) -> None:
         if self._told.get(release.id) != str(error):

@@ -12,7 +12,7 @@ import structlog
 
 from app.agent.stop_signal import StopSignal
 from app.db import models, task_queue
-from app.db.database import AWAY, Sessions
+from app.db.database import TRANSIENT, Sessions
 from app.loop import Loop
 
 log = structlog.get_logger(__name__)
@@ -53,8 +53,8 @@ class Runner:
         self._executions: dict[UUID, _Execution] = {}
         self._extend_at = 0.0  # on the event loop's clock
         lease = options.lease_seconds
-        self._claims = Loop("claim tasks", self._claim, options.poll_seconds, expected=AWAY)
-        self._leases = Loop("renew task leases", self._keep, min(_CANCEL_SECONDS, lease / 3), expected=AWAY)
+        self._claims = Loop("claim tasks", self._claim, options.poll_seconds, expected=TRANSIENT)
+        self._leases = Loop("renew task leases", self._keep, min(_CANCEL_SECONDS, lease / 3), expected=TRANSIENT)
 
     @property
     def running(self) -> int:
@@ -83,7 +83,7 @@ class Runner:
         try:
             async with self._sessions.begin() as session:
                 await task_queue.hand_back(session, self.owner)
-        except AWAY as error:
+        except TRANSIENT as error:
             log.warning("tasks wait until their leases expire", cause=str(error).partition("\n")[0])
 
     async def _claim(self) -> float | None:

@@ -15,7 +15,7 @@ import structlog
 
 from app.agent.rollout_loop import ResumeState, run_rollout
 from app.db import models, shadows, tasks
-from app.db.database import AWAY, UNAVAILABLE, Sessions
+from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.shadows import ShadowOutcome
 from app.errors import AppError, InvalidError, SandboxError
 from app.loop import Loop
@@ -44,7 +44,7 @@ class ShadowRunner:
         self.owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._sessions, self._executor, self._has_capacity = sessions, executor, has_capacity
         self._lease = executor.agent.limits.seconds + _GRACE
-        self._loop = Loop("run shadows", self._run_next, pause, expected=AWAY)
+        self._loop = Loop("run shadows", self._run_next, pause, expected=TRANSIENT)
 
     def wake(self) -> None:
         """Look at the queue now. A call that is missed costs a moment."""
@@ -56,7 +56,7 @@ class ShadowRunner:
 
     async def __aexit__(self, *_: object) -> None:
         await self._loop.stop()
-        with suppress(*AWAY):  # its lease will expire
+        with suppress(*TRANSIENT):  # its lease will expire
             async with self._sessions.begin() as session:
                 await shadows.hand_back(session, self.owner)
 

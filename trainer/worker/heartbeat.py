@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from app.db import run_queue
-from app.db.database import AWAY, Sessions, open_database
+from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import ConflictError
 
@@ -77,7 +77,7 @@ class Heartbeat:
                     async with asyncio.timeout(self._lease.lease_seconds / 2):  # the database may not answer
                         await self._beat(database.sessions)
                     renewed = time.monotonic()
-                except AWAY as error:
+                except TRANSIENT as error:
                     log.warning("the lease cannot be renewed", cause=str(error).partition("\n")[0])
                 if time.monotonic() - renewed > self._lease.lease_seconds:
                     self._exit(LOST, "the database was unavailable for longer than the lease")

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from app.db import run_queue, runs
-from app.db.database import AWAY, open_database
+from app.db.database import TRANSIENT, open_database
 from app.db.models import RunState
 from app.errors import NotFoundError
 from app.settings import Settings
@@ -37,7 +37,7 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
             if code:
                 log.warning("a training process died", run=str(run_id), code=code)
                 asyncio.run(_expire(run_id, owner, settings))
-    except AWAY as error:
+    except TRANSIENT as error:
         log.warning(
             "the database is unavailable, the run waits",
             run=str(run_id),

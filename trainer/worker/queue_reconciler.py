@@ -12,7 +12,7 @@ from contextlib import suppress
 from uuid import UUID
 
 from app.db import run_queue, schedules
-from app.db.database import AWAY, Sessions, open_database
+from app.db.database import TRANSIENT, Sessions, open_database
 from app.errors import EngineError
 from app.loop import Loop
 from trainer.engines.sleep import wake
@@ -65,7 +65,7 @@ class QueueReconciler:
                 await reconcile(database.sessions, self._notify, self._is_idle)
                 await wake_idle(database.sessions, self._sleepers)
 
-            async with Loop("reconcile the queue of runs", tick, self._seconds, expected=AWAY):
+            async with Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT):
                 await asyncio.to_thread(self._ended.wait)
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, run_queue
-from app.db.database import AWAY, Sessions, open_database
+from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import StorageError
 from app.records import Json
@@ -139,7 +139,7 @@ async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> No
                 async with sessions.begin() as session:
                     await run_queue.finish(session, lease.run_id, lease.owner, **end)
                 return
-            except AWAY as error:
+            except TRANSIENT as error:
                 log.warning("the end of the run cannot be written yet", cause=str(error).partition("\n")[0])
             await asyncio.sleep(_RETRY_SECONDS)
 
