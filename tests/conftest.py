@@ -21,7 +21,7 @@ from app.db.models import Base
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, open_ledger_project
-from tests.scripted import byte_tokenizer
+from tests.scripted_engine import byte_tokenizer
 
 _RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
 _DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a short path: it holds a socket

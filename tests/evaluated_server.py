@@ -33,7 +33,7 @@ from app.settings import Settings
 from app.skills.library import Library
 from tests.api_app import BUSY
 from tests.recording_swapper import RecordingSwapper
-from tests.scripted import ScriptedEngine, byte_tokenizer
+from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.scenarios import draw, site_of

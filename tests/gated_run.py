@@ -19,7 +19,7 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.evaluated_server import ExpertPolicy
 from tests.rows import project_row
-from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
+from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario, Split
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.gate_decision import GateRules

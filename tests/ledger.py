@@ -1,4 +1,4 @@
-"""A live API for tests of the agent: a ledger that counts what is written to it."""
+"""A live API for tests of the agent: a ledger that records what is written to it."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """`entries` are what was written, in order; `reads` counts the look-ups. `pause`: seconds to an answer."""
+    """`entries` were written, in order; `reads` counts the look-ups; `pause` delays answers, in seconds."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.entries: list[Entry] = []
@@ -58,7 +58,7 @@ class Ledger:
         return parse_document("ledger", self.document(server))
 
     def client(self) -> httpx.AsyncClient:
-        """In process."""
+        """A client of the API in this process."""
         return httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, self.asgi)))
 
     def gateway(self, client: httpx.AsyncClient, **rules: Any) -> Gateway:
@@ -66,7 +66,7 @@ class Ledger:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """On a real socket; the URL it is reached at."""
+        """Serve on a socket; yields the URL."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             config = uvicorn.Config(self.asgi, lifespan="off", ws="none", log_level="critical")
             server = uvicorn.Server(config)

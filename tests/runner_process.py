@@ -16,7 +16,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 
 AT_ONCE = 6
 """A kill leaves no more tasks than these in doubt."""

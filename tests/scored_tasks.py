@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from tests.scripted import block
+from tests.scripted_engine import block
 from trainer.experience.scored_task import ScoredTask
 
 _DAWN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from litestar import Litestar, Response, get, post
 from litestar.params import JSONBody
 
 from app.engine.protocol import Completion, Sampling
-from tests.scripted import ScriptedEngine
+from tests.scripted_engine import ScriptedEngine
 
 
 @get("/health")

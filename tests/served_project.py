@@ -14,7 +14,7 @@ from app.db.models import TaskState
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy, Stop, Trajectory, Turn, Use
 from tests.rows import new_skill, offer_of, task_row, trajectory_of
-from tests.scripted import block
+from tests.scripted_engine import block
 
 TWO_CALLS = "def {0}():\n    apis.mail.list_mails()\n    apis.mail.send_mail()\n"
 

@@ -1,4 +1,4 @@
-"""Which code an answer wants run."""
+"""Extraction of code from answers."""
 
 import pytest
 

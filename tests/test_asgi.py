@@ -18,7 +18,7 @@ from app.db import keys, projects
 from app.db.database import Sessions
 from tests.faulty_proxy import Reply, faulty_proxy
 from tests.processes import free_ports
-from tests.scripted import byte_tokenizer
+from tests.scripted_engine import byte_tokenizer
 
 FRESH = """
 import asyncio, sys, httpx

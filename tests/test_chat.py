@@ -1,4 +1,4 @@
-"""Prompts that only grow."""
+"""Append-only prompts."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from app.agent.chat import Chat, Prompt
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Turn
-from tests.scripted import CHATML, END, byte_tokenizer
+from tests.scripted_engine import CHATML, END, byte_tokenizer
 
 THOUGHTS_DROPPED = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
 TRIMMED = CHATML.replace("message.content", "message.content | trim")
@@ -18,10 +18,10 @@ def tokenizer(tmp_path: Path) -> ChatTokenizer:
     return byte_tokenizer(tmp_path)
 
 
-def answered(chat: Chat, tokenizer: ChatTokenizer, said: str, observation: str) -> tuple[Prompt, Turn]:
-    """One turn in which the engine sampled `said`."""
+def answered(chat: Chat, tokenizer: ChatTokenizer, text: str, observation: str) -> tuple[Prompt, Turn]:
+    """One turn in which the engine sampled `text`."""
     prompt = chat.prompt()
-    ids = tuple(tokenizer.encode(said))
+    ids = tuple(tokenizer.encode(text))
     turn = Turn(
         context_ids=prompt.context_ids,
         sampled_ids=ids,
@@ -34,7 +34,7 @@ def answered(chat: Chat, tokenizer: ChatTokenizer, said: str, observation: str) 
     return prompt, turn
 
 
-def test_the_next_prompt_is_all_ids_so_far_and_the_glue(tokenizer: ChatTokenizer) -> None:
+def test_the_next_prompt_is_all_ids_so_far_and_a_suffix(tokenizer: ChatTokenizer) -> None:
     chat = Chat(tokenizer, [Message("user", "count")])
     first, turn = answered(chat, tokenizer, f"one{END}", "seen")
     second = chat.prompt()
@@ -50,7 +50,7 @@ def test_the_prompt_is_what_the_template_renders(tokenizer: ChatTokenizer) -> No
     assert tokenizer.decode(chat.prompt().ids) == tokenizer.render(whole, generate=True)
 
 
-def test_an_answer_that_was_cut_off_gets_the_end_that_it_lacks(tokenizer: ChatTokenizer) -> None:
+def test_a_truncated_answer_is_given_its_stop_token(tokenizer: ChatTokenizer) -> None:
     chat = Chat(tokenizer, [Message("user", "count")])
     answered(chat, tokenizer, "one tw", "seen")
     assert tokenizer.decode(chat.prompt().context_ids).startswith(f"{END}\n<|im_start|>user")
@@ -61,7 +61,7 @@ def test_the_text_of_an_answer_lacks_the_stop_token_and_nothing_else(tokenizer: 
     assert chat.text_of(tokenizer.encode(f" one \n{END}")) == " one \n"
 
 
-def test_white_space_that_the_template_trims_is_no_rewriting(tmp_path: Path) -> None:
+def test_trimmed_white_space_does_not_count_as_rewriting(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer(tmp_path, template=TRIMMED)
     chat = Chat(tokenizer, [Message("user", "count")])
     first, turn = answered(chat, tokenizer, f"one\n\n{END}", "seen")
@@ -70,7 +70,7 @@ def test_white_space_that_the_template_trims_is_no_rewriting(tmp_path: Path) -> 
     assert second.ids[: len(first.ids) + len(turn.sampled_ids)] == first.ids + turn.sampled_ids
 
 
-def test_a_template_that_rewrites_history_is_noticed_and_the_prompt_made_anew(tmp_path: Path) -> None:
+def test_a_template_that_rewrites_history_is_detected_and_the_prompt_rebuilt(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer(tmp_path, template=THOUGHTS_DROPPED)
     chat = Chat(tokenizer, [Message("user", "count")])
     answered(chat, tokenizer, f"<think>hm</think>one{END}", "seen")

@@ -13,7 +13,7 @@ from app.errors import InvalidError, ModelError
 from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
-from tests.scripted import byte_tokenizer
+from tests.scripted_engine import byte_tokenizer
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import Stage, demonstrate

@@ -15,7 +15,7 @@ from app.db import keys
 from app.db.database import open_database
 from app.db.migrate import migrate
 from tests.processes import free_ports
-from tests.scripted import byte_tokenizer
+from tests.scripted_engine import byte_tokenizer
 from trainer.demo.admin_token import make_token
 
 

@@ -12,7 +12,7 @@ from app.records import Policy, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from tests.evaluated_server import ExpertPolicy
-from tests.scripted import Script, ScriptedEngine, block, byte_tokenizer
+from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import evaluate_scenarios

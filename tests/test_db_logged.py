@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, training_data
 from app.db.models import SkillState, TaskState
 from tests.rows import project_row, task_row
-from tests.scripted import byte_tokenizer
+from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject, minute
 
 

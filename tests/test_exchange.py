@@ -7,17 +7,17 @@ import pytest
 
 from app.apis.credentials import BearerTokens
 from app.gateway.ssrf import resolve_public
-from tests.echo import Door, Echo, open_door, raised
+from tests.echo_service import Echo, EchoSetup, open_echo, raised
 
 
 @pytest.fixture(params=["socket", "asgi"])
-async def door(request: pytest.FixtureRequest) -> AsyncIterator[Door]:
-    async with open_door(request.param) as opened:
+async def setup(request: pytest.FixtureRequest) -> AsyncIterator[EchoSetup]:
+    async with open_echo(request.param) as opened:
         yield opened
 
 
-async def test_arguments_travel_where_the_document_puts_them(door: Door) -> None:
-    seen = await door.gateway()(
+async def test_arguments_travel_where_the_document_puts_them(setup: EchoSetup) -> None:
+    seen = await setup.gateway()(
         "echo.show_all",
         [[1, 2]],
         {
@@ -40,8 +40,8 @@ async def test_arguments_travel_where_the_document_puts_them(door: Door) -> None
     assert seen["headers"]["cookie"] == "session=a%3Bb"
 
 
-async def test_bodies_are_written_as_their_content_type_asks(door: Door) -> None:
-    gateway = door.gateway()
+async def test_bodies_are_written_as_their_content_type_asks(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     json_body = await gateway("echo.add_item", [], {"title": "é", "size": 3})
     assert (json_body["body"], json_body["headers"]["content-type"]) == (
         '{"title":"é","size":3}',
@@ -58,8 +58,8 @@ async def test_bodies_are_written_as_their_content_type_asks(door: Door) -> None
     assert (await gateway("echo.send_text", ["hello"], {}))["body"] == "hello"
 
 
-async def test_answers_become_plain_values(door: Door) -> None:
-    gateway = door.gateway()
+async def test_answers_become_plain_values(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     assert await gateway("echo.answer", ["text"], {}) == "plain words"
     assert await gateway("echo.answer", ["nothing"], {}) is None
     assert await gateway("echo.answer", ["problem"], {}) == {"title": "odd"}
@@ -70,8 +70,8 @@ async def test_answers_become_plain_values(door: Door) -> None:
     assert long.message == f"Response status code is 500: {'x' * 500}..."
 
 
-async def test_a_refusal_is_an_api_error_with_status_and_body(door: Door) -> None:
-    error = await raised(door.gateway(), "echo.fail", 409)
+async def test_a_refusal_is_an_api_error_with_status_and_body(setup: EchoSetup) -> None:
+    error = await raised(setup.gateway(), "echo.fail", 409)
     assert (error.kind, error.message) == (
         "ApiError",
         'Response status code is 409: {"message":"no such mail","sent":""}',
@@ -81,35 +81,35 @@ async def test_a_refusal_is_an_api_error_with_status_and_body(door: Door) -> Non
 async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
     service = Echo()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
-        gateway = Door(service, server, client).gateway(timeout=0.1)
+        gateway = EchoSetup(service, server, client).gateway(timeout=0.1)
         error = await raised(gateway, "echo.answer", "slow")
     assert (error.kind, error.message) == ("ApiError", "no answer within 0.1 seconds")
 
 
 async def test_a_server_that_is_not_there_is_an_api_error() -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
-        gateway = Door(Echo(), "http://127.0.0.1:9", client).gateway()
+        gateway = EchoSetup(Echo(), "http://127.0.0.1:9", client).gateway()
         error = await raised(gateway, "echo.hidden")
     assert error.kind == "ApiError"
     assert "cannot be reached" in error.message
     assert gateway.take_calls()[0].error == f"ApiError: {error.message}"
 
 
-async def test_a_path_argument_cannot_lead_to_another_path(door: Door) -> None:
-    gateway = door.gateway()
+async def test_a_path_argument_cannot_lead_to_another_path(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     for part in ("..", ".", ""):
         assert (await raised(gateway, "echo.show_all", 1, part)).kind == "ValidationError"
     assert (await gateway("echo.show_all", [1, "../x"], {}))["path"] == "/1/..%2Fx"
 
 
-async def test_a_header_argument_cannot_add_a_header(door: Door) -> None:
-    error = await raised(door.gateway(), "echo.show_all", 1, "a", access_token="x\r\nEvil: 1")
+async def test_a_header_argument_cannot_add_a_header(setup: EchoSetup) -> None:
+    error = await raised(setup.gateway(), "echo.show_all", 1, "a", access_token="x\r\nEvil: 1")
     assert error.kind == "ValidationError"
-    assert door.service.hits == 0
+    assert setup.service.hits == 0
 
 
-async def test_redirects_stay_on_the_server(door: Door) -> None:
-    gateway = door.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
+async def test_redirects_stay_on_the_server(setup: EchoSetup) -> None:
+    gateway = setup.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
     assert (await gateway("echo.goto", ["/echo/there/now"], {}))["rest"] == "/there/now"
     resent = await gateway("echo.send_to", ["/echo/there/now"], {"status": 307})
     assert resent["method"] == "POST"
@@ -119,8 +119,8 @@ async def test_redirects_stay_on_the_server(door: Door) -> None:
     assert "more than 5 times" in (await raised(gateway, "echo.goto", "/loop")).message
 
 
-async def test_a_cookie_of_one_answer_never_goes_out_with_another_call(door: Door) -> None:
-    gateway = door.gateway()
+async def test_a_cookie_of_one_answer_never_goes_out_with_another_call(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     await gateway("echo.goto", ["/echo/there/now"], {})
     assert "cookie" not in (await gateway("echo.show_all", [1, "a"], {}))["headers"]
 
@@ -129,8 +129,8 @@ async def test_private_hosts_are_closed_where_the_setting_says_so() -> None:
     service = Echo()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
         for host in ("127.0.0.1", "localhost"):
-            door = Door(service, server.replace("127.0.0.1", host), client)
-            error = await raised(door.gateway(allow_private_hosts=False), "echo.hidden")
+            setup = EchoSetup(service, server.replace("127.0.0.1", host), client)
+            error = await raised(setup.gateway(allow_private_hosts=False), "echo.hidden")
             assert "private address" in error.message
     assert service.hits == 0
 

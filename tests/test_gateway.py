@@ -7,56 +7,56 @@ import pytest
 from app.apis.catalog import Catalog
 from app.apis.credentials import BearerTokens
 from app.gateway.gateway import Gateway
-from tests.echo import Door, echo_app, open_door, raised
+from tests.echo_service import EchoSetup, echo_app, open_echo, raised
 
 
 @pytest.fixture(params=["socket", "asgi"])
-async def door(request: pytest.FixtureRequest) -> AsyncIterator[Door]:
-    async with open_door(request.param) as opened:
+async def setup(request: pytest.FixtureRequest) -> AsyncIterator[EchoSetup]:
+    async with open_echo(request.param) as opened:
         yield opened
 
 
-async def test_secrets_go_out_and_never_come_back(door: Door) -> None:
-    gateway = door.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
+async def test_secrets_go_out_and_never_come_back(setup: EchoSetup) -> None:
+    gateway = setup.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
     assert await gateway("echo.hidden", [], {}) == {"deep": [{"***": "sent ***", "bare": "***"}]}
     error = await raised(gateway, "echo.fail", 401)
     assert error.message == 'Response status code is 401: {"message":"no such mail","sent":"***"}'
     assert "tok-1234" not in repr(gateway.take_calls())
 
 
-async def test_server_variables_come_from_the_task_then_from_the_document(door: Door) -> None:
-    catalog = Catalog({"echo": echo_app(f"{door.server}/echo/{{world}}")})
-    gateway = Gateway(catalog, door.client, variables={"world": "w-1"})
+async def test_server_variables_come_from_the_task_then_from_the_document(setup: EchoSetup) -> None:
+    catalog = Catalog({"echo": echo_app(f"{setup.server}/echo/{{world}}")})
+    gateway = Gateway(catalog, setup.client, variables={"world": "w-1"})
     assert (await gateway("echo.send_text", ["x"], {}))["path"] == "/w-1/echo/notes"
-    assert "'world'" in (await raised(Gateway(catalog, door.client), "echo.hidden")).message
-    evil = Gateway(catalog, door.client, variables={"world": "../../admin"})
+    assert "'world'" in (await raised(Gateway(catalog, setup.client), "echo.hidden")).message
+    evil = Gateway(catalog, setup.client, variables={"world": "../../admin"})
     assert "cannot be part of the address" in (await raised(evil, "echo.hidden")).message
 
 
-async def test_only_what_is_allowed_goes_out(door: Door) -> None:
-    gateway = door.gateway(allowed=lambda api: api == "echo.answer")
+async def test_only_what_is_allowed_goes_out(setup: EchoSetup) -> None:
+    gateway = setup.gateway(allowed=lambda api: api == "echo.answer")
     assert (await raised(gateway, "echo.hidden")).kind == "PermissionError"
-    read_only = door.gateway(read_only=True)
+    read_only = setup.gateway(read_only=True)
     assert (await raised(read_only, "echo.hidden")).kind == "PermissionError"
-    assert door.service.hits == 0
+    assert setup.service.hits == 0
     assert (
         await read_only("echo.answer", ["text"], {}) == await gateway("echo.answer", ["text"], {}) == "plain words"
     )
 
 
-async def test_calls_beyond_the_budget_are_refused(door: Door) -> None:
-    gateway = door.gateway(max_calls=2)
+async def test_calls_beyond_the_budget_are_refused(setup: EchoSetup) -> None:
+    gateway = setup.gateway(max_calls=2)
     for _ in range(2):
         await gateway("echo.hidden", [], {})
     assert not gateway.call_limit_hit
     assert (await raised(gateway, "echo.hidden")).kind == "CallLimit"
     assert gateway.call_limit_hit
-    assert door.service.hits == 2
+    assert setup.service.hits == 2
     assert "echo" in str(await gateway("api_docs.show_app_descriptions", [], {}))
 
 
-async def test_only_calls_that_went_out_are_recorded(door: Door) -> None:
-    gateway = door.gateway()
+async def test_only_calls_that_went_out_are_recorded(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     gateway.turn = 3
     await gateway("echo.add_item", ["mine"], {"size": 2})
     await raised(gateway, "echo.add_item")
@@ -71,16 +71,16 @@ async def test_only_calls_that_went_out_are_recorded(door: Door) -> None:
     assert gateway.take_calls() == ()
 
 
-async def test_complete_task_ends_the_task_and_keeps_the_answer(door: Door) -> None:
-    gateway = door.gateway()
+async def test_complete_task_ends_the_task_and_keeps_the_answer(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     assert not gateway.completed
     await gateway("supervisor.complete_task", [], {"answer": [1]})
     assert (gateway.completed, gateway.answer, gateway.status) == (True, [1], "success")
     assert (await raised(gateway, "supervisor.complete_task", status="done")).kind == "ValidationError"
 
 
-async def test_unknown_names_suggest_the_nearest(door: Door) -> None:
-    gateway = door.gateway()
+async def test_unknown_names_suggest_the_nearest(setup: EchoSetup) -> None:
+    gateway = setup.gateway()
     assert "add_item" in (await raised(gateway, "echo.add_items")).message
     assert "did you mean echo?" in (await raised(gateway, "ecko.add_item")).message
     assert gateway.names()["supervisor"] == ["complete_task"]

@@ -15,7 +15,7 @@ from app.errors import EngineError, InvalidError
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
-from tests.scripted import block
+from tests.scripted_engine import block
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment

@@ -8,12 +8,12 @@ import pytest
 
 from app.gateway.call_journal import InDoubtError
 from app.records import Call
-from tests.echo import Door, Echo, open_door, raised
+from tests.echo_service import Echo, EchoSetup, open_echo, raised
 
 
 @pytest.fixture(params=["socket", "asgi"])
-async def door(request: pytest.FixtureRequest) -> AsyncIterator[Door]:
-    async with open_door(request.param) as opened:
+async def setup(request: pytest.FixtureRequest) -> AsyncIterator[EchoSetup]:
+    async with open_echo(request.param) as opened:
         yield opened
 
 
@@ -34,22 +34,22 @@ class Memory:
         self.ended[call.seq] = call
 
 
-async def test_a_journalled_call_is_answered_without_going_out(door: Door) -> None:
+async def test_a_journalled_call_is_answered_without_going_out(setup: EchoSetup) -> None:
     journal = Memory()
-    first = door.gateway(journal=journal)
+    first = setup.gateway(journal=journal)
     result = await first("echo.add_item", ["a"], {})
     error = await raised(first, "echo.fail", 409)
-    hits, second = door.service.hits, door.gateway(journal=journal)
+    hits, second = setup.service.hits, setup.gateway(journal=journal)
     assert await second("echo.add_item", ["a"], {}) == result
     again = await raised(second, "echo.fail", 409)
     assert (again.kind, again.message) == (error.kind, error.message)
     assert second.take_calls() == first.take_calls()
-    assert door.service.hits == hits
+    assert setup.service.hits == hits
 
 
-async def test_a_lost_call_is_in_doubt_unless_it_is_safe_to_repeat(door: Door) -> None:
+async def test_a_lost_call_is_in_doubt_unless_it_is_safe_to_repeat(setup: EchoSetup) -> None:
     journal = Memory()
-    gateway = door.gateway(journal=journal)
+    gateway = setup.gateway(journal=journal)
     for api, argument in (("echo.answer", "text"), ("echo.add_item", "a")):
         call = Call(seq=gateway.made, turn=0, api=api, arguments={})
         journal.begun[call.seq] = call
@@ -59,32 +59,32 @@ async def test_a_lost_call_is_in_doubt_unless_it_is_safe_to_repeat(door: Door) -
         else:
             assert (await raised(gateway, api, argument)).kind == "InDoubt"
             assert api in str(gateway.in_doubt)
-    assert door.service.hits == 1
+    assert setup.service.hits == 1
 
 
 async def test_a_cancelled_call_has_begun_and_not_ended() -> None:
     service, journal = Echo(), Memory()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
-        gateway = Door(service, server, client).gateway(journal=journal)
+        gateway = EchoSetup(service, server, client).gateway(journal=journal)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
                 await gateway("echo.answer", ["slow"], {})
     assert (list(journal.begun), list(journal.ended)) == ([0], [])
 
 
-async def test_code_that_is_run_again_gets_the_recalled_results(door: Door) -> None:
-    first = door.gateway()
+async def test_code_that_is_run_again_gets_the_recalled_results(setup: EchoSetup) -> None:
+    first = setup.gateway()
     await first("echo.add_item", ["a"], {})
-    calls, hits = first.take_calls(), door.service.hits
-    second = door.gateway()
+    calls, hits = first.take_calls(), setup.service.hits
+    second = setup.gateway()
     second.recall(calls)
     assert (await second("echo.add_item", ["a"], {}))["method"] == "POST"
-    assert (door.service.hits, second.made) == (hits, 1)
+    assert (setup.service.hits, second.made) == (hits, 1)
     await second("echo.hidden", [], {})
     assert [call.seq for call in second.take_calls()] == [0, 1]
-    third = door.gateway()
+    third = setup.gateway()
     third.recall(calls)
     assert (await raised(third, "echo.add_item", "b")).kind == "InDoubt"
     assert "echo.add_item" in str(third.in_doubt)
     assert (await raised(third, "echo.hidden")).kind == "InDoubt"
-    assert door.service.hits == hits + 1
+    assert setup.service.hits == hits + 1

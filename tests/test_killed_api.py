@@ -16,7 +16,7 @@ from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.processes import free_ports
 from tests.runner_process import AT_ONCE, script
-from tests.scripted import ScriptedEngine, byte_tokenizer
+from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from tests.scripted_server import scripted_server
 from tests.test_asgi import answering, environment
 

@@ -27,7 +27,7 @@ from app.skills.retrieval import query_ngram
 from tests.api_app import BUSY, asgi_client, running
 from tests.ledger import Ledger
 from tests.recording_swapper import RecordingSwapper
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 
 SKILL = """
 def write_entry(text: str) -> int:

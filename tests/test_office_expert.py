@@ -8,7 +8,7 @@ import pytest
 
 from app.records import Offer
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.office import Office, Played, ended
+from tests.office_rollouts import Office, Played, ended
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution
 from trainer.environments.office.expert_script import FLAWLESS, ExpertScript, Faults

@@ -5,7 +5,7 @@ from random import Random
 
 from app.apis.api_docs import show_signatures
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.office import Office
+from tests.office_rollouts import Office
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.expert_script import ExpertScript, Faults
 from trainer.environments.office.office_environment import OfficeWorld, catalog_of

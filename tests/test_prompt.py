@@ -1,4 +1,4 @@
-"""What the policy is shown, in both profiles."""
+"""Prompts and observations of both profiles."""
 
 from uuid import uuid4
 
@@ -33,7 +33,7 @@ def test_compact_without_skills_is_the_instruction_and_nothing_else() -> None:
     assert COMPACT.opening(TASK, [], {"mail": "mails"}) == [Message("user", TASK.instruction)]
 
 
-def test_compact_gives_each_skill_one_line_with_the_instruction_it_was_made_for() -> None:
+def test_compact_lists_each_skill_in_one_line_with_its_instruction() -> None:
     [message] = COMPACT.opening(TASK, [OFFER], {})
     assert message.content == (
         "archive every one of my mails from omar\n"
@@ -49,7 +49,7 @@ def test_compact_shows_the_error_as_its_last_line_alone() -> None:
     )
 
 
-def test_compact_says_ok_where_there_is_nothing_to_say() -> None:
+def test_compact_shows_ok_without_output_or_error() -> None:
     assert COMPACT.observation(Observation(stdout="\n")) == "ok"
 
 
@@ -70,7 +70,7 @@ def test_compact_stays_within_two_thousand_characters_even_with_a_huge_error() -
     assert len(COMPACT.observation(observation)) < 2100
 
 
-def test_full_offers_skills_as_source_with_the_instruction_they_were_made_for() -> None:
+def test_full_lists_skills_as_source_with_their_instructions() -> None:
     system, user = FULL.opening(TASK, [OFFER], {"mail": "Reads and files mails."})
     assert "- mail: Reads and files mails." in system.content
     assert OFFER.source.strip() in user.content
@@ -94,13 +94,13 @@ def test_full_shows_the_whole_traceback() -> None:
 
 
 @pytest.mark.parametrize("stop", [RunStop.WALL, RunStop.MEMORY, RunStop.CRASH, RunStop.CPU])
-def test_a_session_that_died_is_told_to_the_policy(stop: RunStop) -> None:
+def test_a_session_that_died_is_reported_to_the_policy(stop: RunStop) -> None:
     shown = FULL.observation(Observation(stdout="", stop=stop, alive=False))
     assert RESTARTED in shown
     assert COMPACT.observation(Observation(stdout="", stop=stop, alive=False)) != "ok"
 
 
-def test_the_setting_wins_over_the_card_and_full_is_the_default() -> None:
+def test_the_setting_overrides_the_card_and_full_is_the_default() -> None:
     assert choose_profile("full", {"prompt_profile": "compact"}).name == "full"
     assert choose_profile("", {"prompt_profile": "compact"}).name == "compact"
     assert choose_profile("", {}).name == "full"

@@ -1,4 +1,4 @@
-"""The hash of the prompt: it changes with any word that the policy reads around its task."""
+"""The prompt hash changes with any word that the policy reads around its task."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ SEED_POLICY = Path(__file__).parents[1] / "app" / "seed_policy"
 
 
 class Polite:
-    """The compact profile, one word longer where `where` says."""
+    """The compact profile with one more word at `where`."""
 
     name = Compact.name
 
@@ -46,7 +46,7 @@ def test_the_same_prompt_has_the_same_hash_in_every_process(tokenizer: ChatToken
 
 
 @pytest.mark.parametrize("where", ["opening", "skills", "observation"])
-def test_one_other_word_anywhere_is_another_prompt(tokenizer: ChatTokenizer, where: str) -> None:
+def test_a_different_word_anywhere_is_another_prompt(tokenizer: ChatTokenizer, where: str) -> None:
     assert prompt_hash(Polite(where), tokenizer) != prompt_hash(Compact(), tokenizer)
 
 

@@ -17,7 +17,7 @@ from app.errors import InvalidError
 from app.records import Stop, Use
 from app.run_settings import RunSettings
 from tests.rows import project_row
-from tests.scripted import byte_tokenizer
+from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import BestExperience, LoggedExperience, read_best, read_logged

@@ -11,7 +11,7 @@ from app.db.models import ReleaseState, TaskState
 from app.records import Trajectory
 from app.release import manifest
 from tests.ledger_project import LedgerProject
-from tests.scripted import Answer, ScriptedEngine, block
+from tests.scripted_engine import Answer, ScriptedEngine, block
 
 
 def looking(prompt: str, turn: int) -> Answer:  # noqa: ARG001

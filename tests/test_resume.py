@@ -20,7 +20,7 @@ from app.runner.task_journal import TaskJournal
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.runner_process import AT_ONCE
-from tests.scripted import END, ScriptedEngine, block
+from tests.scripted_engine import END, ScriptedEngine, block
 
 TASKS = 20
 KILLED_AT = (15, 45)

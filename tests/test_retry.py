@@ -9,7 +9,7 @@ from app.engine.protocol import Sampling
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, EngineRefusalError
-from tests.scripted import END, ScriptedEngine, byte_tokenizer
+from tests.scripted_engine import END, ScriptedEngine, byte_tokenizer
 
 DOWN = EngineError("the engine is down")
 SAMPLING = Sampling(max_tokens=100)

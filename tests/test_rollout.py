@@ -1,4 +1,4 @@
-"""One rollout in the real sandbox, against a real API, with a scripted policy: every end has its name."""
+"""Rollouts in the real sandbox against a live API, with a scripted policy: how each of them ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,8 +17,8 @@ from app.errors import EngineError
 from app.records import Offer, Policy, Stop, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
-from tests.scripted import Answer, ScriptedEngine, block, byte_tokenizer
-from tests.trial import DONE, QUICK, TASK, WRITE, Bench
+from tests.rollout_bench import DONE, QUICK, TASK, WRITE, Bench
+from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def bench(sandbox: ForkedSandbox, tmp_path: Path) -> Bench:
     return Bench(sandbox, byte_tokenizer(tmp_path))
 
 
-async def test_a_rollout_ends_when_the_agent_says_so_and_keeps_its_answer(bench: Bench) -> None:
+async def test_a_rollout_ends_when_the_agent_completes_the_task_and_keeps_its_answer(bench: Bench) -> None:
     trajectory = await bench.run(block(WRITE), block("apis.supervisor.complete_task(answer={'a': [1, 2.5]})"))
     assert trajectory.stop == Stop.COMPLETED
     assert trajectory.answer == {"a": [1, 2.5]}
@@ -41,7 +41,7 @@ async def test_a_rollout_ends_when_the_agent_says_so_and_keeps_its_answer(bench:
     assert [turn.outcome for turn in trajectory.turns] == ["ok", "ok"]
 
 
-async def test_the_trajectory_holds_the_very_ids_that_the_engine_saw(bench: Bench) -> None:
+async def test_the_trajectory_holds_the_ids_that_the_engine_saw(bench: Bench) -> None:
     trajectory = await bench.run(block("print(1)"), block("print(2)"), block(DONE))
     seen: tuple[int, ...] = ()
     for turn, prompt in zip(trajectory.turns, bench.engine.prompts, strict=True):
@@ -90,7 +90,7 @@ async def test_each_limit_has_its_own_stop(bench: Bench) -> None:
     assert len(bench.ledger.entries) == 2
 
 
-async def test_the_last_call_that_is_allowed_ends_nothing(bench: Bench) -> None:
+async def test_the_last_allowed_call_does_not_end_the_rollout(bench: Bench) -> None:
     assert (await bench.run(block(WRITE), block(DONE), max_calls=1)).stop == Stop.COMPLETED
 
 
@@ -100,7 +100,7 @@ async def test_a_spent_session_budget_is_the_call_limit(bench: Bench) -> None:
     assert (await bench.run(block(look * 3), limits=limits)).stop == Stop.CALL_LIMIT
 
 
-async def test_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_path: Path) -> None:
+async def test_max_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_path: Path) -> None:
     bench.tokenizer = byte_tokenizer(tmp_path / "short", max_length=300)
     trajectory = await bench.run(*[block("print('x' * 40)")] * 9)
     assert trajectory.stop == Stop.CONTEXT_FULL
@@ -109,13 +109,13 @@ async def test_tokens_shrink_before_the_context_is_full(bench: Bench, tmp_path: 
     assert all(sampling.max_tokens >= 16 for sampling in bench.engine.samplings)
 
 
-async def test_a_prompt_that_does_not_fit_is_no_error(bench: Bench, tmp_path: Path) -> None:
+async def test_a_prompt_that_does_not_fit_ends_the_rollout(bench: Bench, tmp_path: Path) -> None:
     bench.tokenizer = byte_tokenizer(tmp_path / "short", max_length=60)
     trajectory = await bench.run(block(DONE))
     assert (trajectory.stop, trajectory.turns) == (Stop.CONTEXT_FULL, ())
 
 
-async def test_the_wall_limit_ends_running_code_and_keeps_its_calls(bench: Bench) -> None:
+async def test_the_wall_limit_stops_running_code_and_keeps_its_calls(bench: Bench) -> None:
     code = f"{WRITE}\nimport time\ntime.sleep(9)"
     trajectory = await bench.run(block(code), limits=RolloutLimits(seconds=0.7))
     assert trajectory.stop == Stop.WALL_LIMIT
@@ -123,7 +123,7 @@ async def test_the_wall_limit_ends_running_code_and_keeps_its_calls(bench: Bench
     assert trajectory.seconds < 3
 
 
-async def test_a_pulled_halt_cancels_at_once_even_while_the_engine_thinks(bench: Bench) -> None:
+async def test_cancelling_stops_at_once_even_while_the_engine_generates(bench: Bench) -> None:
     stop_signal = StopSignal()
     slow = asyncio.Event()
 
@@ -141,14 +141,14 @@ async def test_a_pulled_halt_cancels_at_once_even_while_the_engine_thinks(bench:
     assert trajectory.seconds < 2
 
 
-async def test_a_halt_pulled_before_the_start_cancels(bench: Bench) -> None:
+async def test_a_rollout_cancelled_before_its_start_does_not_run(bench: Bench) -> None:
     stop_signal = StopSignal()
     stop_signal.cancel()
     assert (await bench.run(block(DONE), hooks=RolloutHooks(stop_signal))).stop == Stop.CANCELLED
 
 
-async def test_a_parked_rollout_lets_its_code_run_to_the_end(bench: Bench) -> None:
-    class Parking(RolloutHooks):
+async def test_a_suspended_rollout_lets_its_code_finish(bench: Bench) -> None:
+    class Suspending(RolloutHooks):
         seen: Turn | None = None
 
         async def on_sampled(self, index: int, turn: Turn) -> None:  # noqa: ARG002
@@ -157,7 +157,7 @@ async def test_a_parked_rollout_lets_its_code_run_to_the_end(bench: Bench) -> No
         async def on_turn_end(self, index: int, turn: Turn) -> None:  # noqa: ARG002
             self.seen = turn
 
-    hooks = Parking()
+    hooks = Suspending()
     with pytest.raises(SuspendedError):
         await bench.run(block(WRITE), block(DONE), hooks=hooks)
     assert hooks.seen is not None
@@ -165,7 +165,7 @@ async def test_a_parked_rollout_lets_its_code_run_to_the_end(bench: Bench) -> No
     assert len(bench.engine.prompts) == 1
 
 
-async def test_a_parked_rollout_does_not_wait_for_the_engine(bench: Bench) -> None:
+async def test_a_suspended_rollout_does_not_wait_for_the_engine(bench: Bench) -> None:
     stop_signal = StopSignal()
 
     class Stuck(ScriptedEngine):
@@ -180,7 +180,7 @@ async def test_a_parked_rollout_does_not_wait_for_the_engine(bench: Bench) -> No
             await run_rollout(agent, TASK, Policy(), bench.ledger.gateway(client), hooks=RolloutHooks(stop_signal))
 
 
-async def test_an_engine_that_fails_is_an_error_not_a_trajectory(bench: Bench) -> None:
+async def test_a_failing_engine_is_an_error_and_leaves_no_trajectory(bench: Bench) -> None:
     with pytest.raises(EngineError, match="no more answers"):
         await bench.run(block("x = 1"))
 
@@ -198,7 +198,7 @@ async def test_sampling_follows_the_seed_and_the_turn(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("deadly", ["import time\ntime.sleep(30)", "sum(range(10**10))"])
-async def test_a_session_that_dies_is_rebuilt_and_no_call_goes_out_twice(bench: Bench, deadly: str) -> None:
+async def test_a_session_that_dies_is_rebuilt_and_no_call_is_sent_twice(bench: Bench, deadly: str) -> None:
     keep = f"first = apis.ledger.add_entry(text='kept')['id']\n{WRITE}"
     trajectory = await bench.run(
         block(keep),
@@ -215,7 +215,7 @@ async def test_a_session_that_dies_is_rebuilt_and_no_call_goes_out_twice(bench: 
     assert len(bench.ledger.entries) == 3
 
 
-async def test_uses_tell_an_offered_skill_from_one_that_was_written(bench: Bench) -> None:
+async def test_uses_distinguish_an_offered_skill_from_one_that_was_written(bench: Bench) -> None:
     offer = Offer(
         skill_id=uuid4(),
         name="note",
@@ -247,7 +247,7 @@ async def test_a_rollout_resumes_from_its_recorded_turns_without_a_second_call(b
         assert "2" in bench.engine.prompts[-1]
 
 
-async def test_a_rollout_that_had_ended_resumes_to_the_same_end(bench: Bench) -> None:
+async def test_a_rollout_that_had_ended_resumes_to_the_same_stop(bench: Bench) -> None:
     whole = await bench.run(block(WRITE), block("apis.supervisor.complete_task(answer=7)"))
     resumed = await bench.run(resume=ResumeState(recorded=whole.turns))
     assert (resumed.stop, resumed.answer, len(resumed.turns)) == (Stop.COMPLETED, 7, 2)
@@ -256,7 +256,7 @@ async def test_a_rollout_that_had_ended_resumes_to_the_same_end(bench: Bench) ->
     assert (await bench.run(resume=ResumeState(recorded=silent.turns))).stop == Stop.NO_CODE
 
 
-async def test_code_that_takes_another_way_when_it_runs_again_is_in_doubt(bench: Bench) -> None:
+async def test_code_that_makes_other_calls_when_replayed_is_in_doubt(bench: Bench) -> None:
     whole = await bench.run(block(WRITE), block(DONE))
     other = msgspec.structs.replace(whole.turns[0].calls[0], arguments={"text": "other"})
     changed = msgspec.structs.replace(whole.turns[0], calls=(other,))

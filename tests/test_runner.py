@@ -16,7 +16,7 @@ from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
 from tests.ledger_project import OPTIONS, LedgerProject, until
 from tests.narrow import narrow
-from tests.scripted import Answer, ScriptedEngine, block
+from tests.scripted_engine import Answer, ScriptedEngine, block
 
 SKILL = """
 def write_entry(text: str) -> int:

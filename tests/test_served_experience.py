@@ -2,7 +2,7 @@
 
 from app.run_settings import RunSettings
 from tests.ledger_project import LedgerProject
-from tests.scripted import Answer, ScriptedEngine, block
+from tests.scripted_engine import Answer, ScriptedEngine, block
 from trainer.experience.filters import BaseModel
 from trainer.experience.read import read_best, read_logged
 

@@ -14,7 +14,7 @@ from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
 from tests.ledger_project import LedgerProject, until
 from tests.narrow import narrow
-from tests.scripted import Answer, ScriptedEngine, block
+from tests.scripted_engine import Answer, ScriptedEngine, block
 
 READ = "print(apis.ledger.list_entries())"
 WRITE = "print(apis.ledger.add_entry(text='x'))"

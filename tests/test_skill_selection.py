@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from app.db import offers, skills
 from app.db.models import TaskState
 from tests.ledger_project import LedgerProject
-from tests.scripted import Answer, ScriptedEngine, block
+from tests.scripted_engine import Answer, ScriptedEngine, block
 
 GOOD = "def write_entry(text: str) -> int:\n    return apis.ledger.add_entry(text=text)['id']"
 INSTRUCTION = "write hello into the ledger"

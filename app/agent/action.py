@@ -1,4 +1,4 @@
-"""From the policy's text to the code it wants run. Pure."""
+"""Extracts the code to run from the policy's answer. Pure."""
 
 import re
 
@@ -7,12 +7,12 @@ _PYTHON = {"", "py", "python"}
 
 
 def extract_code(text: str) -> str | None:
-    """The first fenced block that is Python, or of no named language. None if there is none, or if it is blank.
+    """The first fenced block that is Python or has no language. None without such a block, or if it is blank.
 
-    A generation that was cut off may lack the closing fence: its block ends with the text. A closing fence starts
-    a line, so three backticks within a line of code do no harm.
+    A truncated generation may lack the closing fence: its block ends with the text. A closing fence starts a line,
+    so three backticks inside a line of code do not end the block.
 
-    >>> code_of("Let me look.\\n```python\\nprint(1)\\n```")
+    >>> extract_code("Let me look.\\n```python\\nprint(1)\\n```")
     'print(1)\\n'
     """
     for block in _BLOCK.finditer(text):

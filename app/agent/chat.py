@@ -1,4 +1,4 @@
-"""A conversation as token ids that only ever grow: the policy reads back exactly what it sampled."""
+"""A conversation as append-only token ids: the policy reads back exactly the ids it sampled."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,19 @@ from app.records import Turn
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """What the engine is asked next."""
+    """The next request to the engine."""
 
     ids: tuple[int, ...]
-    context_ids: tuple[int, ...]  # the end of ids that is new since the last turn, or all of them
-    extends: bool  # False: the chat template rewrote what went before, so ids were made anew
+    context_ids: tuple[int, ...]  # the suffix of ids that is new since the last turn, or all of them
+    extends: bool  # False: the chat template rewrote earlier messages, so all ids are new
 
 
 class Chat:
-    """Grows by what the template puts between the messages. Sampled ids are kept, never made from text again.
+    """Appends what the template puts between messages. Sampled ids are kept, never re-encoded from text.
 
-    The template renders text, so that it may rewrite earlier turns (drop their thoughts, say). Whether it did is
-    seen by comparing texts: what was said so far must begin what it renders now. White space that it trims off an
-    answer is no rewriting.
+    The template may rewrite earlier turns (drop their thoughts, for example). That is detected by comparing texts:
+    the conversation so far must be a prefix of what the template renders now. White space that it trims from an
+    answer does not count.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, opening: Sequence[Message]) -> None:
@@ -31,23 +31,23 @@ class Chat:
         ]
         self._messages = [self._plain(message.role, message.content) for message in opening]
         self._ids: tuple[int, ...] = ()
-        self._seen = ""  # the text that the ids stand for, up to the last answer
+        self._rendered = ""  # the text of the ids up to the last answer
         self._answer = ""
-        self._ended = False  # did the last answer end with a stop token?
+        self._ended = False  # whether the last answer ended with a stop token
 
     def prompt(self) -> Prompt:
         """The prompt for the next turn."""
         text = self._tokenizer.render(self._messages, generate=True)
-        glue = self._glue(text)
-        extends = glue is not None or not self._ids
-        new = self._tokenizer.encode(text if glue is None else glue)
-        if glue is not None and self._ended and new and new[0] in self._tokenizer.stop_ids:
-            new = new[1:]  # the answer brought it along
+        suffix = self._suffix(text)
+        extends = suffix is not None or not self._ids
+        new = self._tokenizer.encode(text if suffix is None else suffix)
+        if suffix is not None and self._ended and new and new[0] in self._tokenizer.stop_ids:
+            new = new[1:]  # the answer already contains it
         context = tuple(new)
-        return Prompt(self._ids + context if glue is not None else context, context, extends)
+        return Prompt(self._ids + context if suffix is not None else context, context, extends)
 
     def text_of(self, sampled_ids: Sequence[int]) -> str:
-        """An answer as text, without the token that ended it."""
+        """An answer as text, without its stop token."""
         ended = bool(sampled_ids) and sampled_ids[-1] in self._tokenizer.stop_ids
         return self._tokenizer.decode(sampled_ids[:-1] if ended else sampled_ids)
 
@@ -55,23 +55,23 @@ class Chat:
         """Append an answer and its observation."""
         before = self._ids if turn.extends else ()
         self._ids = before + turn.context_ids + turn.sampled_ids
-        self._seen = self._tokenizer.render(self._messages, generate=True)
+        self._rendered = self._tokenizer.render(self._messages, generate=True)
         self._answer = turn.text
         self._ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in self._tokenizer.stop_ids
         self._messages += [Message("assistant", turn.text), self._plain("user", turn.observation)]
 
     def _plain(self, role: str, content: str) -> Message:
-        """Text from outside cannot end its own message: special tokens in it are split by a space."""
+        """Special tokens in outside text are split by a space, so that it cannot end its own message."""
         for token in self._special:
             content = content.replace(token, f"{token[:1]} {token[1:]}")
         return Message(role, content)
 
-    def _glue(self, text: str) -> str | None:
-        """What the template adds after the last answer. None if it rewrote what went before, or nothing did."""
+    def _suffix(self, text: str) -> str | None:
+        """What the template adds after the last answer. None if it rewrote earlier messages, or there are none."""
         if not self._ids:
             return None
         for answer in (self._answer, self._answer.rstrip(), self._answer.strip()):
-            said = self._seen + answer
-            if text.startswith(said):
-                return text[len(said) :]
+            prefix = self._rendered + answer
+            if text.startswith(prefix):
+                return text[len(prefix) :]
         return None

@@ -1,4 +1,4 @@
-"""The `compact` profile: for a tiny policy that was taught this very format, where every token counts. Pure."""
+"""The `compact` prompt profile, for a tiny policy trained on this format, where every token counts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -15,7 +15,7 @@ _ERROR_LIMIT = 400
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """One user message: the instruction as it is, then a line per offered skill. No system message."""
+    """One user message: the instruction verbatim, then a line per offered skill. No system message."""
 
     name: ClassVar[str] = "compact"
 
@@ -26,7 +26,7 @@ class Compact(msgspec.Struct, frozen=True):
         return [Message("user", "\n".join(lines))]
 
     def observation(self, observation: Observation) -> str:
-        """What was printed, then what was raised, in one line; `ok` if there was neither."""
+        """The output, then the exception in one line; `ok` if there is neither."""
         error = error_of(observation)
         raised = cut(last_line(error), _ERROR_LIMIT) if error else ""
         printed = cut(observation.stdout.rstrip(), _LIMIT - len(raised))

@@ -1,4 +1,4 @@
-"""The `full` profile: for instruct models that were never taught our format, so the prompt tells it all. Pure."""
+"""The `full` prompt profile, for instruct models not trained on our format: the prompt explains it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -97,7 +97,7 @@ class Full(msgspec.Struct, frozen=True):
         ]
 
     def observation(self, observation: Observation) -> str:
-        """What was printed, and the whole traceback."""
+        """The output and the traceback."""
         error = error_of(observation)
         parts = []
         if observation.stdout.strip():
@@ -112,7 +112,7 @@ def _skill(offer: Offer) -> str:
 
 
 def _end(text: str, limit: int) -> str:
-    """The last lines, since a traceback says what matters at its end."""
+    """The last lines: the end of a traceback matters most."""
     if len(text) <= limit:
         return text
     tail = text[-limit:]

@@ -1,4 +1,4 @@
-"""What a rollout may spend, and which limit it has met. Pure."""
+"""The limits of a rollout, and which of them it has reached. Pure."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -12,19 +12,19 @@ from app.settings import Settings
 
 
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Each limit has a stop of its own."""
+    """Each limit has its own `Stop`."""
 
     turns: int = 12
     turn_tokens: int = 512  # generated in one turn
     task_tokens: int = 8192  # generated in all turns
-    calls: int = 200  # to live APIs: for the gateway, which refuses the next
+    calls: int = 200  # to live APIs; the gateway refuses further ones
     errors: int = 8  # turns whose code raised or was stopped
     seconds: float = 300.0
     session: SessionLimits = SessionLimits()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What a deployment allows each task."""
+        """The limits that a deployment sets for each task."""
         return cls(
             turns=settings.max_turns,
             turn_tokens=settings.max_turn_tokens,
@@ -35,22 +35,22 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
                 cpu_seconds=settings.sandbox_cpu_seconds,
                 wall_seconds=settings.sandbox_wall_seconds,
                 memory_bytes=settings.sandbox_memory_mb << 20,
-                calls=2 * settings.max_task_calls + 100,  # look-ups count here, too
+                calls=2 * settings.max_task_calls + 100,  # look-ups count here too
             ),
         )
 
     def tokens_left(self, turns: Sequence[Turn]) -> int:
         return self.task_tokens - sum(len(turn.sampled_ids) for turn in turns)
 
-    def met(self, turns: Sequence[Turn]) -> Stop | None:
-        """Why there is no turn after these. None if there is one."""
+    def reached(self, turns: Sequence[Turn]) -> Stop | None:
+        """The limit that ends the rollout after these turns; None if it goes on."""
         if not turns:
             return None
-        ends = (
-            (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),  # also where it cut the code short
+        limits = (
+            (self.tokens_left(turns) <= 0, Stop.TOKEN_LIMIT),  # first, since it may also have truncated the code
             (extract_code(turns[-1].text) is None, Stop.NO_CODE),
             (turns[-1].outcome == RunStop.CALLS, Stop.CALL_LIMIT),
             (sum(turn.outcome != RunStop.OK for turn in turns) >= self.errors, Stop.ERROR_LIMIT),
             (len(turns) >= self.turns, Stop.TURN_LIMIT),
         )
-        return next((stop for is_met, stop in ends if is_met), None)
+        return next((stop for is_reached, stop in limits if is_reached), None)

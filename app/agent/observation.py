@@ -1,4 +1,4 @@
-"""What a run of code looks like to the policy: cut at a line, the error always whole or nearly so. Pure."""
+"""Formats a run of code for the policy: cut at a line, errors complete or nearly so. Pure."""
 
 from app.sandbox.protocol import Observation, RunStop
 
@@ -13,7 +13,7 @@ RESTARTED = "Python was restarted: what earlier turns defined is still there, wh
 
 
 def cut(text: str, limit: int) -> str:
-    """At most about `limit` characters, whole lines where there are any, and a note of how much is gone.
+    """At most about `limit` characters, in whole lines where possible, and the number of characters cut.
 
     >>> cut("one\\ntwo\\nthree", 8)
     'one\\ntwo\\n[5 characters cut]'
@@ -28,14 +28,14 @@ def cut(text: str, limit: int) -> str:
 
 
 def error_of(observation: Observation) -> str | None:
-    """The traceback, or a sentence where the run was stopped from outside. None if the code ran to its end."""
+    """The traceback, or a sentence if the run was stopped from outside. None if the code ran to its end."""
     if not observation.alive:
         return f"{_STOPPED.get(observation.stop, _STOPPED[RunStop.CRASH])}\n{RESTARTED}"
     return observation.error or _STOPPED.get(observation.stop)
 
 
 def last_line(traceback: str) -> str:
-    """What was raised, without the way there.
+    """The exception of a traceback, without its frames.
 
     >>> last_line('Traceback (most recent call last):\\n  File "<turn 1>", line 1\\n    f()\\nKeyError: 3')
     'KeyError: 3'

@@ -1,4 +1,4 @@
-"""How a task is put before the policy, and what it is shown afterwards. A model's card names its profile. Pure."""
+"""Prompt profiles: how a task and its observations are presented to a policy. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,17 @@ from app.sandbox.protocol import Observation, RunStop
 
 
 class Profile(Protocol):
+    """A model's card names the profile it was trained with."""
+
     @property
     def name(self) -> str: ...
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
-        """The messages before the first turn. `apps` is the name and the description of each app."""
+        """The messages before the first turn. `apps` maps the name of each app to its description."""
         ...
 
     def observation(self, observation: Observation) -> str:
-        """The user message that follows a turn."""
+        """The user message after a turn."""
         ...
 
 
@@ -32,25 +34,25 @@ PROFILES: dict[str, Profile] = {profile.name: profile for profile in (Full(), Co
 
 
 def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
-    """The profile that is set; without a setting, the card's `prompt_profile`; without that, `full`."""
+    """The profile of the setting, else the card's `prompt_profile`, else `full`. Raises SettingError."""
     name = setting or str(card.get("prompt_profile", "full"))
     if name not in PROFILES:
         raise SettingError(
-            f"There is no prompt profile {name!r}. Set SAGE_PROMPT_PROFILE to one of {', '.join(PROFILES)}."
+            f"no prompt profile is named {name!r}: set SAGE_PROMPT_PROFILE to one of {', '.join(PROFILES)}"
         )
     return PROFILES[name]
 
 
 def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:
-    """Of what the policy reads around any task: the profile's words and the model's chat template.
+    """Hash of what the policy reads around any task: the profile's text and the model's chat template.
 
-    The profile is put to a fixed task, since its words are code. The template's text is taken as it stands, since
-    what it renders may name the day.
+    The profile is rendered for a fixed task, since its text is code. The template is hashed as source, since its
+    rendering may contain the date.
     """
-    words = [profile.opening(_TASK, offers, {"mail": "mails"}) for offers in ([], [_OFFER])]
-    shown = [profile.observation(each) for each in _OBSERVATIONS]
-    read = (profile.name, words, shown, tokenizer.source, sorted(tokenizer.special.items()))
-    return hashlib.sha256(msgspec.json.encode(read)).hexdigest()
+    openings = [profile.opening(_TASK, offers, {"mail": "mails"}) for offers in ([], [_OFFER])]
+    observations = [profile.observation(each) for each in _OBSERVATIONS]
+    content = (profile.name, openings, observations, tokenizer.source, sorted(tokenizer.special.items()))
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
 
 
 _TASK = Task(UUID(int=0), "archive the mails")
@@ -64,7 +66,7 @@ _OFFER = Offer(
 )
 _LONG = "a line\n" * 10_000
 _TRACEBACK = 'Traceback (most recent call last):\n  File "<turn 1>", line 1\n    f()\nKeyError: 3\n'
-_OBSERVATIONS = (  # each way in which a turn can end
+_OBSERVATIONS = (  # every way in which a turn can end
     Observation(stdout=""),
     Observation(stdout=_LONG),
     Observation(stdout="3\n", error=_TRACEBACK, stop=RunStop.ERROR),

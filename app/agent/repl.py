@@ -1,4 +1,4 @@
-"""The Python session of one rollout. When it dies, the next turn finds it rebuilt."""
+"""The Python session of one rollout. If it dies, it is rebuilt before the next turn."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,11 +11,11 @@ from app.sandbox.protocol import Function, Observation, Sandbox, Session, Sessio
 
 
 class DivergedError(Exception):
-    """Replayed code did not make the calls that it made the first time, so the session cannot be rebuilt."""
+    """Replayed code made other calls than the first time, so the session cannot be rebuilt."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What every session of the rollout begins with. The same start and the same results give the same state."""
+class SessionStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The initial state of every session of the rollout. Equal starts and equal results give equal state."""
 
     limits: SessionLimits
     offers: tuple[Offer, ...] = ()
@@ -23,49 +23,49 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime | None = None
 
 
-class _Past(msgspec.Struct, frozen=True):
+class _Run(msgspec.Struct, frozen=True):
     turn: int
     code: str
     calls: tuple[Call, ...]
 
 
 class Repl:
-    """Keeps the code of the turns that ended well with the session, and the results of their calls.
+    """Keeps the code of the turns that left the session alive, and the results of their calls.
 
-    A new session runs them again, and the gateway answers from those results: no call goes out twice.
+    A new session replays them, and the gateway answers with those results: no call is sent twice.
     """
 
-    def __init__(self, sandbox: Sandbox, gateway: Gateway, start: Start) -> None:
+    def __init__(self, sandbox: Sandbox, gateway: Gateway, start: SessionStart) -> None:
         self._sandbox = sandbox
         self._gateway = gateway
         self._start = start
         self._session: Session | None = None
-        self._past: list[_Past] = []
+        self._runs: list[_Run] = []
 
     def remember(self, turn: int, code: str, calls: Sequence[Call]) -> None:
-        """A turn of an earlier process. It is run again before the next one, with these results."""
-        self._past.append(_Past(turn, code, tuple(calls)))
+        """Add a turn of an earlier process, to be replayed with these results before the next one."""
+        self._runs.append(_Run(turn, code, tuple(calls)))
 
     async def run(
         self, turn: int, code: str, *, known: Sequence[Call] = ()
     ) -> tuple[Observation, tuple[Call, ...]]:
-        """The observation, and the calls that were made. `known` are those that an earlier try already made.
+        """The observation and the calls made. `known` are the calls that an earlier attempt already made.
 
-        Raises DivergedError where the session cannot be rebuilt, SandboxError where the sandbox is broken.
+        Raises DivergedError if the session cannot be rebuilt, SandboxError if the sandbox is broken.
         """
-        session = await self.rebuilt()
+        session = await self.open_session()
         self._gateway.turn = turn
         self._gateway.recall(known)
         observation = await session.run(code)
         calls = self._gateway.take_calls()
         if observation.alive:
-            self._past.append(_Past(turn, code, calls))
+            self._runs.append(_Run(turn, code, calls))
         else:
             await self.close()
         return observation, calls
 
-    async def rebuilt(self) -> Session:
-        """The session with all that was run so far. Raises DivergedError, SandboxError."""
+    async def open_session(self) -> Session:
+        """The session, with everything run so far. Raises DivergedError, SandboxError."""
         if self._session is not None:
             return self._session
         self._session = await self._sandbox.open(
@@ -76,8 +76,8 @@ class Repl:
             seed=self._start.seed,
             now=self._start.now,
         )
-        for past in self._past:
-            await self._again(self._session, past)
+        for earlier in self._runs:
+            await self._replay(self._session, earlier)
         return self._session
 
     async def close(self) -> None:
@@ -85,11 +85,11 @@ class Repl:
             session, self._session = self._session, None
             await session.close()
 
-    async def _again(self, session: Session, past: _Past) -> None:
-        self._gateway.turn = past.turn
-        self._gateway.recall(past.calls)
-        observation = await session.run(past.code)
-        again = self._gateway.take_calls()
-        if self._gateway.in_doubt is not None or len(again) != len(past.calls) or not observation.alive:
+    async def _replay(self, session: Session, earlier: _Run) -> None:
+        self._gateway.turn = earlier.turn
+        self._gateway.recall(earlier.calls)
+        observation = await session.run(earlier.code)
+        calls = self._gateway.take_calls()
+        if self._gateway.in_doubt is not None or len(calls) != len(earlier.calls) or not observation.alive:
             why = self._gateway.in_doubt or "run again, it did not make the same calls"
-            raise DivergedError(f"turn {past.turn + 1} cannot be repeated: {why}")
+            raise DivergedError(f"turn {earlier.turn + 1} cannot be repeated: {why}")

@@ -1,4 +1,4 @@
-"""One rollout: an agent, a task and the way to its APIs go in, a trajectory comes out. No SQL, no torch."""
+"""Runs one rollout: an agent works on a task through a gateway and leaves a trajectory. No SQL, no torch."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from app.agent.chat import Chat, Prompt
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.prompt import Profile
-from app.agent.repl import DivergedError, Repl, Start
+from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
 from app.engine.protocol import Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
@@ -22,12 +22,12 @@ from app.gateway.gateway import Gateway
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.protocol import Sandbox
 
-_LEAST_TOKENS = 16  # a turn with less room than this cannot hold a block of code
+_MIN_TOKENS = 16  # a turn with less room cannot hold a block of code
 
 
 @dataclass(frozen=True)
 class Agent:
-    """The parts that stay the same from rollout to rollout."""
+    """The parts shared by all rollouts."""
 
     engine: Engine
     tokenizer: ChatTokenizer
@@ -38,17 +38,17 @@ class Agent:
 
 
 class ResumeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a rollout repeatable: its seed, its clock, and what an earlier process saw of it."""
+    """The state a rollout starts from: its seed, its clock, and the turns recorded by an earlier process."""
 
     seed: int = 0
     now: datetime | None = None  # None: the real clock
     recorded: tuple[Turn, ...] = ()  # turns whose code has run
-    begun: Turn | None = None  # one more that the policy gave, whose code may have run in part
-    known: tuple[Call, ...] = ()  # the calls that `begun` is known to have made
+    begun: Turn | None = None  # the next turn, if sampled already; its code may have run in part
+    known: tuple[Call, ...] = ()  # the calls that the code of `begun` is known to have made
 
 
 End = tuple[Stop, str]
-"""Why a rollout ended, and more about it."""
+"""The reason why a rollout ended, and details."""
 
 
 async def run_rollout(
@@ -60,14 +60,15 @@ async def run_rollout(
     resume: ResumeState | None = None,
     hooks: RolloutHooks | None = None,
 ) -> Trajectory:
-    """Let the policy work on a task until it says it is done, or a limit is met.
+    """Let the policy work on a task until it reports completion or reaches a limit.
 
-    The same function serves users, collects training data and runs the gate; only its arguments differ. Whatever
-    the agent's code does ends up in the trajectory. EngineError and SandboxError mean that a part is broken.
+    Serving, training and the gate all use this function, with other arguments. Failures of the agent's code are
+    part of the trajectory. Raises EngineError or SandboxError if a part is broken, SuspendedError if the rollout
+    was suspended.
     """
     started = time.monotonic()
     rollout = _Rollout(agent, task, policy, gateway, tuple(offers), resume or ResumeState())
-    stop, detail = await rollout.carry_out(hooks or RolloutHooks())
+    stop, detail = await rollout.run(hooks or RolloutHooks())
     return Trajectory(
         task=task,
         policy=policy,
@@ -100,15 +101,15 @@ class _Rollout:
         self._unfinished: Turn | None = None
         apps = {app.name: app.description for app in gateway.catalog.apps.values()}
         self._chat = Chat(agent.tokenizer, agent.profile.opening(task, offers, apps))
-        start = Start(limits=agent.limits.session, offers=offers, seed=resume.seed, now=resume.now)
+        start = SessionStart(limits=agent.limits.session, offers=offers, seed=resume.seed, now=resume.now)
         self._repl = Repl(agent.sandbox, gateway, start)
 
-    async def carry_out(self, hooks: RolloutHooks) -> End:
+    async def run(self, hooks: RolloutHooks) -> End:
         try:
             async with asyncio.timeout(self._agent.limits.seconds) as clock:
                 hooks.stop_signal.attach(clock)
                 await self._resume(hooks)
-                return await self._go_on(hooks)
+                return await self._continue(hooks)
         except DivergedError as error:
             return Stop.IN_DOUBT, str(error)
         except TimeoutError:
@@ -123,7 +124,7 @@ class _Rollout:
             await self._repl.close()
 
     async def _resume(self, hooks: RolloutHooks) -> None:
-        """Come back to where an earlier process was."""
+        """Restore the state that an earlier process left."""
         made = [call.seq for turn in self._origin.recorded for call in turn.calls]
         self._gateway.made = max(made, default=-1) + 1
         for index, turn in enumerate(self._origin.recorded):
@@ -132,15 +133,15 @@ class _Rollout:
             if code is not None and turn.alive:
                 self._repl.remember(index, code, turn.calls)
         if self._origin.recorded:
-            await self._repl.rebuilt()
+            await self._repl.open_session()
         if self._origin.begun is not None:
-            await self._run(self._origin.begun, hooks, self._origin.known)
+            await self._execute(self._origin.begun, hooks, self._origin.known)
 
-    async def _go_on(self, hooks: RolloutHooks) -> End:
+    async def _continue(self, hooks: RolloutHooks) -> End:
         while (end := self._end()) is None:
             prompt = self._chat.prompt()
             room = self._agent.tokenizer.max_length - len(prompt.ids)
-            if room < _LEAST_TOKENS:
+            if room < _MIN_TOKENS:
                 return (
                     Stop.CONTEXT_FULL,
                     f"{len(prompt.ids)} of {self._agent.tokenizer.max_length} tokens are taken",
@@ -148,7 +149,7 @@ class _Rollout:
             with hooks.stop_signal.lossless():
                 turn = await self._sample(prompt, room)
             await hooks.on_sampled(len(self.turns), turn)
-            await self._run(turn, hooks)
+            await self._execute(turn, hooks)
         return end
 
     async def _sample(self, prompt: Prompt, room: int) -> Turn:
@@ -171,8 +172,8 @@ class _Rollout:
             engine_seconds=time.monotonic() - started,
         )
 
-    async def _run(self, turn: Turn, hooks: RolloutHooks, known: Sequence[Call] = ()) -> None:
-        """Run the turn's code, if it has any, and keep what came of it."""
+    async def _execute(self, turn: Turn, hooks: RolloutHooks, known: Sequence[Call] = ()) -> None:
+        """Run the turn's code, if any, and append the turn with its observation."""
         index = len(self.turns)
         code = extract_code(turn.text)
         if code is not None:
@@ -193,22 +194,22 @@ class _Rollout:
         await hooks.on_turn_end(index, turn)
 
     def _end(self) -> End | None:
-        """Did the last turn end the rollout, or use up what it may spend?"""
+        """Whether and why the last turn ended the rollout."""
         if self._gateway.in_doubt is not None:
             return Stop.IN_DOUBT, self._gateway.in_doubt
         if self._gateway.completed:
             return Stop.COMPLETED, ""
         if self._gateway.call_limit_hit:
             return Stop.CALL_LIMIT, ""
-        met = self._agent.limits.met(self.turns)
-        return None if met is None else (met, "")
+        reached = self._agent.limits.reached(self.turns)
+        return None if reached is None else (reached, "")
 
     def _add(self, turn: Turn) -> None:
         self.turns.append(turn)
         self._chat.add(turn)
 
     def _keep_unfinished(self, outcome: str) -> None:
-        """The turn whose code was running belongs to the record, with the calls it had made."""
+        """Append the turn whose code was running, with the calls it had made."""
         if self._unfinished is not None:
             calls = self._gateway.take_calls()
             self.turns.append(msgspec.structs.replace(self._unfinished, outcome=outcome, alive=False, calls=calls))

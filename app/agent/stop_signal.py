@@ -1,4 +1,4 @@
-"""Ends a rollout from outside, whatever it is doing."""
+"""Stops a rollout from outside."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,48 +6,48 @@ from contextlib import contextmanager
 
 
 class SuspendedError(Exception):
-    """The rollout was stopped where it can be resumed: between two turns. It has no trajectory yet."""
+    """The rollout was stopped between two turns, where it can be resumed. It has no trajectory yet."""
 
 
 class StopSignal:
-    """Two ways to stop: pulled means at once and for good, parked means at the next point without loss."""
+    """Cancelling stops at once and for good, suspending at the next point where nothing is lost."""
 
     def __init__(self) -> None:
         self.cancelled = False
         self.suspended = False
         self._lossless = False
-        self._clock: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
 
     def cancel(self) -> None:
         self.cancelled = True
-        self._ring()
+        self._expire()
 
     def suspend(self) -> None:
         self.suspended = True
         if self._lossless:
-            self._ring()
+            self._expire()
 
-    def attach(self, clock: asyncio.Timeout) -> None:
-        """The rollout hands over the clock it runs by."""
-        self._clock = clock
+    def attach(self, timeout: asyncio.Timeout) -> None:
+        """Set the timeout that the rollout runs under."""
+        self._timeout = timeout
         if self.cancelled:
-            self._ring()
+            self._expire()
 
     @contextmanager
     def lossless(self) -> Iterator[None]:
-        """What runs in here can be done again, so this is where a parked rollout stops. Raises ParkedError."""
-        self._stop_if_parked()
+        """Work in this block can be repeated: a suspended rollout stops here. Raises SuspendedError."""
+        self._raise_if_suspended()
         self._lossless = True
         try:
             yield
         finally:
             self._lossless = False
-        self._stop_if_parked()
+        self._raise_if_suspended()
 
-    def _stop_if_parked(self) -> None:
+    def _raise_if_suspended(self) -> None:
         if self.suspended:
             raise SuspendedError
 
-    def _ring(self) -> None:
-        if self._clock is not None and not self._clock.expired():
-            self._clock.reschedule(asyncio.get_running_loop().time())
+    def _expire(self) -> None:
+        if self._timeout is not None and not self._timeout.expired():
+            self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""One rollout for a test: the real sandbox, a real API, a scripted policy."""
+"""Runs one rollout in the real sandbox against a live API, with a scripted policy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from app.records import Offer, Policy, Task, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger
-from tests.scripted import Answer, ScriptedEngine
+from tests.scripted_engine import Answer, ScriptedEngine
 
 TASK = Task(uuid4(), "write hello into the ledger")
 WRITE = 'print(apis.ledger.add_entry(text="hello")["id"])'
@@ -22,7 +22,7 @@ QUICK = SessionLimits(cpu_seconds=0.5, wall_seconds=1.0)
 
 
 class Bench:
-    """Everything a rollout needs, and what it did."""
+    """The parts of a rollout. `ledger` and `engine` record what it did."""
 
     def __init__(self, sandbox: ForkedSandbox, tokenizer: ChatTokenizer) -> None:
         self.sandbox = sandbox

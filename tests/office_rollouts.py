@@ -1,4 +1,4 @@
-"""Plays tasks of the office world in this process: real services, real gateway, real sandbox."""
+"""Rollouts in the office environment with a scripted policy: real services, gateway and sandbox."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -17,13 +17,13 @@ MAX_TURNS = 8
 
 
 class Player(Protocol):
-    """Says the policy's next message, given all observations so far."""
+    """Returns the policy's next message, given all observations so far."""
 
     def next_turn(self, observations: list[str]) -> str: ...
 
 
 class Played(msgspec.Struct, frozen=True):
-    """What came of a task that was played."""
+    """The outcome of one rollout."""
 
     verdict: Verdict
     messages: list[str]
@@ -36,7 +36,7 @@ class Played(msgspec.Struct, frozen=True):
 
 
 class Office:
-    """The environment, and a sandbox to work in."""
+    """The environment and a sandbox."""
 
     def __init__(self, sandbox: Sandbox, environment: OfficeEnvironment | None = None) -> None:
         self.environment = environment or OfficeEnvironment()
@@ -49,7 +49,7 @@ class Office:
         player: Callable[[OfficeWorld], Player],
         offers: Sequence[Offer] = (),
     ) -> Played:
-        """One rollout, in a fresh world and a fresh session that holds the offered skills."""
+        """One rollout in a new world and a new session with the offered skills."""
         async with self.environment.open(scenario, task) as world:
             gateway = Gateway(world.catalog, world.client, variables=world.task.variables)
             skills = [Function(offer.name, offer.source) for offer in offers]
@@ -67,6 +67,6 @@ class Office:
 
 
 def ended(task: Task, answer: Json = None, *, completed: bool = True) -> Trajectory:
-    """A trajectory of which only the end matters."""
+    """A trajectory without turns."""
     stop = Stop.COMPLETED if completed else Stop.TURN_LIMIT
     return Trajectory(task=task, policy=Policy(), profile="compact", turns=(), stop=stop, answer=answer)

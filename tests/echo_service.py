@@ -1,4 +1,4 @@
-"""A small HTTP service that tells what it was sent, for tests of what goes over the wire."""
+"""An HTTP service that echoes requests, for tests of what is sent over the wire."""
 
 import asyncio
 import socket
@@ -75,7 +75,7 @@ async def loop() -> Response[None]:
 
 
 class Echo:
-    """The service, with a count of what reached it."""
+    """The service. `hits` counts requests."""
 
     def __init__(self) -> None:
         self.hits = 0
@@ -91,7 +91,7 @@ class Echo:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """On a real socket; the URL it is reached at."""
+        """Serve on a socket; yields the URL."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             config = uvicorn.Config(self.asgi, lifespan="off", ws="none", log_level="critical")
             server = uvicorn.Server(config)
@@ -101,8 +101,8 @@ class Echo:
             await serving
 
 
-class Door:
-    """A service, and gateways to it."""
+class EchoSetup:
+    """The service, a client and gateways to it."""
 
     def __init__(self, service: Echo, server: str, client: httpx.AsyncClient) -> None:
         self.service = service
@@ -115,26 +115,26 @@ class Door:
 
 
 @asynccontextmanager
-async def open_door(way: str) -> AsyncIterator[Door]:
-    """By "socket" or by "asgi"."""
+async def open_echo(transport: str) -> AsyncIterator[EchoSetup]:
+    """Over a "socket", or in process ("asgi")."""
     service = Echo()
-    if way == "asgi":
+    if transport == "asgi":
         async with httpx.AsyncClient(transport=httpx.ASGITransport(cast(Any, service.asgi))) as client:
-            yield Door(service, "http://echo.test", client)
+            yield EchoSetup(service, "http://echo.test", client)
     else:
         async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
-            yield Door(service, server, client)
+            yield EchoSetup(service, server, client)
 
 
 async def raised(gateway: Gateway, api: str, *args: Json, **kwargs: Json) -> HostError:
-    """What the agent's code would see raised."""
+    """The error that the agent's code would see."""
     with pytest.raises(HostError) as caught:
         await gateway(api, list(args), kwargs)
     return caught.value
 
 
 def echo_app(server: str) -> App:
-    """Every way an argument travels, and every kind of answer."""
+    """An app with every place and style of an argument, and every kind of answer."""
     text, number = {"type": "string"}, {"type": "integer"}
     many = {"type": "array", "items": text}
     options = {"type": "object", "additionalProperties": text}

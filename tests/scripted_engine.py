@@ -1,4 +1,4 @@
-"""An engine that says what a test tells it to, and a tokenizer to say it with: a byte is a token. No torch."""
+"""An engine with scripted answers, and a tokenizer with one token per byte. No torch."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ CHATML = """{%- for message in messages %}
 
 
 def byte_tokenizer(directory: Path, *, template: str = CHATML, max_length: int = 32_768) -> ChatTokenizer:
-    """A model directory without weights, loaded."""
+    """The tokenizer of a model directory without weights."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -43,11 +43,11 @@ def block(code: str) -> str:
 
 Answer = str | EngineError
 Script = Callable[[str, int], Answer]
-"""From the prompt as text, and the number of turns in it so far, to the next answer."""
+"""Maps the prompt as text and the number of turns so far to the next answer."""
 
 
 class ScriptedEngine:
-    """Fulfils Engine. Given answers, it says them one by one; given a function, it asks that."""
+    """Fulfils `Engine`. Returns the given answers one by one, or those of the given function."""
 
     def __init__(self, tokenizer: ChatTokenizer, *answers: Answer, script: Script | None = None) -> None:
         self.prompts: list[str] = []
