@@ -1,4 +1,4 @@
-"""Where the parts are put together. Nothing else in the code base decides which part is used."""
+"""Composes the application. Only this module decides which implementations are used."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -51,20 +51,20 @@ _FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
 def app() -> Litestar:
-    """What the server runs: `uvicorn --factory app.asgi:app`. The choice of parts is made here.
+    """The application that `uvicorn --factory app.asgi:app` serves.
 
-    Raises SettingError and ModelError at once for what no waiting would mend. What may still come up, such as the
-    database or the engine, is asked for by /readyz.
+    Raises SettingError and ModelError for mistakes that waiting does not fix. Services that may still be starting,
+    such as the database or the engine, are checked by /readyz.
     """
     settings = Settings.from_env()
     configure_logging(settings.log_level)
     for name in ("database_url", "engine_urls"):
         if not getattr(settings, name):
-            raise SettingError(f"{name.upper()} is not set: name one, or run `sage up`, which brings its own")
+            raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     retrieval = load_retrieval(settings.retrieval)
-    tokenizer = _within(tokenizer, _examine(settings, tokenizer))
+    tokenizer = _fit_context(tokenizer, _probe_servers(settings, tokenizer))
     return create_app(lambda: _open_dependencies(settings, tokenizer, profile, retrieval))
 
 
@@ -72,7 +72,7 @@ def app() -> Litestar:
 async def _open_dependencies(
     settings: Settings, tokenizer: ChatTokenizer, profile: Profile, retrieval: Retrieval
 ) -> AsyncIterator[Dependencies]:
-    """Closed in the reverse order: the runner first, which hands back what it has not finished."""
+    """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     urls = urls_in(settings.engine_urls)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
@@ -101,10 +101,10 @@ async def _open_dependencies(
             RolloutLimits.of(settings),
             temperature=settings.temperature,
         )
-        outside = await stack.enter_async_context(_open_client(settings.max_tasks_in_flight))
-        executor = TaskExecutor(database.sessions, agent, library, outside, settings)
+        api_client = await stack.enter_async_context(_api_client(settings.max_tasks_in_flight))
+        executor = TaskExecutor(database.sessions, agent, library, api_client, settings)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
-        documents = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
+        document_client = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
         options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
         runner = await stack.enter_async_context(Runner(database.sessions, executor.execute, options))
         listener.on_task(runner.wake)
@@ -122,7 +122,7 @@ async def _open_dependencies(
             promoter=promoter,
             adapters=adapters,
             notify_workers=worker_notifier(settings),
-            http_client=documents,
+            http_client=document_client,
             readiness_checks={
                 "database": lambda: check_schema(database.engine),
                 "engine": swap.ready,
@@ -143,15 +143,15 @@ def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
             model=settings.model_dir,
             rank=RunSettings().lora_rank,
             vocabulary=tokenizer.vocab_size,
-            loras=2,  # a task keeps the adapter it began with while the next one is swapped in
+            loras=2,  # a running task keeps its adapter while the next one is loaded
         ),
         checks=HealthChecks(may_sleep=settings.engine_sleep != "never"),
         separate_base=settings.engine_separate_base,
     )
 
 
-def _examine(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
-    """Of the model servers that answer by now. In a thread, since this one may have a running loop."""
+def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
+    """Of the model servers that are up. Runs in a thread, since this one may have a running event loop."""
 
     async def check() -> list[Capabilities]:
         async with _engine(settings, tokenizer) as engine:
@@ -161,16 +161,16 @@ def _examine(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]
         return thread.submit(asyncio.run, check()).result()
 
 
-def _within(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTokenizer:
-    """Model servers may be started with less room than the base model has positions."""
+def _fit_context(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTokenizer:
+    """Limit the context to what the model servers were started with, which may be less than the model allows."""
     shortest = min(
         (server.max_model_len or tokenizer.max_length for server in servers), default=tokenizer.max_length
     )
     return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))
 
 
-def _open_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
-    """To the live APIs. A proxy of this machine's environment is not theirs."""
+def _api_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
+    """The HTTP client for live APIs. Proxy settings of this machine do not apply to them."""
     limits = httpx.Limits(
         max_connections=8 * max_tasks_in_flight, max_keepalive_connections=2 * max_tasks_in_flight
     )
@@ -178,13 +178,13 @@ def _open_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
 
 
 def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
-    async def close_private_hosts(request: httpx.Request) -> None:
+    async def refuse_private_hosts(request: httpx.Request) -> None:
         try:
             await resolve_public(request)
         except HostError as error:
             raise httpx.ConnectError(error.message, request=request) from error
 
-    hooks = {} if allow_private_hosts else {"request": [close_private_hosts]}
+    hooks = {} if allow_private_hosts else {"request": [refuse_private_hosts]}
     return httpx.AsyncClient(timeout=_FETCH_SECONDS, trust_env=False, event_hooks=hooks)
 
 
@@ -194,4 +194,4 @@ async def _open_and_close(sandbox: Sandbox) -> None:
 
 
 async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:  # noqa: ARG001
-    raise HostError("PermissionError", f"{api}: nothing is called here")
+    raise HostError("PermissionError", f"{api}: calls are not possible in a readiness check")

@@ -1,6 +1,6 @@
-"""The `sage` command. Commands of the trainer join through the entry-point group `sage.commands`.
+"""The `sage` command. The trainer adds its commands through the entry-point group `sage.commands`.
 
-Each command imports its parts when it is called: all of them together take seconds, which `--help` need not wait.
+Each command imports what it needs when it is called, since importing everything would delay `--help` by seconds.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ import click
 from app.errors import AppError, SettingError
 from app.settings import Settings
 
-_STREAM_GRACE = 3  # seconds that open event streams get at shutdown
+_SHUTDOWN_SECONDS = 3  # for open event streams to end
 
 
 class _Commands(click.Group):
-    """Finds commands by entry point, and shows a foreseen failure as one line."""
+    """Loads commands from entry points, and shows an AppError as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *entry_points(group="sage.commands").names])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for found in entry_points(group="sage.commands", name=cmd_name):
-            command: click.Command = found.load()
+        for entry_point in entry_points(group="sage.commands", name=cmd_name):
+            command: click.Command = entry_point.load()
             return command
         return super().get_command(ctx, cmd_name)
 
@@ -38,7 +38,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands)
 @click.version_option(package_name="sage-server")
 def main() -> None:
-    """An agent server whose agent gets better at the work it is given."""
+    """An agent server that learns from the tasks it is given."""
 
 
 @main.command("up")
@@ -51,13 +51,13 @@ def up_command() -> None:
 
 @main.command()
 def serve() -> None:
-    """Run the API alone, on DATABASE_URL and ENGINE_URLS."""
+    """Run only the API, with DATABASE_URL and ENGINE_URLS."""
     import uvicorn  # noqa: PLC0415
 
-    from app.ports import free_port  # noqa: PLC0415
+    from app.ports import check_port  # noqa: PLC0415
 
     settings = Settings.from_env()
-    free_port(settings.host, settings.port, "SAGE_PORT")
+    check_port(settings.host, settings.port, "SAGE_PORT")
     uvicorn.run(
         "app.asgi:app",
         factory=True,
@@ -65,7 +65,7 @@ def serve() -> None:
         port=settings.port,
         log_level=settings.log_level,
         access_log=False,
-        timeout_graceful_shutdown=_STREAM_GRACE,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
 
 
@@ -75,8 +75,8 @@ def worker() -> None:
     from celery.bin.celery import celery as celery_command  # noqa: PLC0415
     from celery.platforms import SecurityWarning  # noqa: PLC0415
 
-    if not Settings.from_env().database_url:  # a wrong one is told here, in one line
-        raise SettingError("set DATABASE_URL, or use `sage up`, which starts a worker with all it needs")
+    if not Settings.from_env().database_url:  # an invalid setting fails here, in one line
+        raise SettingError("DATABASE_URL is not set: set it, or run `sage up`, which starts a worker, too")
     warnings.simplefilter("ignore", SecurityWarning)  # in a container everyone is root
     arguments = ["--quiet", "-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])
@@ -84,16 +84,16 @@ def worker() -> None:
 
 @main.command("migrate")
 def migrate_command() -> None:
-    """Bring the database to the schema of this version."""
-    from app.machine.local_database import lend_database  # noqa: PLC0415
+    """Migrate the database to the schema of this version."""
+    from app.machine.local_database import use_database  # noqa: PLC0415
 
-    with lend_database(Settings.from_env()):
+    with use_database(Settings.from_env()):
         click.echo("the database is up to date")
 
 
 @main.group("keys")
 def keys_group() -> None:
-    """API keys."""
+    """Manage API keys."""
 
 
 @keys_group.command()
@@ -101,12 +101,12 @@ def keys_group() -> None:
 @click.option(
     "--scope", "scopes", multiple=True, type=click.Choice(["tasks", "skills", "admin"]), default=["admin"]
 )
-@click.option("--project", help="the only project the key is good for")
+@click.option("--project", help="limit the key to this project")
 def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
-    """Make a key and show it, once."""
+    """Create a key and show it once."""
     from app.db import keys, projects  # noqa: PLC0415
     from app.db.database import open_database  # noqa: PLC0415
-    from app.machine.local_database import lend_database  # noqa: PLC0415
+    from app.machine.local_database import use_database  # noqa: PLC0415
 
     async def make(url: str) -> str:
         async with open_database(url) as database, database.sessions.begin() as session:
@@ -114,7 +114,7 @@ def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
             _, secret = await keys.create(session, name, list(scopes), owner)
             return secret
 
-    with lend_database(Settings.from_env()) as url:
+    with use_database(Settings.from_env()) as url:
         click.echo(asyncio.run(make(url)))
 
 

@@ -1,4 +1,4 @@
-"""Ports of this machine."""
+"""Checks that ports of this machine are free."""
 
 import socket
 from collections.abc import Iterable
@@ -9,25 +9,25 @@ from app.errors import SettingError
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port that something here is to listen on, and the setting it comes from."""
+    """A port to listen on, and the setting it comes from."""
 
     host: str
     number: int
     setting: str
 
 
-def refuse_taken(ports: Iterable[Port]) -> None:
-    """Raises SettingError, naming what to set, if something listens there already, or two of them are the same."""
+def check_ports(ports: Iterable[Port]) -> None:
+    """Raises SettingError, naming the setting, if a port is in use or two of them are the same."""
     seen: dict[int, str] = {}
     for port in ports:
         if port.number in seen:
             raise SettingError(f"{seen[port.number]} and {port.setting} are both {port.number}: change one")
         seen[port.number] = port.setting
-        free_port(port.host, port.number, port.setting)
+        check_port(port.host, port.number, port.setting)
 
 
-def free_port(host: str, port: int, setting: str) -> None:
-    """Raises SettingError, naming what to set, if nothing here can listen on it."""
+def check_port(host: str, port: int, setting: str) -> None:
+    """Raises SettingError, naming the setting, if the port cannot be listened on."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
@@ -40,6 +40,6 @@ def free_port(host: str, port: int, setting: str) -> None:
 
 
 def base_url(host: str, port: int) -> str:
-    """Where what listens on `host` is reached from this machine."""
-    near = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    return f"http://[{near}]:{port}" if ":" in near else f"http://{near}:{port}"
+    """The URL of a local server that listens on `host`."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

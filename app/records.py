@@ -1,4 +1,4 @@
-"""The words of the system: immutable values that pass between its parts. No I/O, no torch."""
+"""The immutable values that packages exchange. No I/O, no torch."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 Json: TypeAlias = Any
-"""What JSON can say: None, bool, int, float, str, lists and string-keyed dicts of these."""
+"""A JSON value: None, bool, int, float, str, or lists and string-keyed dicts of these."""
 
 
 class Stop(StrEnum):
@@ -23,38 +23,38 @@ class Stop(StrEnum):
     ERROR_LIMIT = "error_limit"  # turns whose code raised
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
-    IN_DOUBT = "in_doubt"  # a call went out, its result was lost, and it may not be repeated
+    IN_DOUBT = "in_doubt"  # a call was sent, its result was lost, and it is not safe to repeat
 
 
 BASE = "base"
-"""The name by which every model server knows its base model, without an adapter."""
+"""The name of the base model, without an adapter, on every model server."""
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """Which weights answer: the base model, or the base model wearing one adapter version."""
+    """The weights that generate: the base model, or the base model with one adapter."""
 
-    model: str = BASE  # the name the engine knows: that, or the adapter's content hash
+    model: str = BASE  # its name on the engine: this one, or the content hash of an adapter
     release: UUID | None = None
 
 
 class ProbePoint(msgspec.Struct, frozen=True):
-    """What the trainer's model says of one token after the first `position` tokens of the probe's prompt."""
+    """The trainer's logprobs of one token after the first `position` tokens of the probe's prompt."""
 
     position: int
     token: int
-    logprob: float  # of the base model wearing the adapter, at temperature 1
-    base: float  # of the base model
+    logprob: float  # with the adapter, at temperature 1
+    base: float  # without it
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """Fixed tokens by which a model server proves that it wears an adapter as it was trained."""
+    """Fixed tokens by which a model server proves that it applies an adapter as it was trained."""
 
     prompt_ids: tuple[int, ...]
-    points: tuple[ProbePoint, ...]  # where adapter and base differ most
+    points: tuple[ProbePoint, ...]  # where the adapter changes the logprobs most
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One instruction to carry out. Tasks of one scenario ask for the same thing with other details."""
+    """One instruction to execute. Tasks of the same scenario differ only in details."""
 
     id: UUID
     instruction: str
@@ -64,19 +64,19 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One API call that left the sandbox, and what came of it."""
+    """One API call from the sandbox, and its result."""
 
     seq: int  # position among the calls of the rollout, from 0
     turn: int
     api: str  # "app.operation"
     arguments: dict[str, Json]
     result: Json = None
-    error: str | None = None  # what the agent's code saw raised; None if the call returned
+    error: str | None = None  # the error raised in the agent's code; None if the call returned
     seconds: float = 0.0
 
 
 class Use(msgspec.Struct, frozen=True):
-    """How often one function was called in one turn, and how often it returned instead of raising."""
+    """How often a function was called in one turn, and how often it returned instead of raising."""
 
     function: str
     inherited: bool  # True: an offered skill, not redefined by the agent; False: written in this rollout
@@ -85,7 +85,7 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill put before the agent."""
+    """A skill offered to the agent."""
 
     skill_id: UUID
     name: str
@@ -93,27 +93,27 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     signature: str  # "name(who: str) -> int"
     source: str  # a complete function with the imports it needs
     instruction: str  # of the task it was written for
-    ranks: dict[str, int] = {}  # its place, from 1, in each retrieval list that held it
+    ranks: dict[str, int] = {}  # from 1, in each retrieval list that contains it
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer of the policy, and what the sandbox said to it.
+    """One completion of the policy, and the observation it led to.
 
-    `context_ids` are the prompt tokens that are new since the last turn (the opening prompt in the first turn,
-    later the template's glue and the observation), so the engine's prompt of turn k is the concatenation of
-    context_ids and sampled_ids of all turns before k, plus context_ids of k. Where the chat template rewrites what
-    went before, `extends` is False and `context_ids` is the whole prompt.
+    `context_ids` are the prompt tokens that are new since the last turn (the initial prompt in the first turn,
+    later the observation with the template's tokens), so the engine's prompt of turn k is the concatenation of
+    context_ids and sampled_ids of all turns before k, plus context_ids of k. If the chat template rewrites earlier
+    turns, `extends` is False and `context_ids` is the whole prompt.
     """
 
     context_ids: tuple[int, ...]
     sampled_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # of each sampled token, under the policy that sampled it, as the engine said
+    logprobs: tuple[float, ...]  # of each sampled token, as the engine reported them
     text: str
     finish: str = "stop"  # the engine's finish reason
     extends: bool = True
     observation: str = ""  # as shown to the policy
-    outcome: str = ""  # the sandbox's verdict on the code: ok, error, cpu, wall, ...; "" if no code ran
-    alive: bool = True  # False: the session died in this turn, and the next one began without what it had defined
+    outcome: str = ""  # of the code in the sandbox: ok, error, cpu, wall, ...; "" if none ran
+    alive: bool = True  # False: the session died in this turn, and its definitions were lost
     calls: tuple[Call, ...] = ()
     uses: tuple[Use, ...] = ()
     engine_seconds: float = 0.0
@@ -125,7 +125,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """The full record of one rollout: enough to replay it, score it and train on it."""
+    """The full record of a rollout: enough to replay it, score it and train on it."""
 
     task: Task
     policy: Policy
@@ -133,15 +133,15 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
     stop: Stop
     answer: Json = None
-    detail: str = ""  # more about the stop, such as the call in doubt
+    detail: str = ""  # about the stop, such as the call in doubt
     offered: tuple[Offer, ...] = ()
     seconds: float = 0.0
-    temperature: float = 0.0  # it was sampled at; 0: greedily
+    temperature: float = 0.0  # of sampling; 0 is greedy
 
     @property
     def flaw(self) -> Literal["rewritten", "empty"] | None:
-        """Why no update can learn from it: the chat template rewrote earlier turns, so that it is no single
-        sequence of tokens, or the policy sampled nothing. None for a sound one.
+        """Why it cannot be trained on: the chat template rewrote earlier turns, so it is not a single sequence of
+        tokens, or nothing was sampled. None if it can be.
         """
         if not all(turn.extends for turn in self.turns):
             return "rewritten"

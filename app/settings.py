@@ -138,7 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ) -> Self:
-        """Raises SettingError with the variable's name where a value does not fit."""
+        """Raises SettingError with the name of the variable that has an invalid value."""
         values: dict[str, Any] = {}
         for name in cls.__struct_fields__:
             variable = variable_of(name)

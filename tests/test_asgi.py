@@ -1,4 +1,4 @@
-"""The application as it is deployed: in a process of its own, from its settings alone."""
+"""The deployed application: in a process of its own, configured by settings only."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from tests.faulty_proxy import Reply, faulty_proxy
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer
 
-FRESH = """
+READYZ_PROGRAM = """
 import asyncio, sys, httpx
 from app.asgi import app
 HEAVY = ("torch", "transformers", "peft", "sentence_transformers", "accelerate", "trainer")
@@ -59,7 +59,7 @@ async def run(*argv: str, env: Mapping[str, str]) -> tuple[int, str, str]:
             out, err = await process.communicate()
     finally:
         if process.returncode is None:
-            process.kill()  # or it goes on claiming what later tests submit
+            process.kill()  # otherwise it claims the tasks of later tests
     return process.returncode or 0, out.decode(), err.decode()
 
 
@@ -76,7 +76,7 @@ async def serve(env: Mapping[str, str]) -> AsyncIterator[asyncio.subprocess.Proc
         await process.wait()
 
 
-async def answering(client: httpx.AsyncClient) -> None:
+async def until_up(client: httpx.AsyncClient) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
@@ -87,8 +87,10 @@ async def answering(client: httpx.AsyncClient) -> None:
                 return
 
 
-async def test_serving_loads_no_torch_and_says_what_is_not_ready(database_url: str, tmp_path: Path) -> None:
-    status, out, err = await run("-c", FRESH, env=environment(tmp_path, database_url))
+async def test_serving_imports_no_torch_and_readyz_names_what_is_not_ready(
+    database_url: str, tmp_path: Path
+) -> None:
+    status, out, err = await run("-c", READYZ_PROGRAM, env=environment(tmp_path, database_url))
     assert (status, out.splitlines()[-1]) == (0, "light"), err
     assert '"database":"ready"' in out
     assert '"sandbox":"ready"' in out
@@ -96,7 +98,9 @@ async def test_serving_loads_no_torch_and_says_what_is_not_ready(database_url: s
 
 
 @pytest.mark.parametrize("name", ["DATABASE_URL", "ENGINE_URLS"])
-async def test_a_missing_setting_is_named_in_one_line(name: str, database_url: str, tmp_path: Path) -> None:
+async def test_a_missing_setting_is_reported_without_a_traceback(
+    name: str, database_url: str, tmp_path: Path
+) -> None:
     env = environment(tmp_path, database_url) | {name: ""}
     status, out, err = await run("-m", "app.cli", "serve", env=env)
     assert status != 0
@@ -104,7 +108,7 @@ async def test_a_missing_setting_is_named_in_one_line(name: str, database_url: s
     assert "Traceback" not in out + err
 
 
-async def test_a_model_server_that_cannot_be_used_ends_the_start_with_what_to_change(
+async def test_an_unusable_model_server_prevents_the_start_and_the_error_says_what_to_change(
     database_url: str, tmp_path: Path
 ) -> None:
     async def other(path: str, *_: object) -> Reply:
@@ -118,7 +122,7 @@ async def test_a_model_server_that_cannot_be_used_ends_the_start_with_what_to_ch
     assert "Traceback" not in out + err
 
 
-async def test_sigterm_ends_the_server_within_seconds_though_a_stream_is_open(
+async def test_sigterm_stops_the_server_within_seconds_despite_an_open_stream(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     async with committed.begin() as session:
@@ -129,7 +133,7 @@ async def test_sigterm_ends_the_server_within_seconds_though_a_stream_is_open(
     base = f"http://127.0.0.1:{port}"
     env = environment(tmp_path, database_url, port) | {"SAGE_MAX_TASKS_IN_FLIGHT": "1"}
     async with serve(env) as process, httpx.AsyncClient(base_url=base, timeout=30) as client:
-        await answering(client)
+        await until_up(client)
         client.headers["Authorization"] = f"Bearer {secret}"
         # the engine is down, so neither task ends by itself
         made = [await client.post("/v1/tasks", json={"instruction": "wait"}) for _ in range(2)]

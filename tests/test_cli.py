@@ -1,4 +1,4 @@
-"""The command `sage`: what it offers, and how it fails."""
+"""The `sage` command: its subcommands, and how it fails."""
 
 import asyncio
 import os
@@ -29,16 +29,16 @@ async def sage(*arguments: str, **env: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-def test_the_trainers_commands_are_offered_beside_the_apps_own() -> None:
+def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0, shown.output
-    offered = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
+    listed = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
     own = {"up", "serve", "worker", "migrate", "keys"}
     training = {"collect", "export", "train", "runs", "releases"}
-    assert offered == own | training | {"demo-apis", "bootstrap", "eval", "reproduce"}
+    assert listed == own | training | {"demo-apis", "bootstrap", "eval", "reproduce"}
 
 
-def test_a_wrong_setting_is_one_line_for_every_command_that_reads_them() -> None:
+def test_every_command_reports_an_invalid_setting_in_one_line() -> None:
     for command in (["up"], ["serve"], ["worker"], ["migrate"], ["keys", "create", "x"]):
         shown = CliRunner().invoke(main, command, env={"SAGE_PORT": "http"})
         assert (shown.exit_code, shown.output) == (1, "Error: SAGE_PORT='http': Expected `int`, got `str`\n"), (
@@ -48,7 +48,7 @@ def test_a_wrong_setting_is_one_line_for_every_command_that_reads_them() -> None
 
 @pytest.mark.parametrize("command", [("runs",), ("releases",), ("train",), ("export", "--out", "x"), ("eval",)])
 @pytest.mark.parametrize(
-    ("env", "asked"),
+    ("env", "url"),
     [
         ({"SAGE_PORT": "9"}, "http://127.0.0.1:9"),
         ({"SAGE_PORT": "9", "SAGE_HOST": "0.0.0.0"}, "http://127.0.0.1:9"),
@@ -56,18 +56,18 @@ def test_a_wrong_setting_is_one_line_for_every_command_that_reads_them() -> None
         ({"SAGE_PORT": "8", "SAGE_URL": "http://127.0.0.3:9"}, "http://127.0.0.3:9"),
     ],
 )
-def test_commands_ask_the_server_that_the_settings_describe(
-    command: tuple[str, ...], env: dict[str, str], asked: str, tmp_path: Path
+def test_commands_call_the_server_that_the_settings_name(
+    command: tuple[str, ...], env: dict[str, str], url: str, tmp_path: Path
 ) -> None:
     make_token(tmp_path)  # of the demo APIs, for `eval`
     unset = {"SAGE_URL": None, "SAGE_HOST": None, "KEY": "x", "SAGE_DATA_DIR": str(tmp_path)}
     ended = CliRunner().invoke(main, command, env={**unset, **env})
     assert ended.exit_code == 1
-    assert f"{asked} does not answer" in ended.output
+    assert f"{url} does not answer" in ended.output
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("SAGE_MODEL", "{tmp}/none", "SAGE_MODEL={tmp}/none: {tmp}/none has no config.json"),
         ("SAGE_DATA_DIR", "{tmp}/file/data", "{tmp}/file/data cannot be written"),
@@ -77,18 +77,20 @@ def test_commands_ask_the_server_that_the_settings_describe(
         ("DATABASE_URL", "mysql://127.0.0.1/x", "only postgresql:// is supported"),
     ],
 )
-async def test_up_refuses_in_one_line(variable: str, value: str, said: str, tmp_path: Path) -> None:
+async def test_up_refuses_an_invalid_setting_in_one_line(
+    variable: str, value: str, message: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
-    code, _, err = await sage("up", **_alone(tmp_path) | {variable: value.format(tmp=tmp_path)})
+    code, _, err = await sage("up", **_without_services(tmp_path) | {variable: value.format(tmp=tmp_path)})
     assert code == 1
-    assert said.format(tmp=tmp_path) in err
+    assert message.format(tmp=tmp_path) in err
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
     assert "hush" not in err
 
 
-async def test_up_tells_the_reason_of_a_part_that_does_not_start(tmp_path: Path, empty_database_url: str) -> None:
-    env = _alone(tmp_path) | {"DATABASE_URL": empty_database_url, "ENGINE_URLS": ""}
+async def test_up_reports_why_a_process_does_not_start(tmp_path: Path, empty_database_url: str) -> None:
+    env = _without_services(tmp_path) | {"DATABASE_URL": empty_database_url, "ENGINE_URLS": ""}
     code, _, err = await sage("up", **env)
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith(f"Error: model-server does not start: the model in {tmp_path}/model cannot be loaded")
@@ -98,12 +100,12 @@ async def test_up_refuses_a_database_of_a_newer_version(tmp_path: Path, empty_da
     migrate(empty_database_url)
     with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = 'from_the_future'"))
-    code, _, err = await sage("up", **_alone(tmp_path) | {"DATABASE_URL": empty_database_url})
+    code, _, err = await sage("up", **_without_services(tmp_path) | {"DATABASE_URL": empty_database_url})
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("Error: the database has schema from_the_future")
 
 
-async def test_a_key_that_is_made_is_shown_once_and_good(empty_database_url: str) -> None:
+async def test_a_created_key_is_shown_and_valid(empty_database_url: str) -> None:
     code, out, err = await sage("keys", "create", "ops", "--scope", "tasks", DATABASE_URL=empty_database_url)
     assert code == 0, err
     async with open_database(empty_database_url) as database, database.sessions() as session:
@@ -121,18 +123,18 @@ async def test_a_key_for_an_unknown_project_is_refused(empty_database_url: str) 
 async def test_a_worker_without_a_database_is_refused_in_one_line(tmp_path: Path) -> None:
     code, _, err = await sage("worker", DATABASE_URL="", SAGE_DATA_DIR=str(tmp_path))
     assert (code, err.count("\n")) == (1, 1)
-    assert "set DATABASE_URL" in err
+    assert "DATABASE_URL is not set" in err
 
 
-async def test_an_idle_worker_says_nothing_and_stops_when_told(database_url: str, tmp_path: Path) -> None:
+async def test_an_idle_worker_logs_nothing_and_stops_on_sigterm(database_url: str, tmp_path: Path) -> None:
     env = {**os.environ, "SAGE_DATA_DIR": str(tmp_path), "DATABASE_URL": database_url, "PYTHONUNBUFFERED": "1"}
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.cli", "worker"), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     async with asyncio.timeout(30):
-        while not (tmp_path / "broker" / "control").is_dir():  # noqa: ASYNC110  a folder rings no bell
+        while not (tmp_path / "broker" / "control").is_dir():  # noqa: ASYNC110  files send no events
             await asyncio.sleep(0.05)
-        await asyncio.sleep(2)  # it runs, and has nothing to do
+        await asyncio.sleep(2)  # idle
         assert worker.returncode is None
         worker.terminate()
         out, _ = await worker.communicate()
@@ -140,8 +142,8 @@ async def test_an_idle_worker_says_nothing_and_stops_when_told(database_url: str
     assert out.decode().strip() in ("", "worker: Warm shutdown (MainProcess)")
 
 
-def _alone(directory: Path) -> dict[str, str]:
-    """Settings with which `sage up` starts nothing but the API and the worker."""
+def _without_services(directory: Path) -> dict[str, str]:
+    """Settings with which `sage up` starts only the API and the worker."""
     byte_tokenizer(directory / "model")
     port, engine = map(str, free_ports(2))
     return {
@@ -155,7 +157,7 @@ def _alone(directory: Path) -> dict[str, str]:
     }
 
 
-async def test_help_waits_for_no_heavy_import() -> None:
+async def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\nfrom app.cli import main\nmain(['--help'], standalone_mode=False)\n"
         "heavy = {'torch', 'transformers', 'litestar', 'sqlalchemy', 'celery', 'alembic'} & sys.modules.keys()\n"

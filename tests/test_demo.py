@@ -1,4 +1,4 @@
-"""The demo project offers the APIs that the demo services publish."""
+"""The demo project has the APIs that the demo services publish."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ async def services() -> AsyncIterator[str]:
         await serving
 
 
-async def test_every_app_of_the_suite_is_offered_however_often_it_is_registered(
+async def test_registering_twice_leaves_each_demo_api_once(
     committed: Sessions, database_url: str, services: str
 ) -> None:
     async with committed.begin() as session:
@@ -45,7 +45,7 @@ async def test_every_app_of_the_suite_is_offered_however_often_it_is_registered(
         assert parse_document(row.name, row.document, source=row.source).digest == row.digest
 
 
-async def test_what_a_project_was_rolled_back_to_outlives_registering_again(
+async def test_registering_again_does_not_undo_a_roll_back(
     committed: Sessions, database_url: str, services: str
 ) -> None:
     async with committed.begin() as session:
@@ -62,8 +62,11 @@ async def test_what_a_project_was_rolled_back_to_outlives_registering_again(
     await register_demo(database_url, services)
     async with committed() as session:
         active = await releases.active(session, project.id)
-        offered = await manifest.document_set(session, active)
-    assert (active.id, [(each.name, each.document) for each in offered]) == (serving.id, [("mail", {"old": True})])
+        documents = await manifest.document_set(session, active)
+    assert (active.id, [(each.name, each.document) for each in documents]) == (
+        serving.id,
+        [("mail", {"old": True})],
+    )
 
 
 async def test_services_that_are_down_are_named(database_url: str) -> None:

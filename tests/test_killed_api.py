@@ -1,4 +1,4 @@
-"""The API process is killed in the middle of its tasks, twice: all end, and nothing is written twice."""
+"""Killing the API process while tasks run loses no task and repeats no write."""
 
 import asyncio
 import sys
@@ -18,7 +18,7 @@ from tests.processes import free_ports
 from tests.runner_process import AT_ONCE, script
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from tests.scripted_server import scripted_server
-from tests.test_asgi import answering, environment
+from tests.test_asgi import environment, until_up
 
 TASKS = 20
 WRITES = 5
@@ -26,7 +26,7 @@ WRITES = 5
 
 @asynccontextmanager
 async def api_process(env: Mapping[str, str]) -> AsyncIterator[None]:
-    """Killed at the end of the block: no signal that it could handle."""
+    """Killed with SIGKILL at the end of the block."""
     command = (sys.executable, "-m", "app.cli", "serve")
     process = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.DEVNULL)
     try:
@@ -36,7 +36,7 @@ async def api_process(env: Mapping[str, str]) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def test_after_two_kills_of_the_api_every_task_has_ended_and_nothing_was_written_twice(
+async def test_after_two_kills_of_the_api_every_task_ends_and_no_write_is_repeated(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     ledger, engine = Ledger(pause=0.02), ScriptedEngine(byte_tokenizer(tmp_path), script=script)
@@ -54,23 +54,23 @@ async def test_after_two_kills_of_the_api_every_task_has_ended_and_nothing_was_w
             "SAGE_MAX_TASKS_IN_FLIGHT": str(AT_ONCE),
         }
         async with api_process(env):
-            await answering(client)
+            await until_up(client)
             new = [{"instruction": f"write t{n} now", "use_skills": False} for n in range(TASKS)]
             (await client.post("/v1/tasks", json={"tasks": new})).raise_for_status()
             await until(lambda: _written(ledger, 15), 60)
         async with api_process(env):
             await until(lambda: _written(ledger, 45), 60)
         async with api_process(env):
-            await answering(client)
+            await until_up(client)
             await until(lambda: _all_ended(client), 90)
             ended = await _tasks(client)
     assert len(ended) == TASKS
-    _nothing_was_lost(ended, ledger)
+    _check_nothing_was_lost(ended, ledger)
 
 
-def _nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None:
+def _check_nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None:
     written = Counter(" ".join(entry.text.split()[:2]) for entry in ledger.entries)
-    assert set(written.values()) == {1}, "no write was made twice"
+    assert set(written.values()) == {1}, "no write was repeated"
     assert {task["state"] for task in ended} == {"done"}
     assert {task["stop_reason"] for task in ended} <= {"completed", "in_doubt"}
     completed = [task for task in ended if task["stop_reason"] == "completed"]
@@ -78,7 +78,7 @@ def _nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None:
     for task in completed:
         word = task["instruction"].split()[1]
         mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]
-        assert task["answer"] == mine, "its answer is what the ledger gave it, one number per write"
+        assert task["answer"] == mine, "its answer is the numbers that the ledger returned, one per write"
         assert len(mine) == WRITES
 
 

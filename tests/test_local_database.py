@@ -1,4 +1,4 @@
-"""The embedded database as commands and the supervisor borrow it."""
+"""The configured database, as commands and `sage up` use it."""
 
 import os
 import shutil
@@ -12,8 +12,8 @@ from sqlalchemy import NullPool, create_engine, text
 
 from app.db import embedded_postgres
 from app.errors import DatabaseError
-from app.machine.data_dir_lock import HeldError, hold
-from app.machine.local_database import keep_database, lend_database
+from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
+from app.machine.local_database import run_database, use_database
 from app.settings import Settings
 from tests.ledger_project import until
 from tests.processes import alive, gone
@@ -21,7 +21,7 @@ from tests.processes import alive, gone
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A short path that the user PostgreSQL runs as can reach."""
+    """A short path that the operating-system user of PostgreSQL can access."""
     parent = Path(tempfile.mkdtemp(prefix="sage-local-"))
     yield parent / "data"
     embedded_postgres.stop(parent / "data" / "postgres")
@@ -37,65 +37,69 @@ def answers(url: str) -> bool:
         return connection.scalar(text("SELECT count(*) FROM projects")) is not None
 
 
-async def test_a_command_leaves_no_database_behind_that_it_started(data_dir: Path) -> None:
-    with lend_database(Settings(data_dir=data_dir)) as url:
+async def test_a_command_stops_the_database_that_it_started(data_dir: Path) -> None:
+    with use_database(Settings(data_dir=data_dir)) as url:
         assert answers(url)
         pid = postmaster(data_dir)
     await gone([pid])
 
 
-async def test_a_command_leaves_the_database_of_a_running_server_alone(data_dir: Path) -> None:
+async def test_a_command_does_not_stop_the_database_of_a_running_server(data_dir: Path) -> None:
     settings = Settings(data_dir=data_dir)
-    with hold(data_dir):
-        async with keep_database(settings):
+    with lock_data_dir(data_dir):
+        async with run_database(settings):
             pid = postmaster(data_dir)
-            with lend_database(settings) as url:
+            with use_database(settings) as url:
                 assert answers(url)
             assert alive(pid)
     assert not alive(pid)
 
 
-async def test_a_kept_database_that_is_killed_comes_back(data_dir: Path) -> None:
-    async with keep_database(Settings(data_dir=data_dir)) as url:
+async def test_a_killed_database_is_restarted(data_dir: Path) -> None:
+    async with run_database(Settings(data_dir=data_dir)) as url:
         first = postmaster(data_dir)
         os.kill(first, signal.SIGKILL)
 
-        async def is_back() -> bool:
+        async def is_restarted() -> bool:
             path = data_dir / "postgres" / "postmaster.pid"
-            told = path.read_text() if path.exists() else ""  # while it is written, less than a line
-            return "ready" in told and postmaster(data_dir) != first
+            status = path.read_text() if path.exists() else ""  # possibly half written
+            return "ready" in status and postmaster(data_dir) != first
 
-        await until(is_back, 30)
+        await until(is_restarted, 30)
         assert answers(url)
 
 
-async def test_a_number_left_by_a_dead_server_harms_no_stranger_who_has_it_now(data_dir: Path) -> None:
-    with lend_database(Settings(data_dir=data_dir)):
+async def test_a_stale_process_id_of_a_dead_server_harms_no_other_process(data_dir: Path) -> None:
+    with use_database(Settings(data_dir=data_dir)):
         path = data_dir / "postgres" / "postmaster.pid"
-        left = path.read_text()
-    stale = "\n".join([str(os.getpid()), *left.splitlines()[1:]]) + "\n"
+        stale_file = path.read_text()
+    stale = "\n".join([str(os.getpid()), *stale_file.splitlines()[1:]]) + "\n"
     path.write_text(stale)
     embedded_postgres.stop(data_dir / "postgres")  # would end this process
     path.write_text(stale)
-    with lend_database(Settings(data_dir=data_dir)) as url:
+    with use_database(Settings(data_dir=data_dir)) as url:
         assert answers(url)
 
 
-def test_one_data_directory_is_kept_by_one_process(tmp_path: Path) -> None:
-    with hold(tmp_path), pytest.raises(HeldError, match="another `sage up` runs"), hold(tmp_path):
+def test_only_one_process_can_lock_a_data_directory(tmp_path: Path) -> None:
+    with (
+        lock_data_dir(tmp_path),
+        pytest.raises(DataDirLockedError, match="another `sage up` uses"),
+        lock_data_dir(tmp_path),
+    ):
         pass
-    with hold(tmp_path):
+    with lock_data_dir(tmp_path):
         pass
 
 
 def test_a_schema_of_a_newer_version_is_refused(empty_database_url: str) -> None:
     settings = Settings(database_url=empty_database_url)
-    with lend_database(settings):
+    with use_database(settings):
         pass
     with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = 'from_the_future'"))
     with (
         pytest.raises(DatabaseError, match=r"from_the_future.*install the newer version"),
-        lend_database(settings),
+        use_database(settings),
     ):
         pass

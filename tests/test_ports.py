@@ -1,31 +1,31 @@
-"""An occupied port is known before anything starts on it."""
+"""Ports in use are detected before anything is started."""
 
 import socket
 
 import pytest
 
 from app.errors import SettingError
-from app.ports import Port, base_url, free_port, refuse_taken
+from app.ports import Port, base_url, check_port, check_ports
 
 
-def test_an_occupied_port_is_refused_and_a_free_one_is_not() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
+def test_a_port_in_use_is_refused_and_a_free_one_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(SettingError, match=f"port {port} on 127.0.0.1 .*: set SAGE_PORT"):
-            free_port("127.0.0.1", port, "SAGE_PORT")
+            check_port("127.0.0.1", port, "SAGE_PORT")
         with pytest.raises(SettingError, match="set SAGE_PORT"):
-            free_port("0.0.0.0", port, "SAGE_PORT")
-    free_port("127.0.0.1", port, "SAGE_PORT")
+            check_port("0.0.0.0", port, "SAGE_PORT")
+    check_port("127.0.0.1", port, "SAGE_PORT")
 
 
-def test_an_address_of_no_one_here_is_refused() -> None:
+def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises(SettingError, match="SAGE_PORT"):
-        free_port("192.0.2.1", 8000, "SAGE_PORT")
+        check_port("192.0.2.1", 8000, "SAGE_PORT")
 
 
-def test_two_parts_cannot_share_a_port() -> None:
+def test_two_servers_cannot_share_a_port() -> None:
     with pytest.raises(SettingError, match="SAGE_PORT and SAGE_DEMO_PORT are both 47000"):
-        refuse_taken([Port("127.0.0.1", 47000, "SAGE_PORT"), Port("127.0.0.1", 47000, "SAGE_DEMO_PORT")])
+        check_ports([Port("127.0.0.1", 47000, "SAGE_PORT"), Port("127.0.0.1", 47000, "SAGE_DEMO_PORT")])
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,5 @@ def test_two_parts_cannot_share_a_port() -> None:
         ("box.lan", "http://box.lan:80"),
     ],
 )
-def test_a_part_is_reached_where_it_listens(host: str, url: str) -> None:
+def test_a_server_is_reached_at_the_address_it_listens_on(host: str, url: str) -> None:
     assert base_url(host, 80) == url

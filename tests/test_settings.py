@@ -1,4 +1,4 @@
-"""Settings come from the environment, and a wrong one is named."""
+"""Settings are read from the environment; an invalid one is named."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ from app.errors import SettingError
 from app.settings import Settings
 
 
-def test_without_variables_the_defaults_hold() -> None:
+def test_without_variables_the_defaults_apply() -> None:
     assert Settings.from_env({}) == Settings()
 
 
-def test_every_default_obeys_its_own_bounds() -> None:
+def test_every_default_is_within_its_bounds() -> None:
     plain = {name: getattr(Settings(), name) for name in Settings.__struct_fields__ if name != "data_dir"}
     assert msgspec.convert(plain, Settings) == Settings()
 
@@ -42,7 +42,7 @@ def test_values_are_read_from_their_variables() -> None:
     assert settings == expected
 
 
-def test_the_urls_have_the_names_that_other_tools_know() -> None:
+def test_urls_are_read_without_the_prefix() -> None:
     assert Settings.from_env({"SAGE_DATABASE_URL": "postgresql://elsewhere/x"}).database_url == ""
 
 
@@ -75,16 +75,16 @@ def test_the_urls_have_the_names_that_other_tools_know() -> None:
         ("EMBEDDINGS_URL", "http://[::1"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_variable_and_itself(variable: str, value: str) -> None:
+def test_an_invalid_value_is_refused_with_its_variable(variable: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"^{variable}={re.escape(repr(value))}: "):
         Settings.from_env({variable: value})
 
 
-def test_urls_of_model_servers_may_be_several_with_a_port_or_a_path() -> None:
+def test_several_model_servers_can_have_ports_and_paths() -> None:
     urls = "http://gpu:8000, https://[::1]:8000,http://gateway/vllm/"
     assert Settings.from_env({"ENGINE_URLS": urls, "EMBEDDINGS_URL": ""}).engine_urls == urls
 
 
-def test_the_seed_policy_is_the_model_unless_another_is_named() -> None:
+def test_the_seed_policy_is_the_default_model() -> None:
     assert Settings().model_dir.name == "seed_policy"
     assert Settings(model="/models/x").model_dir == Path("/models/x")

@@ -1,4 +1,4 @@
-"""Children are real processes: a few lines of Python each."""
+"""The supervisor, with real child processes: a few lines of Python each."""
 
 import asyncio
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from app.machine.logs import make_room, reason
-from app.machine.supervise import Child, ProcessError, Supervisor
+from app.machine.logs import last_error, rotate
+from app.machine.supervise import ChildProcess, ProcessError, Supervisor
 from tests.processes import alive, free_ports, gone
 
-TELL_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+PRINT_PID = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 SERVE = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
-ASK_AROUND = """
+READYZ_SERVER = """
 import http.server as h, json, sys, time
 began = []
 class Handler(h.BaseHTTPRequestHandler):
@@ -31,13 +31,13 @@ class Handler(h.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(report).encode())
 h.HTTPServer(("127.0.0.1", {port}), Handler).serve_forever()
 """
-NURSE = """
+SUPERVISOR_PROCESS = """
 import asyncio, sys
 from pathlib import Path
-from app.machine.supervise import Child, Supervisor
+from app.machine.supervise import ChildProcess, Supervisor
 async def main():
     supervisor = Supervisor(Path(sys.argv[1]))
-    await supervisor.start([Child(name="child", argv=(sys.executable, "-c", sys.argv[2]), env={})])
+    await supervisor.start([ChildProcess(name="child", argv=(sys.executable, "-c", sys.argv[2]), env={})])
     await supervisor.ready()
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -51,12 +51,14 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     await supervisor.stop()
 
 
-def child(code: str, *, ready: str = "") -> Child:
-    return Child(name="child", argv=(sys.executable, "-c", code), env={"PYTHONUNBUFFERED": "1"}, ready=ready)
+def child(code: str, *, ready: str = "") -> ChildProcess:
+    return ChildProcess(
+        name="child", argv=(sys.executable, "-c", code), env={"PYTHONUNBUFFERED": "1"}, ready=ready
+    )
 
 
 async def lines(directory: Path, count: int) -> list[str]:
-    """What the child has written, once it is so many lines."""
+    """The output of the child, once it has `count` lines."""
     async with asyncio.timeout(20):
         while True:
             log = directory / "child.log"
@@ -66,23 +68,23 @@ async def lines(directory: Path, count: int) -> list[str]:
             await asyncio.sleep(0.02)
 
 
-async def test_a_child_that_is_killed_starts_again_and_it_is_said(
+async def test_a_killed_child_is_restarted_with_a_message(
     supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    await supervisor.start([child(TELL_PID)])
+    await supervisor.start([child(PRINT_PID)])
     await supervisor.ready()
     first = int((await lines(tmp_path, 1))[0])
     os.kill(first, signal.SIGKILL)
     second = int((await lines(tmp_path, 2))[1])
     assert alive(second)
-    assert "child was killed by SIGKILL. It starts again in 1 s" in capfd.readouterr().err
+    assert "child was killed by SIGKILL. Restarting in 1 s" in capfd.readouterr().err
 
 
-async def test_stopping_ends_children_that_ignore_it_and_their_own_children(
+async def test_stop_kills_children_that_ignore_sigterm_and_their_children(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    family = f"import os; {deaf} os.fork(); {TELL_PID}"
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    family = f"import os; {ignore} os.fork(); {PRINT_PID}"
     await supervisor.start([child(family)])
     await supervisor.ready()
     pids = [int(line) for line in await lines(tmp_path, 2)]
@@ -90,16 +92,16 @@ async def test_stopping_ends_children_that_ignore_it_and_their_own_children(
     await gone(pids)
 
 
-async def test_a_child_is_told_to_end_before_it_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
-    polite = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit())); "
-    await supervisor.start([child(polite + "print('here'); time.sleep(600)")])
+async def test_a_child_gets_sigterm_before_sigkill(supervisor: Supervisor, tmp_path: Path) -> None:
+    handler = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit())); "
+    await supervisor.start([child(handler + "print('here'); time.sleep(600)")])
     await supervisor.ready()
     await lines(tmp_path, 1)
     await supervisor.stop()
     assert await lines(tmp_path, 2) == ["here", "bye"]
 
 
-async def test_stopping_ends_a_child_that_has_only_just_become_ready(supervisor: Supervisor) -> None:
+async def test_stop_ends_a_child_that_has_just_become_ready(supervisor: Supervisor) -> None:
     (port,) = free_ports(1)
     await supervisor.start([child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/")])
     await supervisor.ready()
@@ -108,22 +110,24 @@ async def test_stopping_ends_a_child_that_has_only_just_become_ready(supervisor:
         pass
 
 
-async def test_a_child_dies_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    nurse = await asyncio.create_subprocess_exec(sys.executable, "-c", NURSE, str(tmp_path), TELL_PID)
+async def test_a_child_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
+    supervisor = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SUPERVISOR_PROCESS, str(tmp_path), PRINT_PID
+    )
     pid = int((await lines(tmp_path, 1))[0])
-    nurse.kill()
-    await nurse.wait()
+    supervisor.kill()
+    await supervisor.wait()
     await gone([pid])
 
 
-async def test_a_child_that_dies_at_its_start_is_quoted(supervisor: Supervisor, tmp_path: Path) -> None:
-    (tmp_path / "child.log").write_text("Error: of an earlier life\n")
+async def test_the_error_of_a_child_that_dies_at_start_is_quoted(supervisor: Supervisor, tmp_path: Path) -> None:
+    (tmp_path / "child.log").write_text("Error: of an earlier start\n")
     await supervisor.start([child("print('Error: no bread'); print('bye'); exit(3)", ready="http://127.0.0.1:9")])
-    with pytest.raises(ProcessError, match=r"^child does not start: no bread \(its log: .*child\.log\)$"):
+    with pytest.raises(ProcessError, match=r"^child does not start: no bread \(log: .*child\.log\)$"):
         await supervisor.ready()
 
 
-async def test_a_child_that_does_not_get_ready_is_given_up_with_what_it_answers(tmp_path: Path) -> None:
+async def test_a_child_that_does_not_get_ready_fails_with_its_last_response(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, start_seconds=2, stop_seconds=0.5)
     (port,) = free_ports(1)
     await supervisor.start([child(SERVE.format(port=port), ready=f"http://127.0.0.1:{port}/nothing-here")])
@@ -134,20 +138,20 @@ async def test_a_child_that_does_not_get_ready_is_given_up_with_what_it_answers(
         pass
 
 
-async def test_what_a_child_waits_for_is_said_after_a_while_and_when_it_changes(
+async def test_what_a_slow_child_waits_for_is_reported_and_again_when_it_changes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     supervisor = Supervisor(tmp_path, start_seconds=20, stop_seconds=0.5, quiet_seconds=0.6)
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/readyz"
-    await supervisor.start([child(ASK_AROUND.format(port=port), ready=url)])
+    await supervisor.start([child(READYZ_SERVER.format(port=port), ready=url)])
     await supervisor.ready()
     await supervisor.stop()
-    said = [f"waiting for child: {url}: 503 engine: is {how}" for how in ("down", "slow")]
-    assert [line for line in capfd.readouterr().out.splitlines() if " 503 " in line] == said
+    expected = [f"waiting for child: {url}: 503 engine: is {how}" for how in ("down", "slow")]
+    assert [line for line in capfd.readouterr().out.splitlines() if " 503 " in line] == expected
 
 
-async def test_a_child_is_ready_when_its_address_answers(supervisor: Supervisor) -> None:
+async def test_a_child_is_ready_when_its_url_answers_200(supervisor: Supervisor) -> None:
     (port,) = free_ports(1)
     serve = f"import time; time.sleep(0.5); {SERVE.format(port=port)}"
     await supervisor.start([child(serve, ready=f"http://127.0.0.1:{port}/")])
@@ -156,36 +160,36 @@ async def test_a_child_is_ready_when_its_address_answers(supervisor: Supervisor)
         pass
 
 
-def test_a_full_log_is_put_aside_and_a_small_one_is_not(tmp_path: Path) -> None:
+def test_a_full_log_is_rotated_and_a_small_one_is_not(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
-    make_room(log, full=3)
+    rotate(log, max_bytes=3)
     for text in ("old", "older than old", "newer still"):
         log.write_text(text)
-        make_room(log, full=3)
+        rotate(log, max_bytes=3)
     assert not log.exists()
     assert [path.read_text() for path in tmp_path.iterdir()] == ["newer still"]
     log.write_text("abc")
-    make_room(log, full=3)
+    rotate(log, max_bytes=3)
     assert log.exists()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
-        ("", "it said nothing"),
+        ("", "it logged nothing"),
         ("one\ntwo\n", "two"),
         ("Traceback\nValueError: bad\nleaving\n", "ValueError: bad"),
         ("Error: port taken\n", "port taken"),
     ],
 )
-def test_the_reason_is_the_last_error_or_the_last_words(tmp_path: Path, text: str, said: str) -> None:
+def test_the_reason_is_the_last_error_or_the_last_line(tmp_path: Path, text: str, expected: str) -> None:
     log = tmp_path / "x.log"
     log.write_text("Error: before\n" + text)
-    assert reason(log, len("Error: before\n")) == said
+    assert last_error(log, len("Error: before\n")) == expected
 
 
-def test_the_supervisor_itself_loads_quickly() -> None:
-    """It checks settings before slow things start, so it must not be one of them."""
+def test_the_supervisor_imports_nothing_slow() -> None:
+    """It checks settings before anything slow is started."""
     heavy = "('torch', 'faiss', 'litestar')"
     code = f"import sys, app.machine.up; print([name for name in {heavy} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""`sage up` as a user runs it: every process is killed once, and so is `sage up`; then all of it is stopped."""
+"""`sage up` as a user runs it: every process is killed once, and so is `sage up`; then everything is stopped."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ import httpx
 from tests.processes import command_of, descendants, free_ports, gone
 from tests.tiny_model import make_model_dir
 
-PARTS = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli worker")
+PROCESSES = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli worker")
 READY_SECONDS = 90
 
 
@@ -30,7 +30,7 @@ class Up:
         self.lines: list[str] = []
         self._pid_file = directory / "data" / "postgres" / "postmaster.pid"
 
-    async def welcomed(self) -> None:
+    async def started(self) -> None:
         assert self.process.stdout is not None
         async with asyncio.timeout(READY_SECONDS):
             while not self.lines or "Ctrl-C" not in self.lines[-1]:
@@ -41,7 +41,7 @@ class Up:
     def line(self, start: str) -> str:
         return next(line for line in self.lines if line.startswith(start))
 
-    def part(self, name: str) -> int:
+    def process_id(self, name: str) -> int:
         return next(pid for pid in descendants(self.process.pid) if name in command_of(pid))
 
     def postgres(self) -> int:
@@ -76,7 +76,7 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
     process = await asyncio.create_subprocess_exec(*command, env=env, stdout=asyncio.subprocess.PIPE)
     try:
         up = Up(process, directory)
-        await up.welcomed()
+        await up.started()
         yield up
     finally:
         if process.returncode is None:
@@ -84,17 +84,17 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
             await process.wait()
 
 
-async def test_what_is_killed_comes_back_and_what_is_stopped_is_gone(tmp_path: Path) -> None:
+async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_path: Path) -> None:
     env = settings(tmp_path)
     async with running(env, tmp_path) as up:
         key = up.line("export KEY=").removeprefix("export KEY=")
-        assert "--max-loras 18" in command_of(up.part(PARTS[0])), "16 tasks may each keep another adapter"
+        assert "--max-loras 18" in command_of(up.process_id(PROCESSES[0])), "each of 16 tasks may keep an adapter"
         async with client_of(env, key) as client:
             await _a_second_one_is_refused(env)
             task = await _paste(up.line("curl"), key)
             first = up.everything()
-            await _kill_each_part(up, client)
-            assert (await _ended(client, task))["state"] == "done", "the death of a part fails no task"
+            await _kill_each_process(up, client)
+            assert (await _ended(client, task))["state"] == "done", "the death of a process fails no task"
         born = up.everything() | first
         up.process.kill()
         await up.process.wait()
@@ -123,21 +123,18 @@ def client_of(env: Mapping[str, str], key: str) -> httpx.AsyncClient:
 async def _a_second_one_is_refused(env: Mapping[str, str]) -> None:
     command = (sys.executable, "-m", "app.cli", "up")
     second = await asyncio.create_subprocess_exec(*command, env=env, stderr=asyncio.subprocess.PIPE)
-    _, said = await second.communicate()
+    _, err = await second.communicate()
     assert second.returncode == 1
-    assert (
-        said.decode()
-        == f"Error: another `sage up` runs on {env['SAGE_DATA_DIR']}: stop it, or set SAGE_DATA_DIR\n"
-    )
+    assert err.decode() == f"Error: another `sage up` uses {env['SAGE_DATA_DIR']}: stop it, or set SAGE_DATA_DIR\n"
 
 
 async def _paste(line: str, key: str) -> str:
-    """What a shell and curl make of the line that is printed; the task's id."""
+    """Send the printed curl command as a shell would. Returns the task's id."""
     words = shlex.split(line.replace("$KEY", key))
     assert words[:2] == ["curl", "-s"]
     assert (words[3], words[5]) == ("-H", "-d")
     name, _, value = words[4].partition(": ")
-    headers = {name: value, "Content-Type": "application/x-www-form-urlencoded"}  # as curl says
+    headers = {name: value, "Content-Type": "application/x-www-form-urlencoded"}  # as curl sends
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.post(words[2], content=words[6], headers=headers)
     assert json.loads(words[6])["scenario"]
@@ -146,8 +143,8 @@ async def _paste(line: str, key: str) -> str:
     return str(accepted["id"])
 
 
-async def _kill_each_part(up: Up, client: httpx.AsyncClient) -> None:
-    before = {name: up.part(name) for name in PARTS}
+async def _kill_each_process(up: Up, client: httpx.AsyncClient) -> None:
+    before = {name: up.process_id(name) for name in PROCESSES}
     postgres = up.postgres()
     for pid in (*before.values(), postgres):
         os.kill(pid, signal.SIGKILL)
@@ -179,10 +176,10 @@ async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:
             await asyncio.sleep(0.1)
 
 
-def test_it_stops_even_if_nobody_reads_what_it_says() -> None:
+def test_it_stops_even_if_its_output_is_not_read() -> None:
     code = (
-        "import asyncio\nfrom app.machine.up import _signals_cancel\n"
-        "async def wait():\n    with _signals_cancel():\n        print(flush=True)\n"
+        "import asyncio\nfrom app.machine.up import _cancel_on_signals\n"
+        "async def wait():\n    with _cancel_on_signals():\n        print(flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "try:\n    asyncio.run(wait())\nexcept asyncio.CancelledError:\n    raise SystemExit(7)"
     )

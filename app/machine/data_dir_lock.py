@@ -1,4 +1,4 @@
-"""Who keeps the processes of a data directory: one at a time."""
+"""The lock on a data directory: only one `sage up` may use it."""
 
 import fcntl
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from pathlib import Path
 from app.errors import ConflictError, SettingError
 
 
-class HeldError(ConflictError):
-    """Another process keeps this data directory."""
+class DataDirLockedError(ConflictError):
+    """Another process uses this data directory."""
 
 
 @contextmanager
-def hold(data_dir: Path) -> Iterator[None]:
-    """Makes the directory and keeps it from others until the block, or this process, ends.
+def lock_data_dir(data_dir: Path) -> Iterator[None]:
+    """Create the directory, and lock it until the block or this process ends.
 
-    Raises HeldError where another has it, and SettingError where it cannot be written.
+    Raises DataDirLockedError if another process holds the lock, and SettingError if it cannot be written.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -27,5 +27,7 @@ def hold(data_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise HeldError(f"another `sage up` runs on {data_dir}: stop it, or set SAGE_DATA_DIR") from error
+            raise DataDirLockedError(
+                f"another `sage up` uses {data_dir}: stop it, or set SAGE_DATA_DIR"
+            ) from error
         yield

@@ -1,9 +1,10 @@
-"""The database that the settings mean: the one DATABASE_URL names, or the embedded one of this machine."""
+"""The configured database: the one at DATABASE_URL, or the embedded PostgreSQL of this machine."""
 
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,44 +14,41 @@ from sqlalchemy import make_url
 from app.db import embedded_postgres
 from app.db.migrate import migrate
 from app.errors import DatabaseError
-from app.machine.data_dir_lock import HeldError, hold
-from app.machine.logs import make_room
+from app.loop import Loop
+from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
+from app.machine.logs import rotate
 from app.settings import Settings
 
 _WATCH_SECONDS = 1.0
-_RETRY_SECONDS = 2.0
+_RETRY_SECONDS = 3.0
 
 T = TypeVar("T")
 
 
 @asynccontextmanager
-async def keep_database(settings: Settings) -> AsyncIterator[str]:
-    """Its URL, migrated. The embedded one is started again where it dies, and stopped at the end.
+async def run_database(settings: Settings) -> AsyncIterator[str]:
+    """The URL of the migrated database. An embedded one is restarted if it dies, and stopped at the end.
 
-    Raises DatabaseError. The caller holds the data directory.
+    Raises DatabaseError. The caller must hold the lock on the data directory.
     """
     if settings.database_url:
         await _finish(lambda: migrate(settings.database_url))
         yield settings.database_url
         return
     directory = _directory(settings)
-    make_room(directory / "log")
+    rotate(directory / "log")
     try:
         url = await _finish(lambda: embedded_postgres.start(directory))
         await _finish(lambda: migrate(url))
-        watcher = asyncio.create_task(_watch(directory, _socket(url)))
-        try:
+        async with Loop("PostgreSQL watcher", partial(_restart_if_dead, directory, _socket(url)), _WATCH_SECONDS):
             yield url
-        finally:
-            watcher.cancel()
-            await asyncio.wait([watcher])
     finally:
         await _finish(lambda: embedded_postgres.stop(directory))
 
 
 @contextmanager
-def lend_database(settings: Settings) -> Iterator[str]:
-    """Its URL, migrated, for one command. Where `sage up` runs, that one's is used; else it runs for the block."""
+def use_database(settings: Settings) -> Iterator[str]:
+    """The URL of the migrated database, for one command. The embedded one is started unless `sage up` runs it."""
     if settings.database_url:
         migrate(settings.database_url)
         yield settings.database_url
@@ -58,10 +56,10 @@ def lend_database(settings: Settings) -> Iterator[str]:
     directory = _directory(settings)
     with ExitStack() as stack:
         try:
-            stack.enter_context(hold(settings.data_dir))
+            stack.enter_context(lock_data_dir(settings.data_dir))
             stack.callback(embedded_postgres.stop, directory)
-        except HeldError:
-            click.echo("using the database of the `sage up` that runs", err=True)
+        except DataDirLockedError:
+            click.echo("using the database of the running `sage up`", err=True)
         url = embedded_postgres.start(directory)
         migrate(url)
         yield url
@@ -71,20 +69,20 @@ def _directory(settings: Settings) -> Path:
     return settings.data_dir.absolute() / "postgres"
 
 
-async def _watch(directory: Path, address: str) -> None:
-    while True:
-        await asyncio.sleep(_WATCH_SECONDS)
-        if not _listens(address):
-            click.echo("PostgreSQL died. It starts again", err=True)
-            try:
-                await _finish(lambda: embedded_postgres.start(directory))
-            except DatabaseError as error:
-                click.echo(str(error), err=True)
-                await asyncio.sleep(_RETRY_SECONDS)
+async def _restart_if_dead(directory: Path, address: str) -> float | None:
+    if _listens(address):
+        return None
+    click.echo("PostgreSQL died; restarting it", err=True)
+    try:
+        await _finish(lambda: embedded_postgres.start(directory))
+    except DatabaseError as error:
+        click.echo(str(error), err=True)
+        return _RETRY_SECONDS
+    return None
 
 
 def _listens(address: str) -> bool:
-    """Asked of the socket, because a dead process may keep its number where nobody reaps it."""
+    """Checks the socket, because a dead process keeps its id until it is reaped."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(address) == 0
 
@@ -94,7 +92,7 @@ def _socket(url: str) -> str:
 
 
 async def _finish(work: Callable[[], T]) -> T:
-    """In a thread, waited for to its end also when cancelled: what it starts must be there to be stopped."""
+    """Run in a thread, and wait for the end even if cancelled: what it starts must be stopped afterwards."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

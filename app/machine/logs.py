@@ -1,20 +1,20 @@
-"""The log files of this machine's processes."""
+"""The log files of the child processes."""
 
 from pathlib import Path
 
-_FULL = 10 << 20  # bytes
+_MAX_BYTES = 10 << 20
 
 
-def make_room(path: Path, full: int = _FULL) -> None:
-    """Puts a full log aside, over the one put aside before: two files per process, however often it starts."""
-    if path.exists() and path.stat().st_size > full:
+def rotate(path: Path, max_bytes: int = _MAX_BYTES) -> None:
+    """Move a log beyond `max_bytes` to `<name>.1`, replacing the previous one: at most two files per process."""
+    if path.exists() and path.stat().st_size > max_bytes:
         path.replace(path.with_name(f"{path.name}.1"))
 
 
-def reason(path: Path, start: int) -> str:
-    """What a process that died had to say, in one line: the last error after byte `start`, or its last words."""
+def last_error(path: Path, start: int) -> str:
+    """One line about why a process died: the last error after byte `start`, else the last line."""
     with path.open("rb") as log:
         log.seek(start)
         lines = log.read().decode(errors="replace").strip().splitlines()
     errors = [line for line in lines if "Error: " in line]
-    return (errors or lines or ["it said nothing"])[-1].removeprefix("Error: ")
+    return (errors or lines or ["it logged nothing"])[-1].removeprefix("Error: ")

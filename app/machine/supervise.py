@@ -1,4 +1,4 @@
-"""Runs the processes of one machine: starts them, restarts what dies, stops all together."""
+"""Supervises child processes: starts them, restarts those that die, and stops them together."""
 
 import asyncio
 import contextlib
@@ -13,45 +13,45 @@ import httpx
 import msgspec
 
 from app.errors import AppError
-from app.machine.logs import make_room, reason
+from app.machine.logs import last_error, rotate
 
-_CALM_SECONDS = 60.0  # of life that make the next death a first one
-_BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds before the next restart
-_QUIET_SECONDS = 5.0  # a start that takes no longer needs no explanation
-_ANSWER_SECONDS = 10.0  # longer than /readyz gives the parts it asks
+_STABLE_SECONDS = 60.0  # of life, after which the restart delays begin anew
+_RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
+_QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
+_PROBE_SECONDS = 10.0  # longer than the timeout of the checks of /readyz
 _PR_SET_PDEATHSIG = 1
 
 
 class ProcessError(AppError):
-    """A process of this machine does not start."""
+    """A child process does not start."""
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """One process to keep alive."""
+class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process to keep alive."""
 
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
-    ready: str = ""  # a URL that answers 200 once it can work; "" if it has none
+    ready: str = ""  # a URL that answers 200 once it is ready; "" if it has none
 
 
-class _Report(msgspec.Struct):
-    """What /readyz says of the parts that a child builds on."""
+class _ReadyzBody(msgspec.Struct):
+    """The part of the body of /readyz that is read here."""
 
     components: dict[str, str]
 
 
-class _Born(msgspec.Struct, frozen=True):
-    """A running child."""
+class _Running(msgspec.Struct, frozen=True):
+    """A started child."""
 
-    child: Child
+    child: ChildProcess
     process: asyncio.subprocess.Process
     log: Path
-    log_start: int  # where its own words begin
+    log_start: int  # byte offset of the output of this start
 
 
 class Supervisor:
-    """Keeps children alive from `start` until `stop`. Each writes to a log file of its own."""
+    """Keeps child processes alive from `start` until `stop`. Each has a log file of its own."""
 
     def __init__(
         self,
@@ -65,48 +65,48 @@ class Supervisor:
         self._start_seconds = start_seconds
         self._quiet_seconds = quiet_seconds
         self._stop_seconds = stop_seconds
-        self._starting: list[_Born] = []
-        self._running: dict[str, _Born] = {}
-        self._keepers: list[asyncio.Task[None]] = []
+        self._starting: list[_Running] = []
+        self._processes: dict[str, _Running] = {}
+        self._restarters: list[asyncio.Task[None]] = []
 
-    async def start(self, children: Iterable[Child]) -> None:
-        """Returns at once; `ready` tells when they can work."""
+    async def start(self, children: Iterable[ChildProcess]) -> None:
+        """Start them without waiting; `ready` waits until they are ready."""
         self._logs.mkdir(parents=True, exist_ok=True)
         for child in children:
-            make_room(self._logs / f"{child.name}.log")
+            rotate(self._logs / f"{child.name}.log")
             self._starting.append(await self._spawn(child))
 
     async def ready(self) -> None:
-        """Returns once all can work; from then on they are kept alive. After some seconds it says what is missing.
+        """Wait until all are ready; from then on they are restarted if they die. Reports what it waits for.
 
-        Raises ProcessError, with its own words, for one that dies before or is too slow.
+        Raises ProcessError, with the last error in its log, if one dies before or is too slow.
         """
-        await asyncio.gather(*(self._until_ready(born) for born in self._starting))
-        self._keepers += [asyncio.create_task(self._keep(born)) for born in self._starting]
+        await asyncio.gather(*(self._until_ready(running) for running in self._starting))
+        self._restarters += [asyncio.create_task(self._restart(running)) for running in self._starting]
         self._starting.clear()
 
     async def stop(self) -> None:
-        """End every child: SIGTERM to its process group, SIGKILL to what is left after some seconds."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*map(self._end, self._running.values()))
-        for ended in (self._keepers, self._starting, self._running):
+        """Stop every child: SIGTERM to its process group, and SIGKILL after some seconds."""
+        for restarter in self._restarters:
+            restarter.cancel()
+        await asyncio.gather(*self._restarters, return_exceptions=True)
+        await asyncio.gather(*map(self._end, self._processes.values()))
+        for ended in (self._restarters, self._starting, self._processes):
             ended.clear()
 
-    async def _keep(self, born: _Born) -> None:
+    async def _restart(self, running: _Running) -> None:
         loop, deaths = asyncio.get_running_loop(), 0
         while True:
             birth = loop.time()
-            await born.process.wait()
-            deaths = 0 if loop.time() - birth > _CALM_SECONDS else deaths + 1
-            pause = _BACK_OFF[min(deaths, len(_BACK_OFF) - 1)]
-            click.echo(f"{_obituary(born)}. It starts again in {pause:g} s", err=True)
+            await running.process.wait()
+            deaths = 0 if loop.time() - birth > _STABLE_SECONDS else deaths + 1
+            pause = _RESTART_DELAYS[min(deaths, len(_RESTART_DELAYS) - 1)]
+            click.echo(f"{_cause_of_death(running)}. Restarting in {pause:g} s", err=True)
             await asyncio.sleep(pause)
-            _signal_group(born.process, signal.SIGKILL)  # what it left behind
-            born = await self._spawn(born.child)
+            _signal_group(running.process, signal.SIGKILL)  # processes that it left behind
+            running = await self._spawn(running.child)
 
-    async def _spawn(self, child: Child) -> _Born:
+    async def _spawn(self, child: ChildProcess) -> _Running:
         path = self._logs / f"{child.name}.log"
         with path.open("ab") as output:
             start = output.tell()
@@ -119,70 +119,71 @@ class Supervisor:
                 start_new_session=True,  # a group of its own, so that Ctrl-C reaches the supervisor alone
                 preexec_fn=_die_with_parent(),
             )
-        born = _Born(child, process, path, start)
-        self._running[child.name] = born
-        return born
+        running = _Running(child, process, path, start)
+        self._processes[child.name] = running
+        return running
 
-    async def _end(self, born: _Born) -> None:
-        process = born.process
+    async def _end(self, running: _Running) -> None:
+        process = running.process
         if process.returncode is None:
             _signal_group(process, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):  # SIGKILL follows
                 async with asyncio.timeout(self._stop_seconds):
                     await process.wait()
-        _signal_group(process, signal.SIGKILL)  # its own children, too
+        _signal_group(process, signal.SIGKILL)  # its child processes, too
         await process.wait()
 
-    async def _until_ready(self, born: _Born) -> None:
-        if not born.child.ready:
+    async def _until_ready(self, running: _Running) -> None:
+        if not running.child.ready:
             return
-        clock, answer, told = asyncio.get_running_loop().time, "no answer", ""
+        clock, missing, reported = asyncio.get_running_loop().time, "no answer", ""
         began = clock()
         try:
             async with (
                 asyncio.timeout(self._start_seconds),
-                httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client,
+                httpx.AsyncClient(timeout=_PROBE_SECONDS, trust_env=False) as client,
             ):
-                while answer := await _shortcoming(client, born.child.ready):
-                    if born.process.returncode is not None:
-                        raise ProcessError(f"{born.child.name} does not start: {_last_words(born)}")
-                    if answer != told and clock() - began > self._quiet_seconds:
-                        click.echo(f"waiting for {born.child.name}: {answer}")
-                        told = answer
+                while missing := await _not_ready(client, running.child.ready):
+                    if running.process.returncode is not None:
+                        raise ProcessError(f"{running.child.name} does not start: {_last_error(running)}")
+                    if missing != reported and clock() - began > self._quiet_seconds:
+                        click.echo(f"waiting for {running.child.name}: {missing}")
+                        reported = missing
                     await asyncio.sleep(0.1)
-        except TimeoutError as late:
+        except TimeoutError as error:
+            limit = f"{self._start_seconds:g} s"
             raise ProcessError(
-                f"{born.child.name} is not ready after {self._start_seconds:g} s: {answer} (its log: {born.log})"
-            ) from late
+                f"{running.child.name} is not ready after {limit}: {missing} (log: {running.log})"
+            ) from error
 
 
-async def _shortcoming(client: httpx.AsyncClient, url: str) -> str:
-    """What keeps it from being ready; nothing once it is."""
+async def _not_ready(client: httpx.AsyncClient, url: str) -> str:
+    """Why the child is not ready; "" once it is."""
     try:
         answer = await client.get(url)
     except httpx.HTTPError as error:
         return f"{url}: {error or type(error).__name__}"
-    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {_said(answer)}"
+    return "" if answer.status_code == httpx.codes.OK else f"{url}: {answer.status_code} {_summary(answer)}"
 
 
-def _said(answer: httpx.Response) -> str:
-    """In one line; of /readyz only the parts that are not ready."""
+def _summary(answer: httpx.Response) -> str:
+    """The response in one line: of /readyz only the components that are not ready."""
     try:
-        components = msgspec.json.decode(answer.content, type=_Report).components
+        components = msgspec.json.decode(answer.content, type=_ReadyzBody).components
     except (msgspec.DecodeError, UnicodeDecodeError):
         return " ".join(answer.text[:500].split())
     return "; ".join(f"{name}: {state}" for name, state in components.items() if state != "ready")
 
 
-def _last_words(born: _Born) -> str:
-    return f"{reason(born.log, born.log_start)} (its log: {born.log})"
+def _last_error(running: _Running) -> str:
+    return f"{last_error(running.log, running.log_start)} (log: {running.log})"
 
 
-def _obituary(born: _Born) -> str:
-    code = born.process.returncode or 0
+def _cause_of_death(running: _Running) -> str:
+    code = running.process.returncode or 0
     if code < 0:
-        return f"{born.child.name} was killed by {signal.Signals(-code).name}"
-    return f"{born.child.name} ended with exit code {code}: {_last_words(born)}"
+        return f"{running.child.name} was killed by {signal.Signals(-code).name}"
+    return f"{running.child.name} ended with exit code {code}: {_last_error(running)}"
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
@@ -191,7 +192,7 @@ def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux a child dies with the supervisor, however that dies and whatever the child is busy with."""
+    """On Linux, the kernel kills a child when the supervisor dies, however that happens."""
     if not hasattr(os, "pidfd_open"):
         return None
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""`sage up`: everything on one machine. Whatever a setting names by URL is used instead of being started."""
+"""`sage up`: everything on one machine. Services that a setting names by URL are used instead of started."""
 
 import asyncio
 import os
@@ -14,33 +14,33 @@ from app.db import keys, projects
 from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, NotFoundError, SettingError
-from app.machine.data_dir_lock import hold
+from app.machine.data_dir_lock import lock_data_dir
 from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
-from app.machine.local_database import keep_database
-from app.machine.supervise import Child, Supervisor
-from app.ports import Port, base_url, refuse_taken
+from app.machine.local_database import run_database
+from app.machine.supervise import ChildProcess, Supervisor
+from app.ports import Port, base_url, check_ports
 from app.settings import Settings, urls_in
 
-_MORE_VERSIONS = 2  # than tasks in flight, each of which may keep its own: the one activated next, and a candidate
+_EXTRA_ADAPTERS = 2  # beside one per task in flight: of the release activated next, and of a candidate
 
 
 async def up(settings: Settings) -> None:
-    """Start all parts, say where they are, and keep them alive until SIGINT or SIGTERM. Raises AppError."""
-    with hold(settings.data_dir), _signals_cancel(), suppress(asyncio.CancelledError):
-        refuse_taken(_ports(settings))
-        _refuse_model(settings)
+    """Start everything, print the address, and keep it alive until SIGINT or SIGTERM. Raises AppError."""
+    with lock_data_dir(settings.data_dir), _cancel_on_signals(), suppress(asyncio.CancelledError):
+        check_ports(_ports(settings))
+        _check_model(settings)
         async with AsyncExitStack() as stack:
             await _run(settings, stack)
 
 
 async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     supervisor = Supervisor(settings.data_dir / "logs")
-    stack.push_async_callback(supervisor.stop)  # should the database not start
-    click.echo(f"starting, with all data in {settings.data_dir.absolute()}")
+    stack.push_async_callback(supervisor.stop)  # in case the database does not start
+    click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
     await supervisor.start(_services(settings))
-    url = await stack.enter_async_context(keep_database(settings))
-    stack.push_async_callback(supervisor.stop)  # while the database still runs
-    await _put_project(url)
+    url = await stack.enter_async_context(run_database(settings))
+    stack.push_async_callback(supervisor.stop)  # before the database stops
+    await _ensure_project(url)
     await supervisor.ready()
     demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo else None
     await supervisor.start(_workers(settings, url))
@@ -49,26 +49,26 @@ async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     await asyncio.Event().wait()
 
 
-def _services(settings: Settings) -> list[Child]:
-    """What the API builds on."""
+def _services(settings: Settings) -> list[ChildProcess]:
+    """The services that the API depends on."""
     env, services = _environment(settings, settings.database_url), []
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
-        engine += ["--max-loras", str(settings.max_tasks_in_flight + _MORE_VERSIONS)]
+        engine += ["--max-loras", str(settings.max_tasks_in_flight + _EXTRA_ADAPTERS)]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
-        services.append(Child(name="model-server", argv=tuple(engine), env=env, ready=ready))
+        services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:
         demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
         ready = f"{base_url('127.0.0.1', settings.demo_port)}/demo"
-        services.append(Child(name="demo-apis", argv=demo, env=env, ready=ready))
+        services.append(ChildProcess(name="demo-apis", argv=demo, env=env, ready=ready))
     return services
 
 
-def _workers(settings: Settings, url: str) -> list[Child]:
+def _workers(settings: Settings, url: str) -> list[ChildProcess]:
     env, ready = _environment(settings, url), f"{base_url(settings.host, settings.port)}/readyz"
-    api = Child(name="api", argv=(*_sage(), "serve"), env=env, ready=ready)
-    return [api, Child(name="worker", argv=(*_sage(), "worker"), env=env)]
+    api = ChildProcess(name="api", argv=(*_sage(), "serve"), env=env, ready=ready)
+    return [api, ChildProcess(name="worker", argv=(*_sage(), "worker"), env=env)]
 
 
 def _sage() -> tuple[str, ...]:
@@ -76,10 +76,10 @@ def _sage() -> tuple[str, ...]:
 
 
 def _environment(settings: Settings, url: str) -> dict[str, str]:
-    """What the children read their settings from: ours, with the addresses of what runs here filled in."""
+    """The environment of the children: ours, with the addresses of the services started here."""
     engine = base_url("127.0.0.1", settings.engine_port)
     return {
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait by spinning take the cores from those they wait for
+        "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads would take the cores from those they wait for
         **os.environ,
         "DATABASE_URL": url,
         "ENGINE_URLS": settings.engine_urls or engine,
@@ -97,15 +97,15 @@ def _ports(settings: Settings) -> Iterator[Port]:
         yield Port("127.0.0.1", settings.demo_port, "SAGE_DEMO_PORT")
 
 
-def _refuse_model(settings: Settings) -> None:
-    """What the API and the model server would say, before anything is started."""
+def _check_model(settings: Settings) -> None:
+    """Raises SettingError for a model that the API would refuse, before anything is started."""
     try:
         choose_profile(settings.prompt_profile, ChatTokenizer.load(settings.model_dir).card)
     except ModelError as error:
         raise SettingError(f"SAGE_MODEL={settings.model}: {error}") from error
 
 
-async def _put_project(url: str) -> None:
+async def _ensure_project(url: str) -> None:
     async with open_database(url) as database, database.sessions.begin() as session:
         try:
             await projects.by_name(session, PROJECT)
@@ -114,7 +114,7 @@ async def _put_project(url: str) -> None:
 
 
 async def _first_key(url: str) -> str | None:
-    """The secret of the first admin key, at the only time it is known: when it is made."""
+    """Create the first admin key. Returns its secret, or None if there is a key already."""
     async with open_database(url) as database, database.sessions.begin() as session:
         if await keys.listing(session):
             return None
@@ -124,7 +124,7 @@ async def _first_key(url: str) -> str | None:
 
 def _welcome(settings: Settings, secret: str | None, demo: DemoIndex | None) -> str:
     address = base_url(settings.host, settings.port)
-    key = secret or "...  # shown at the first start; for another: sage keys create NAME"
+    key = secret or "...  # shown at the first start; create another: sage keys create NAME"
     lines = [f"  API   {address}   docs {address}/docs   manual {address}/manual"]
     lines += [f"  logs  {settings.data_dir / 'logs'}"]
     lines += ["", f"  export KEY={key}"]
@@ -134,8 +134,8 @@ def _welcome(settings: Settings, secret: str | None, demo: DemoIndex | None) -> 
 
 
 @contextmanager
-def _signals_cancel() -> Iterator[None]:
-    """From the first moment on, SIGINT and SIGTERM end the task that runs; a second one hurries nothing."""
+def _cancel_on_signals() -> Iterator[None]:
+    """Cancel the current task on the first SIGINT or SIGTERM, and ignore further ones."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -144,7 +144,7 @@ def _signals_cancel() -> Iterator[None]:
         for number in numbers:
             loop.add_signal_handler(number, lambda: None)
         task.cancel()
-        with suppress(OSError):  # whoever read it may be gone
+        with suppress(OSError):  # the terminal may be gone
             click.echo("stopping")
 
     for number in numbers:

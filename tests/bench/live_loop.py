@@ -30,7 +30,7 @@ import msgspec
 from tqdm import tqdm
 
 from app.errors import AppError
-from app.ports import free_port
+from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
@@ -94,7 +94,7 @@ def main(url: str, key: str, port: int, out: Path | None, **options: Any) -> Non
 @contextmanager
 def office_suite(port: int, busy: float) -> Iterator[str]:
     """Its URL, until the users are done with it. As `sage demo-apis`, only less reliable."""
-    free_port("127.0.0.1", port, "another --port")
+    check_port("127.0.0.1", port, "another --port")
     url = f"http://127.0.0.1:{port}"
     with TemporaryDirectory() as data:
         argv = [sys.executable, "-m", "app.cli", "demo-apis", "--port", str(port), "--busy", str(busy)]

@@ -2,7 +2,7 @@
 
 import click
 
-from app.ports import free_port
+from app.ports import check_port
 from app.settings import Settings
 from trainer.demo.admin_token import make_token
 
@@ -17,5 +17,5 @@ def demo_apis(host: str, port: int, busy: float) -> None:
     """Serve the practice world's office suite over HTTP."""
     from trainer.demo.serve_apis import serve  # noqa: PLC0415  all of Litestar: `--help` need not wait
 
-    free_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")
+    check_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")
     serve(host, port, make_token(Settings.from_env().data_dir), busy=busy)
