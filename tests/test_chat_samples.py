@@ -20,7 +20,7 @@ from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
 from trainer.sft_data.chat_records import ChatRecord, from_line, record_of, to_line
-from trainer.sft_data.chat_samples import TOO_LONG, samples_of, taught
+from trainer.sft_data.chat_samples import TOO_LONG, build_samples, samples_of
 
 FORGETFUL = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
@@ -87,25 +87,25 @@ def test_a_template_that_drops_thoughts_makes_a_sample_for_each_context(tmp_path
 
 def test_conversations_that_do_not_fit_the_context_are_counted(tmp_path: Path) -> None:
     short = byte_tokenizer(tmp_path, max_length=60)
-    fitting = taught([record("q", "a"), record("q", "a" * 40), record("r", "b")], short)
+    fitting = build_samples([record("q", "a"), record("q", "a" * 40), record("r", "b")], short)
     assert len(fitting.samples) == 2
     assert fitting.dropped == {TOO_LONG: 1}
     assert fitting.tokens == 4
     with pytest.raises(InvalidError, match="all 1 conversations are longer than the model's context of 60 tokens"):
-        taught([record("q", "a" * 40)], short)
+        build_samples([record("q", "a" * 40)], short)
 
 
 def test_an_answer_with_a_token_of_the_template_is_refused_with_its_number(tokenizer: ChatTokenizer) -> None:
     with pytest.raises(InvalidError, match=r"conversation 2: an answer contains <\|im_end\|>"):
-        taught([record("q", "a"), record("q", "a<|im_end|>")], tokenizer)
+        build_samples([record("q", "a"), record("q", "a<|im_end|>")], tokenizer)
 
 
 def test_a_template_that_refuses_a_conversation_is_told_with_its_number(tmp_path: Path) -> None:
     strict = byte_tokenizer(
         tmp_path, template="{% if messages[0].content == 'x' %}{{ raise_exception('no x') }}{% endif %}<|im_end|>"
     )
-    with pytest.raises(InvalidError, match=r"conversation 1: the model's chat template refuses.*no x"):
-        taught([record("x", "a")], strict)
+    with pytest.raises(InvalidError, match=r"conversation 1: the model's chat template rejects.*no x"):
+        build_samples([record("x", "a")], strict)
 
 
 def test_text_that_the_tokenizer_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.sft_data.chat_records import read_records
-from trainer.sft_data.chat_samples import taught
+from trainer.sft_data.chat_samples import build_samples
 
 COUNT = 6
 ORDER = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]
@@ -81,7 +81,7 @@ async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
     assert {each["temperature"] for each in server.asked} == {0.3}
     records = read_records(tmp_path / "out.jsonl")
     assert [record.about["source"] for record in records] == [chat(url)] * 18
-    assert len(taught(records, ChatTokenizer.load(Settings().model_dir)).samples) == 18
+    assert len(build_samples(records, ChatTokenizer.load(Settings().model_dir)).samples) == 18
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
 

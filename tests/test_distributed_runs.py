@@ -16,10 +16,10 @@ from app.db.models import RunState
 from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.tiny_model import make_model_dir
-from tests.whole_run import Hearer, Shop
+from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.job import Job
 from trainer.learning.publishing import WEIGHTS
-from trainer.runs.train import carry_out
+from trainer.runs.train import train
 from trainer.worker.launch_run import TRAIN_COMMAND, launch_run
 
 STEPS = 12
@@ -29,7 +29,7 @@ LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}
 class Team:
     """A shop whose runs are carried out by processes of their own, `count` of them each."""
 
-    def __init__(self, shop: Shop, count: int, *, shard: bool = False) -> None:
+    def __init__(self, shop: TrainingProject, count: int, *, shard: bool = False) -> None:
         self.shop = shop
         self._count = count
         self._shard = shard
@@ -85,9 +85,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> Shop:
+async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
     settings = Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
-    shop = await Shop.open(committed, settings)
+    shop = await TrainingProject.open(committed, settings)
     await shop.serve(1.0, 0.0, 0.5, scenarios=STEPS)
     return shop
 
@@ -103,9 +103,9 @@ def only_computes(command: str) -> bool:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
 async def test_a_run_on_two_processes_that_was_killed_ends_with_the_weights_of_one_process(
-    shop: Shop, shard: bool
+    shop: TrainingProject, shard: bool
 ) -> None:
-    alone = await carry_out(await shop.job(**LOGGED), Hearer())
+    alone = await train(await shop.job(**LOGGED), ProgressRecorder())
     expected = load_file(shop.settings.data_dir / "adapters" / alone.adapter / WEIGHTS)
     team, job = Team(shop, 2, shard=shard), await shop.job(**LOGGED)
     broken = await team.killed(job, is_first, after=1)
@@ -117,7 +117,7 @@ async def test_a_run_on_two_processes_that_was_killed_ends_with_the_weights_of_o
 
 
 @pytest.mark.timeout(600)
-async def test_a_run_that_loses_one_of_its_processes_says_so(shop: Shop) -> None:
+async def test_a_run_that_loses_one_of_its_processes_says_so(shop: TrainingProject) -> None:
     run = await Team(shop, 2).killed(await shop.job(**LOGGED), only_computes, after=1)
     assert run.state is RunState.FAILED
     assert run.failure is not None

@@ -14,9 +14,9 @@ from app.errors import InvalidError
 from app.settings import Settings
 from tests.counting_environment import counting
 from tests.tiny_model import make_model_dir
-from tests.whole_run import Hearer, Shop
+from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import GROUP, open_environment
-from trainer.runs.train import carry_out
+from trainer.runs.train import train
 from trainer.sage.chains import ChainStep
 from trainer.sage.reward import Reward
 
@@ -73,11 +73,11 @@ async def test_an_environment_named_by_its_module_trains_a_policy_and_gates_it(
         max_turns=1,
         max_turn_tokens=16,
     )
-    shop, hearer = await Shop.open(committed, settings), Hearer()
+    shop, recorder = await TrainingProject.open(committed, settings), ProgressRecorder()
     job = await shop.job(**RUN)
-    result = await carry_out(job, hearer)
-    assert (sorted(hearer.metrics), hearer.total) == ([1, 2], 2)
-    assert any(metrics["kept"] > 0 for metrics in hearer.metrics.values()), "no rollout had a learning signal"
+    result = await train(job, recorder)
+    assert (sorted(recorder.metrics), recorder.total) == ([1, 2], 2)
+    assert any(metrics["kept"] > 0 for metrics in recorder.metrics.values()), "no rollout had a learning signal"
     [adapter] = await shop.adapters()
     assert adapter.hash == result.adapter
     [release] = await shop.of_run(job)

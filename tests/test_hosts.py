@@ -15,8 +15,8 @@ from app.settings import Settings
 from tests.sleepy_server import sleepy_server
 from tests.test_adapter_store import trained
 from tests.tiny_model import make_model_dir
-from tests.whole_run import Hearer, Shop, chats
-from trainer.runs.train import carry_out
+from tests.training_project import ProgressRecorder, TrainingProject, chats
+from trainer.runs.train import train
 
 SFT = {"kind": "sft", "steps": 2, "micro_batch_tokens": 128}
 
@@ -43,15 +43,17 @@ async def test_what_one_host_trained_another_serves_and_a_third_goes_on_from(
     committed: Sessions, first: Settings, tiny: Path, tmp_path: Path
 ) -> None:
     data = chats(tmp_path / "chats.jsonl")
-    shop = await Shop.open(committed, first)
-    made = await carry_out(await shop.job(**SFT, data=data), Hearer())
+    shop = await TrainingProject.open(committed, first)
+    made = await train(await shop.job(**SFT, data=data), ProgressRecorder())
     serving = AdapterDirectory(
         tmp_path / "second", tiny, AdapterStore(tmp_path / "second", first.adapter_store), base=first.model
     )
     assert (await serving.verified(made.adapter)).path == tmp_path / "second" / made.adapter
     await shop.activate(made.adapter)
     third = msgspec.structs.replace(first, data_dir=tmp_path / "third")
-    next_one = await carry_out(await Shop(committed, third, shop.project_id).job(**SFT, data=data), Hearer())
+    next_one = await train(
+        await TrainingProject(committed, third, shop.project_id).job(**SFT, data=data), ProgressRecorder()
+    )
     assert next_one.adapter != made.adapter
     assert (third.adapters_dir / made.adapter).is_dir(), "where its run began"
     with pytest.raises(AdapterError, match="there is no adapter"):
@@ -71,15 +73,17 @@ async def test_model_servers_sleep_while_a_run_updates_and_are_awake_at_its_end(
     with sleepy_server() as server:
         server.sleeping = True  # as an attempt that was killed left it
         one_gpu = msgspec.structs.replace(first, engine_urls=server.url, engine_sleep="update")
-        job = await (await Shop.open(committed, one_gpu)).job(**SFT, data=chats(tmp_path / "chats.jsonl"))
+        job = await (await TrainingProject.open(committed, one_gpu)).job(
+            **SFT, data=chats(tmp_path / "chats.jsonl")
+        )
         slept = []
 
-        class Looker(Hearer):
+        class Looker(ProgressRecorder):
             async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
                 slept.append(server.sleeping)
                 await super().step(index, total, metrics)
 
-        await carry_out(job, Looker())
+        await train(job, Looker())
         assert slept == [True, True]
         assert not server.sleeping
         assert server.asked == ["/wake_up", "/sleep?level=1&mode=keep", "/wake_up"]

@@ -18,7 +18,7 @@ from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
 from trainer.learning.publishing import publish
 from trainer.learning.scorer import Scorer
-from trainer.runs.probe_prompt import opening_of
+from trainer.runs.probe_prompt import probe_prompt
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_what_is_published_carries_its_probe_only_where_a_prompt_is_given(model_
 
 def test_the_prompt_is_a_task_as_the_deployment_puts_it(model_dir: Path) -> None:
     full, compact = (
-        opening_of(Settings(model=str(model_dir), prompt_profile=name)) for name in ("full", "compact")
+        probe_prompt(Settings(model=str(model_dir), prompt_profile=name)) for name in ("full", "compact")
     )
     assert full != compact
-    assert opening_of(Settings(model=str(model_dir), prompt_profile="full")) == full
+    assert probe_prompt(Settings(model=str(model_dir), prompt_profile="full")) == full

@@ -1,4 +1,4 @@
-"""What a supervised run learns from: the file it was given, or the best of what was served; and its course."""
+"""The examples of a supervised run, from a file or from served tasks; and its progress."""
 
 import json
 import os
@@ -24,7 +24,8 @@ from tests.tiny_model import make_model_dir
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, RunCancelledError
 from trainer.learning.batch import sample_of
-from trainer.runs.sft import gather, run_sft
+from trainer.runs.sft import run_sft
+from trainer.runs.sft_examples import load_examples
 from trainer.sft_data.chat_samples import TOO_LONG
 
 CPU = torch.device("cpu")
@@ -32,19 +33,19 @@ FILE = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant",
 
 
 class Steps:
-    """Hears how far a run is. Fulfils `Progress`."""
+    """Records the progress of a run. Implements `RunProgress`."""
 
     def __init__(self, cancel_at: int = 0) -> None:
-        self.heard: list[tuple[int, int, dict[str, Json]]] = []
+        self.reported: list[tuple[int, int, dict[str, Json]]] = []
         self._cancel_at = cancel_at
 
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
-        self.heard.append((index, total, metrics))
+        self.reported.append((index, total, metrics))
         if index == self._cancel_at:
             raise RunCancelledError("enough")
 
     async def hold(self, session: AsyncSession) -> None:
-        """Nobody else wants it."""
+        """Nothing else claims the run."""
 
 
 @pytest.fixture(scope="module")
@@ -79,19 +80,19 @@ def write(path: Path, *lines: Any) -> str:
     return str(path)
 
 
-async def test_a_file_is_learned_from_line_by_line(
+async def test_the_chats_of_a_file_become_samples(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     long = {"messages": [FILE["messages"][0], {"role": "assistant", "content": "x" * 600}]}
-    found = await gather(job(data=write(tmp_path / "chats.jsonl", FILE, long)), sessions, base)
-    assert found.data == {"conversations": 2, "trajectories": 1, "tokens": 5, "dropped": {TOO_LONG: 1}}
-    (sample,) = found.samples
+    examples = await load_examples(job(data=write(tmp_path / "chats.jsonl", FILE, long)), sessions, base)
+    assert examples.data == {"conversations": 2, "trajectories": 1, "tokens": 5, "dropped": {TOO_LONG: 1}}
+    (sample,) = examples.samples
     learned = [token for token, own in zip(sample.ids, sample.sampled, strict=True) if own]
     assert base.tokenizer.decode(learned) == "done<|im_end|>"
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([FILE, {"messages": []}], r"chats\.jsonl, line 2: the conversation must end with an answer"),
         ([FILE, {"messages": [FILE["messages"][0], {"role": "assistant", "content": "<|im_end|>"}]}],
@@ -99,50 +100,50 @@ async def test_a_file_is_learned_from_line_by_line(
         ([], r"chats\.jsonl holds no conversation"),
     ],
 )  # fmt: skip
-async def test_a_file_that_does_not_fit_is_named_with_its_place(
-    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path, lines: list[Any], said: str
+async def test_a_file_that_does_not_fit_is_named_with_its_line(
+    sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path, lines: list[Any], message: str
 ) -> None:
-    with pytest.raises(InvalidError, match=f"^{tmp_path}/{said}"):
-        await gather(job(data=write(tmp_path / "chats.jsonl", *lines)), sessions, base)
+    with pytest.raises(InvalidError, match=f"^{tmp_path}/{message}"):
+        await load_examples(job(data=write(tmp_path / "chats.jsonl", *lines)), sessions, base)
 
 
-async def test_without_a_file_the_best_of_what_was_served_is_learned_from(
+async def test_without_a_file_the_best_served_tasks_become_samples(
     sessions: Sessions, session: AsyncSession, base: BaseModel, job: Callable[..., Job]
 ) -> None:
     shop = ServedProject(session, await project_row(session), base.tokenizer)
     good = await shop.task(1.0)
     await shop.task(0.0)
     await session.commit()
-    found = await gather(job(shop.project.id), sessions, base)
-    assert found.samples == [sample_of(await trajectories.of_task(session, good.id))]
-    assert found.data["dropped"] == {"unsuccessful": 1}
+    examples = await load_examples(job(shop.project.id), sessions, base)
+    assert examples.samples == [sample_of(await trajectories.of_task(session, good.id))]
+    assert examples.data["dropped"] == {"unsuccessful": 1}
 
 
-async def test_a_run_on_nothing_says_what_is_missing(
+async def test_a_run_without_data_says_what_is_missing(
     sessions: Sessions, session: AsyncSession, base: BaseModel, job: Callable[..., Job]
 ) -> None:
     project = await project_row(session)
     await session.commit()
     with pytest.raises(InvalidError, match="nothing to learn from: no task ended in the window"):
-        await gather(job(project.id), sessions, base)
+        await load_examples(job(project.id), sessions, base)
 
 
-async def test_what_an_earlier_attempt_gathered_is_not_gathered_again(
+async def test_a_retry_learns_from_the_examples_of_the_first_attempt(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    order = job(data=write(tmp_path / "chats.jsonl", FILE))
-    first = await gather(order, sessions, base)
+    retried = job(data=write(tmp_path / "chats.jsonl", FILE))
+    first = await load_examples(retried, sessions, base)
     write(tmp_path / "chats.jsonl", FILE, FILE)
-    assert await gather(order, sessions, base) == first
+    assert await load_examples(retried, sessions, base) == first
 
 
-async def test_a_run_tells_its_steps_and_leaves_an_adapter(
+async def test_a_run_reports_its_steps_and_publishes_an_adapter(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     steps = Steps()
     learned = await run_sft(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
-    assert [(index, total) for index, total, _ in steps.heard] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    metrics = steps.heard[0][2]
+    assert [(index, total) for index, total, _ in steps.reported] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    metrics = steps.reported[0][2]
     assert metrics["tokens"] == 5
     assert metrics["loss"] > 4
     assert metrics["grad_norm"] > 0
@@ -151,11 +152,11 @@ async def test_a_run_tells_its_steps_and_leaves_an_adapter(
     assert learned.data["trajectories"] == 1
 
 
-async def test_a_cancelled_run_leaves_no_adapter(
+async def test_a_cancelled_run_publishes_no_adapter(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     steps = Steps(cancel_at=2)
     with pytest.raises(RunCancelledError):
         await run_sft(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
-    assert len(steps.heard) == 2
+    assert len(steps.reported) == 2
     assert sorted(os.listdir(tmp_path)) == ["chats.jsonl", "run"]

@@ -1,4 +1,4 @@
-"""A supervised run: does it leave an adapter that learned, and the same one after an interruption?"""
+"""Supervised training: the adapter learns, and is the same after an interruption."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.test_supervised import StopError, samples
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from trainer.learning.supervised import SftStep
-from trainer.runs.sft import Lesson, learn
+from trainer.runs.sft import SftSpec, train_sft
 
 CPU = torch.device("cpu")
 SETTINGS = RunSettings(kind=RunKind.SFT, steps=30, lr=1e-2, lora_rank=8, lora_alpha=16, micro_batch_tokens=128)
@@ -27,8 +27,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lesson(base: Path, tmp_path: Path) -> Lesson:
-    return Lesson(
+def spec(base: Path, tmp_path: Path) -> SftSpec:
+    return SftSpec(
         samples=samples(),
         settings=SETTINGS,
         base=base,
@@ -39,7 +39,7 @@ def lesson(base: Path, tmp_path: Path) -> Lesson:
 
 
 class Listener:
-    """Hears of the steps, and dies at one of them, if it is told to."""
+    """Records the steps, and raises StopError at step `dies_at`."""
 
     def __init__(self, dies_at: int = 0) -> None:
         self.seen: list[SftStep] = []
@@ -51,18 +51,18 @@ class Listener:
             raise StopError
 
 
-def changed(lesson: Lesson, **fields: object) -> Lesson:
-    return msgspec.structs.replace(lesson, **fields)
+def changed(spec: SftSpec, **fields: object) -> SftSpec:
+    return msgspec.structs.replace(spec, **fields)
 
 
-async def test_it_leaves_an_adapter_that_has_learned(lesson: Lesson) -> None:
+async def test_the_published_adapter_has_learned(spec: SftSpec) -> None:
     listener = Listener()
-    made = await learn(lesson, CPU, listener)
+    made = await train_sft(spec, CPU, listener)
     seen = listener.seen
     assert [step.index for step in seen] == list(range(1, 31))
     assert seen[0].loss > 4
     assert seen[-1].loss < seen[0].loss - 2
-    assert made.path == lesson.adapters / made.hash
+    assert made.path == spec.adapters / made.hash
     assert made.rank == 8
     weights = load_file(made.path / "adapter_model.safetensors")
     assert all("lora_" in name for name in weights)
@@ -71,44 +71,44 @@ async def test_it_leaves_an_adapter_that_has_learned(lesson: Lesson) -> None:
 
 @pytest.mark.parametrize("last", [10, 28, 30])
 async def test_a_run_that_was_killed_and_resumed_ends_with_the_same_adapter(
-    lesson: Lesson, tmp_path: Path, last: int
+    spec: SftSpec, tmp_path: Path, last: int
 ) -> None:
     """Before the first checkpoint, between two, and after the last step."""
-    straight = await learn(lesson, CPU, Listener())
-    broken = changed(lesson, directory=tmp_path / "broken", adapters=tmp_path / "again" / "adapters")
+    straight = await train_sft(spec, CPU, Listener())
+    broken = changed(spec, directory=tmp_path / "broken", adapters=tmp_path / "again" / "adapters")
     with pytest.raises(StopError):
-        await learn(broken, CPU, Listener(dies_at=last))
+        await train_sft(broken, CPU, Listener(dies_at=last))
     assert "again" not in os.listdir(tmp_path)
     listener = Listener()
-    assert (await learn(broken, CPU, listener)).hash == straight.hash
+    assert (await train_sft(broken, CPU, listener)).hash == straight.hash
     assert listener.seen[0].index == {10: 1, 28: 26, 30: 26}[last]
 
 
-async def test_a_checkpoint_holds_the_adapter_and_not_the_base(lesson: Lesson) -> None:
-    await learn(changed(lesson, settings=msgspec.structs.replace(SETTINGS, steps=1)), CPU, Listener())
-    state = torch.load(lesson.directory / "sft.checkpoint", weights_only=True)
+async def test_a_checkpoint_holds_the_adapter_and_not_the_base(spec: SftSpec) -> None:
+    await train_sft(changed(spec, settings=msgspec.structs.replace(SETTINGS, steps=1)), CPU, Listener())
+    state = torch.load(spec.directory / "sft.checkpoint", weights_only=True)
     assert state["model"]
     assert all("lora_" in name for name in state["model"])
 
 
-async def test_the_seed_decides_the_adapter(lesson: Lesson, tmp_path: Path) -> None:
+async def test_the_seed_decides_the_adapter(spec: SftSpec, tmp_path: Path) -> None:
     short = msgspec.structs.replace(SETTINGS, steps=3)
     hashes = []
     for number, seed in enumerate((1, 1, 2)):
         settings = msgspec.structs.replace(short, seed=seed)
-        attempt = changed(lesson, settings=settings, directory=tmp_path / f"run {number}")
-        hashes.append((await learn(attempt, CPU, Listener())).hash)
+        attempt = changed(spec, settings=settings, directory=tmp_path / f"run {number}")
+        hashes.append((await train_sft(attempt, CPU, Listener())).hash)
     assert hashes[0] == hashes[1]
     assert hashes[0] != hashes[2]
 
 
-async def test_it_goes_on_from_an_adapter_and_leaves_that_one_alone(
-    lesson: Lesson, base: Path, tmp_path: Path
+async def test_it_continues_an_adapter_and_leaves_that_one_unchanged(
+    spec: SftSpec, base: Path, tmp_path: Path
 ) -> None:
     start = make_adapter(base, tmp_path / "start", seed=3)
     before = load_file(start / "adapter_model.safetensors")
     settings = msgspec.structs.replace(SETTINGS, steps=1, lr=1e-9)
-    made = await learn(changed(lesson, start=start, settings=settings), CPU, Listener())
+    made = await train_sft(changed(spec, start=start, settings=settings), CPU, Listener())
     after = load_file(made.path / "adapter_model.safetensors")
     assert after.keys() == before.keys()
     for name, tensor in before.items():
@@ -117,25 +117,25 @@ async def test_it_goes_on_from_an_adapter_and_leaves_that_one_alone(
     assert load_file(start / "adapter_model.safetensors").keys() == before.keys()
 
 
-async def test_an_adapter_of_another_base_is_refused(lesson: Lesson, tmp_path: Path) -> None:
+async def test_an_adapter_of_another_base_is_refused(spec: SftSpec, tmp_path: Path) -> None:
     short = msgspec.structs.replace(SETTINGS, steps=1)
     other = changed(
-        lesson, base=make_model_dir(tmp_path / "other", "llama"), settings=short, adapters=tmp_path / "others"
+        spec, base=make_model_dir(tmp_path / "other", "llama"), settings=short, adapters=tmp_path / "others"
     )
-    start = (await learn(other, CPU, Listener())).path
+    start = (await train_sft(other, CPU, Listener())).path
     with pytest.raises(InvalidError, match="is for another base model"):
-        await learn(changed(lesson, start=start, directory=tmp_path / "new"), CPU, Listener())
+        await train_sft(changed(spec, start=start, directory=tmp_path / "new"), CPU, Listener())
     assert "adapters" not in os.listdir(tmp_path)
 
 
-async def test_an_adapter_that_went_astray_is_not_published(lesson: Lesson) -> None:
+async def test_an_adapter_that_is_not_finite_is_not_published(spec: SftSpec) -> None:
     wild = msgspec.structs.replace(SETTINGS, steps=8, lr=1e30, grad_clip=1e30)
     with pytest.raises(InvalidError, match="not finite"):
-        await learn(changed(lesson, settings=wild), CPU, Listener())
-    assert not os.listdir(lesson.adapters)
+        await train_sft(changed(spec, settings=wild), CPU, Listener())
+    assert not os.listdir(spec.adapters)
 
 
-async def test_gradient_checkpointing_keeps_less_and_learns_the_same(lesson: Lesson, tmp_path: Path) -> None:
+async def test_gradient_checkpointing_stores_less_and_learns_the_same(spec: SftSpec, tmp_path: Path) -> None:
     losses: list[list[float]] = []
     kept: list[int] = []
     for frugal in (False, True):
@@ -147,7 +147,7 @@ async def test_gradient_checkpointing_keeps_less_and_learns_the_same(lesson: Les
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            await learn(changed(lesson, settings=settings, directory=tmp_path / f"{frugal}"), CPU, listener)
+            await train_sft(changed(spec, settings=settings, directory=tmp_path / f"{frugal}"), CPU, listener)
         losses.append([step.loss for step in listener.seen])
         kept.append(sum(sizes))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)

@@ -29,14 +29,14 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) 
     options = ("--kind", "rollout", "--set", "environment=office", "--set", "steps=2", "--set", "skills=false")
     training = asyncio.create_task(shell.sage("train", *options))
     await shell.run_id()
-    first = {"outcome": 0.5, "warnings": ["functions are hardly written any more"]}
-    await shell.work(first, {"no_signal": True}, result={"decision": "passed", "figures": {"sgc": 0.9}})
+    first = {"outcome": 0.5, "warnings": ["functions are rarely written"]}
+    await shell.work(first, {"no_signal": True}, result={"decision": "passed", "evidence": {"sgc": 0.9}})
     ended = await training
     assert ended.code == 0, ended.err
-    assert ended.out == "figures sgc  0.9\ndecision     passed\n"
+    assert ended.out == "decision      passed\nevidence sgc  0.9\n"
     assert "2/2" in ended.err
     assert "outcome=0.5" in ended.err
-    assert "WARNING, step 1: functions are hardly written any more" in ended.err
+    assert "WARNING, step 1: functions are rarely written" in ended.err
     assert "WARNING, step 2: no signal" in ended.err
     run = (await shell.api.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
     assert (run["kind"], run["settings"]["steps"], run["settings"]["skills"]) == ("rollout", 2, False)

@@ -1,4 +1,4 @@
-"""Runs that cannot succeed: each says why by the name of an error, and what serves stays as it was."""
+"""Runs that cannot succeed: each fails with a named error, and the active release stays."""
 
 import json
 from pathlib import Path
@@ -13,9 +13,9 @@ from app.settings import Settings
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
-from tests.whole_run import Hearer, Shop, chats, interrupted
+from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
 from trainer.learning.publishing import CONFIG, WEIGHTS
-from trainer.runs.train import carry_out
+from trainer.runs.train import train
 
 LOGGED = {"kind": "logged", "steps": 2}
 SFT = {"kind": "sft", "steps": 2}
@@ -35,13 +35,13 @@ def settings(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def shop(committed: Sessions, settings: Settings) -> Shop:
-    return await Shop.open(committed, settings)
+async def shop(committed: Sessions, settings: Settings) -> TrainingProject:
+    return await TrainingProject.open(committed, settings)
 
 
 @KINDS
-async def test_a_run_on_nothing_or_on_what_nobody_scored_says_how_to_get_data(
-    shop: Shop, asked: dict[str, Any]
+async def test_a_run_without_tasks_or_scores_says_how_to_get_data(
+    shop: TrainingProject, asked: dict[str, Any]
 ) -> None:
     assert (await shop.failure(await shop.job(**asked))).startswith("InvalidError: nothing to learn from: no task")
     await shop.serve(None)
@@ -49,7 +49,7 @@ async def test_a_run_on_nothing_or_on_what_nobody_scored_says_how_to_get_data(
     assert failure.startswith("InvalidError: no scored tasks in the window, of 2 that ended: submit tasks with a")
 
 
-async def test_a_group_of_one_teaches_nothing(shop: Shop) -> None:
+async def test_a_group_of_one_is_dropped(shop: TrainingProject) -> None:
     await shop.serve(1.0)
     failure = await shop.failure(await shop.job(**LOGGED))
     assert failure.startswith("InvalidError: nothing to learn from in 2 tasks (2 no_peers): serve several tasks")
@@ -60,7 +60,7 @@ async def test_a_group_of_one_teaches_nothing(shop: Shop) -> None:
     [(None, "chats.jsonl"), ("", "chats.jsonl"), ('{"messages": []}\n', "line 1"), ("{\n", "line 1")],
 )
 async def test_a_file_of_chats_that_is_missing_empty_or_broken_is_named(
-    shop: Shop, tmp_path: Path, text: str | None, named: str
+    shop: TrainingProject, tmp_path: Path, text: str | None, named: str
 ) -> None:
     path = tmp_path / "chats.jsonl"
     if text is not None:
@@ -78,15 +78,17 @@ async def test_a_file_of_chats_that_is_missing_empty_or_broken_is_named(
         ("office?sight=1", "sight"),
     ],
 )
-async def test_practice_needs_an_environment_that_there_is(shop: Shop, environment: str, named: str) -> None:
+async def test_a_rollout_run_needs_a_known_environment(
+    shop: TrainingProject, environment: str, named: str
+) -> None:
     failure = await shop.failure(await shop.job(kind="rollout", environment=environment))
     assert failure.startswith("InvalidError: ")
     assert named in failure
 
 
 @KINDS
-async def test_an_environment_that_there_is_not_is_refused_before_anything_is_learned(
-    shop: Shop, asked: dict[str, Any]
+async def test_an_unknown_environment_is_refused_before_the_training(
+    shop: TrainingProject, asked: dict[str, Any]
 ) -> None:
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**asked, environment="ofice", gate_scenarios=60))
@@ -94,7 +96,7 @@ async def test_an_environment_that_there_is_not_is_refused_before_anything_is_le
     assert await shop.adapters() == []
 
 
-def spoil(shop: Shop, tiny: Path, how: str) -> None:
+def spoil(shop: TrainingProject, tiny: Path, how: str) -> None:
     path = shop.settings.data_dir / "adapters" / ADAPTER
     if how == "missing":
         return
@@ -121,8 +123,8 @@ def spoil(shop: Shop, tiny: Path, how: str) -> None:
         ("of other shapes", "is for another base model"),
     ],
 )
-async def test_an_adapter_that_cannot_be_gone_on_from_is_refused(
-    shop: Shop, asked: dict[str, Any], tiny: Path, how: str, said: str
+async def test_an_adapter_that_cannot_be_continued_is_refused(
+    shop: TrainingProject, asked: dict[str, Any], tiny: Path, how: str, said: str
 ) -> None:
     spoil(shop, tiny, how)
     await shop.activate(ADAPTER)
@@ -132,16 +134,16 @@ async def test_an_adapter_that_cannot_be_gone_on_from_is_refused(
     assert ADAPTER in failure
 
 
-async def test_an_adapter_whose_row_names_another_base_is_not_gone_on_from(
-    shop: Shop, tiny: Path, tmp_path: Path
+async def test_an_adapter_whose_row_names_another_base_is_not_continued(
+    shop: TrainingProject, tiny: Path, tmp_path: Path
 ) -> None:
     spoil(shop, tiny, "not at all")
     await shop.activate(ADAPTER, base="another")
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**LOGGED))
-    assert failure.startswith("InvalidError: the active release wears an adapter for the base model another")
+    assert failure.startswith("InvalidError: the active release has an adapter for the base model another")
     anew = await shop.job(**SFT, start="base", data=chats(tmp_path / "chats.jsonl"))
-    assert (await carry_out(anew, Hearer())).adapter
+    assert (await train(anew, ProgressRecorder())).adapter
 
 
 @pytest.mark.parametrize("kind", ["logged", "sft", "rollout"])
@@ -149,7 +151,7 @@ async def test_a_model_that_cannot_be_trained_is_named(
     committed: Sessions, settings: Settings, tmp_path: Path, kind: str
 ) -> None:
     model = make_model_dir(tmp_path / "model")
-    shop = await Shop.open(committed, Settings(model=str(model), **_where(settings)))
+    shop = await TrainingProject.open(committed, Settings(model=str(model), **_where(settings)))
     await shop.serve(1.0, 0.0)
     (model / "model.safetensors").write_bytes(b"no weights")
     failure = await shop.failure(await shop.job(kind=kind, environment="office"))
@@ -166,20 +168,20 @@ def _where(settings: Settings) -> dict[str, Any]:
 
 @KINDS
 @pytest.mark.parametrize("size", [200, 20_000])
-async def test_a_disk_that_is_full_is_told_and_costs_no_more_than_a_retry(
-    shop: Shop, asked: dict[str, Any], size: int
+async def test_a_full_disk_is_reported_and_a_retry_succeeds(
+    shop: TrainingProject, asked: dict[str, Any], size: int
 ) -> None:
-    """What was read does not fit, or the first checkpoint does not."""
+    """Either the snapshot of the data does not fit, or the first checkpoint."""
     await shop.serve(1.0, 0.0)
     job = await shop.job(**asked)
     with small_disk(size):
         failure = await shop.failure(job)
     assert failure.startswith(f"StorageError: the checkpoint {job.directory}" if size > 200 else "StorageError: ")
     assert not list(shop.settings.data_dir.rglob("*.partial"))
-    assert (await carry_out(job, Hearer())).adapter
+    assert (await train(job, ProgressRecorder())).adapter
 
 
-async def test_an_adapter_that_does_not_fit_on_the_disk_leaves_nothing_behind(shop: Shop) -> None:
+async def test_an_adapter_that_does_not_fit_on_the_disk_leaves_nothing_behind(shop: TrainingProject) -> None:
     await shop.serve(1.0, 0.0)
     job = await shop.job(**(LOGGED | {"steps": 1}))
     await interrupted(job, at=1)
@@ -191,7 +193,9 @@ async def test_an_adapter_that_does_not_fit_on_the_disk_leaves_nothing_behind(sh
 
 
 @KINDS
-async def test_a_cancelled_run_leaves_no_release_and_no_adapter(shop: Shop, asked: dict[str, Any]) -> None:
+async def test_a_cancelled_run_leaves_no_release_and_no_adapter(
+    shop: TrainingProject, asked: dict[str, Any]
+) -> None:
     await shop.serve(1.0, 0.0)
     job = await shop.job(**asked)
     await interrupted(job, at=1)
@@ -201,7 +205,7 @@ async def test_a_cancelled_run_leaves_no_release_and_no_adapter(shop: Shop, aske
     assert (await shop.active()).number == 1
 
 
-async def test_weights_that_go_astray_are_not_offered_to_anyone(shop: Shop) -> None:
+async def test_weights_that_are_not_finite_are_not_published(shop: TrainingProject) -> None:
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**SFT, lr=1e30, grad_clip=1e30))
     assert failure.startswith("InvalidError: ")

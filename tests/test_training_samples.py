@@ -79,7 +79,7 @@ def test_what_no_update_can_learn_from_is_left_out_and_stays_in_the_baseline() -
         [1 / (4 * good.generated_tokens), 1 / (4 * bad.generated_tokens)]
     )
     metrics = experience_metrics(given)
-    assert (metrics["kept"], metrics["rewritten"], metrics["empty"]) == (0.5, 1, 1)
+    assert (metrics["trained_fraction"], metrics["rewritten"], metrics["empty"]) == (0.5, 1, 1)
     assert ["chat template" in each for each in warnings_of(metrics)] == [True, False]
 
 

@@ -26,7 +26,7 @@ async def pretend(job: Job, progress: RunProgress) -> Result:
         await progress.step(index, job.settings.steps, {"reward": index / 10})
         _misbehave(job, index)
     _note(job, "ended")
-    return Result(adapter="f00d", decision="waiting", figures={"attempt": job.attempt, "project": job.project})
+    return Result(adapter="f00d", decision="waiting", evidence={"attempt": job.attempt, "project": job.project})
 
 
 def _misbehave(job: Job, index: int) -> None:

@@ -15,7 +15,7 @@ from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
 from trainer.learning.lora import with_lora
 from trainer.learning.publishing import WEIGHTS, PublishedAdapter, publish
-from trainer.runs.probe_prompt import opening_of
+from trainer.runs.probe_prompt import probe_prompt
 
 RANK = 8
 _SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text
@@ -31,7 +31,7 @@ def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> PublishedAdapter
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, _SPREAD, generator=generator)
-    return publish(model, root, opening_of(Settings()))
+    return publish(model, root, probe_prompt(Settings()))
 
 
 @torch.inference_mode()

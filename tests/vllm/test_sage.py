@@ -10,11 +10,11 @@ from app.db.models import AuditAction, ReleaseState
 from app.engine.http_engine import HttpEngine
 from app.release.promote import Promoter
 from app.settings import Settings
+from tests.training_project import ProgressRecorder, TrainingProject
 from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
 from tests.vllm.loader_setup import open_loader
-from tests.whole_run import Hearer, Shop
-from trainer.runs.train import carry_out
+from trainer.runs.train import train
 
 RUN = {
     "kind": "rollout",
@@ -40,13 +40,13 @@ async def test_a_run_on_vllms_rollouts_ends_in_a_release_that_vllm_serves(
     settings = Settings(
         data_dir=tmp_path, database_url=database_url, engine_device="cpu", rollout_engine_urls=urls
     )
-    shop = await Shop.open(committed, settings)
-    job, hearer = await shop.job(**RUN), Hearer()
+    shop = await TrainingProject.open(committed, settings)
+    job, recorder = await shop.job(**RUN), ProgressRecorder()
     before = await generated(servers)
-    result = await carry_out(job, hearer)
+    result = await train(job, recorder)
     assert all(after > earlier + 1000 for earlier, after in zip(before, await generated(servers), strict=True))
-    assert sorted(hearer.metrics) == [1, 2]
-    for metrics in hearer.metrics.values():
+    assert sorted(recorder.metrics) == [1, 2]
+    for metrics in recorder.metrics.values():
         assert metrics["tokens"] > 100
         assert abs(metrics["ratio_max"] - 1) < 1e-3
     [release] = await shop.of_run(job)

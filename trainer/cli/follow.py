@@ -9,7 +9,7 @@ from tqdm import tqdm
 from app.errors import AppError
 from trainer.client import Server
 
-_SHOWN = ("reward_1", "reward_2", "outcome", "kept")  # beside the bar, where a step has them
+_SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # beside the bar, where a step has them
 _QUIET = "no signal: all rollouts of every group earned the same"
 
 

@@ -1,4 +1,4 @@
-"""A run of kind `logged`: policy-gradient steps on what was served, into an adapter."""
+"""A run of kind `logged`: policy-gradient updates on served tasks with scores."""
 
 import time
 
@@ -12,7 +12,7 @@ from trainer.job import Job, RunProgress
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.publishing import TrainingOutput
 from trainer.learning.update import Learner
-from trainer.runs.probe_prompt import opening_of
+from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.report import report_step
 from trainer.runs.step_metrics import experience_metrics, update_metrics
 from trainer.sage.advantages import ScoredRollout, compute_advantages
@@ -21,7 +21,7 @@ from trainer.sage.advantages import ScoredRollout, compute_advantages
 async def run_logged(
     job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, learner: Learner
 ) -> TrainingOutput:
-    """Everything but the gate. Called again after an interruption, it ends with the same weights.
+    """Train on the logged experience, step by step. A retry ends with the same weights.
 
     Raises InvalidError where there is nothing to learn from, and what `progress` raises.
     """
@@ -31,12 +31,12 @@ async def run_logged(
         metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
         checkpoints.save(learner, index)
         await report_step(progress, index, len(logged.steps), metrics)
-    published = learner.publish(job.deployment.adapters_dir, opening_of(job.deployment))
-    return TrainingOutput(published, msgspec.to_builtins(logged.data))
+    adapter = learner.publish(job.deployment.adapters_dir, probe_prompt(job.deployment))
+    return TrainingOutput(adapter, msgspec.to_builtins(logged.data))
 
 
 def _step(learner: Learner, rollouts: list[ScoredRollout]) -> dict[str, Json]:
     advantaged = compute_advantages(rollouts, normalise=learner.settings.normalise)
     started = time.perf_counter()
-    figures = learner.update(advantaged)
-    return experience_metrics(advantaged) | update_metrics(figures, time.perf_counter() - started)
+    stats = learner.update(advantaged)
+    return experience_metrics(advantaged) | update_metrics(stats, time.perf_counter() - started)

@@ -1,4 +1,4 @@
-"""The prompt of every probe: a fixed task, as the deployment puts tasks before the policy."""
+"""The prompt of an adapter's probe: a fixed task, rendered as the deployment renders tasks."""
 
 from uuid import UUID
 
@@ -12,8 +12,8 @@ _TASK = Task(UUID(int=0), "Find the mails that came in today, and answer how man
 _APPS = {"mail": "Mails that were received and sent"}
 
 
-def opening_of(deployment: Settings) -> tuple[int, ...]:
-    """Token ids up to where the policy's first answer begins. Raises ModelError for a model without a template."""
+def probe_prompt(deployment: Settings) -> tuple[int, ...]:
+    """Token ids up to the policy's first answer. Raises ModelError for a model without a chat template."""
     tokenizer = ChatTokenizer.load(deployment.model_dir)
     profile = choose_profile(deployment.prompt_profile, tokenizer.card)
     return Chat(tokenizer, profile.opening(_TASK, (), _APPS)).prompt().ids

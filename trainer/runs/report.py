@@ -1,4 +1,4 @@
-"""A finished step, reported to the run's log and to its row."""
+"""Reports a finished step to the run's log and to its row."""
 
 import structlog
 

@@ -1,33 +1,59 @@
-"""A run of kind `rollout`: SAGE on fresh rollouts. Each step rolls out groups of chains and learns from them
-once.
-"""
+"""A run of kind `rollout`: SAGE. Each step rolls out groups of chains and updates the policy once."""
 
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from app.agent.rollout_loop import Agent
 from app.records import Json, Policy
-from app.run_settings import RunSettings
+from app.run_settings import RunSettings, practice_environment
+from trainer.engines.sleep import asleep_for
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
+from trainer.job import Job, RunProgress
 from trainer.learning.checkpoints import Checkpoints
-from trainer.learning.publishing import PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter, TrainingOutput
 from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
+from trainer.rollouts.stack import open_stack
+from trainer.runs.probe_prompt import probe_prompt
+from trainer.runs.report import report_step
 from trainer.runs.step_metrics import experience_metrics, task_metrics, update_metrics
 from trainer.sage.advantages import compute_advantages
 
 
-class StepDone(msgspec.Struct, frozen=True):
-    """One finished step."""
+async def run_rollouts(job: Job, progress: RunProgress, learner: Learner) -> TrainingOutput:
+    """Train in the environment of the settings. Raises what `progress` raises."""
+    settings = job.settings
+    async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
+        run = RolloutRun(
+            replace(stack.agent, temperature=1.0),
+            stack.engine,
+            stack.environment,
+            learner,
+            settings,
+            job.directory,
+            stack.new_library,
+            updating=partial(asleep_for, job.deployment),
+        )
+
+        async def report(step: RolloutStep) -> None:
+            await report_step(progress, step.index, settings.steps, step.metrics)
+
+        await run.run(report)
+    return TrainingOutput(learner.publish(job.deployment.adapters_dir, probe_prompt(job.deployment)))
+
+
+class RolloutStep(msgspec.Struct, frozen=True):
+    """A finished step."""
 
     index: int  # from 1
     metrics: dict[str, Json]
@@ -36,9 +62,9 @@ class StepDone(msgspec.Struct, frozen=True):
 
 @dataclass
 class RolloutRun:
-    """A policy that learns by doing. The adapter of each step lies in `directory`/adapters until the next one."""
+    """The training loop. Each step's adapter is in `directory`/adapters until the next step."""
 
-    agent: Agent  # its engine is `engine`; its temperature 1, because other samples would need other logprobs
+    agent: Agent  # with `engine`, and temperature 1: the logprobs are reported for no other
     engine: AdapterEngine
     environment: Environment
     learner: Learner
@@ -46,11 +72,11 @@ class RolloutRun:
     directory: Path
     new_library: LibraryFactory
     at_once: int = 128  # chains in flight, as in `GroupCollector`
-    updating: Callable[[], AbstractContextManager[None]] = nullcontext  # held around each update
+    updating: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for each update
     _served: PublishedAdapter | None = field(default=None, init=False)
 
-    async def run(self, report: Callable[[StepDone], Awaitable[None]]) -> PublishedAdapter:
-        """All steps that are still to be done; resumes from the last checkpoint after an interruption."""
+    async def run(self, report: Callable[[RolloutStep], Awaitable[None]]) -> PublishedAdapter:
+        """Run all remaining steps, from the last checkpoint on."""
         checkpoints = Checkpoints(self.directory)
         done = checkpoints.restore(self.learner)
         policy = await self._serve_latest()
@@ -58,20 +84,20 @@ class RolloutRun:
             began = time.perf_counter()
             chains = draw_chains(self.environment, "train", self.settings, index)
             rollouts = await self._collector(policy).collect(chains, index)
-            rolled_out = time.perf_counter()
+            collected = time.perf_counter()
             advantaged = compute_advantages(
                 [scored for each in rollouts for scored in each.scored], normalise=self.settings.normalise
             )
             with self.updating():
-                figures = self.learner.update(advantaged)
+                stats = self.learner.update(advantaged)
             metrics = {
                 **experience_metrics(advantaged),
-                **update_metrics(figures, time.perf_counter() - rolled_out),
-                **_rollout_metrics(rollouts, rolled_out - began),
+                **update_metrics(stats, time.perf_counter() - collected),
+                **_rollout_metrics(rollouts, collected - began),
             }
             policy = await self._serve_latest()
             checkpoints.save(self.learner, index)
-            await report(StepDone(index, metrics, policy))
+            await report(RolloutStep(index, metrics, policy))
         return policy
 
     def _collector(self, policy: PublishedAdapter) -> GroupCollector:
@@ -79,14 +105,14 @@ class RolloutRun:
         return GroupCollector(runner, self.settings, self.new_library, self.at_once)
 
     async def _serve_latest(self) -> PublishedAdapter:
-        """Load the policy as it is now into the engine under a name of its own, and unload the one before it."""
+        """Load the current policy into the engine under a name of its own, and unload the one before it."""
         published = self.learner.publish(self.directory / "adapters")
         former, self._served = self._served, published
         if former is None or former.hash != published.hash:
             await self.engine.load_adapter(published.hash, published.path)
             if former is not None:
                 await self.engine.unload_adapter(former.hash)
-                shutil.rmtree(former.path, ignore_errors=True)  # those of large policies would fill the disk
+                shutil.rmtree(former.path, ignore_errors=True)  # of a large policy they would fill the disk
         return published
 
 

@@ -1,7 +1,7 @@
-"""What to watch while a policy learns: one flat dictionary per step, and the warnings that it gives rise to.
+"""The metrics of a training step, as one flat dictionary, and the warnings that they give rise to.
 
-A run that goes wrong shows it here first: rewards without spread, functions that are no longer written, an engine
-whose logprobs are not the trainer's. Nothing is logged here.
+They show first when a run goes wrong: rewards without spread, functions that are no longer written, logprobs of
+the engine that differ from the trainer's.
 """
 
 from collections import Counter
@@ -19,13 +19,15 @@ _LOW_WRITE_RATE = 0.2
 
 
 def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]:
-    """Rewards, the share of rollouts with a learning signal, those left out for a flaw, and their age."""
+    """Rewards, the fraction of rollouts that are trained on, those left out for a flaw, and staleness."""
     scored = [each.rollout for each in rollouts]
     flaws = [each.trajectory.flaw for each in scored]
     metrics: dict[str, Json] = {
         "outcome": fmean(each.score for each in scored),
         "skill_bonus": fmean(each.bonus for each in scored),
-        "kept": fmean(each.has_signal and not flaw for each, flaw in zip(rollouts, flaws, strict=True)),
+        "trained_fraction": fmean(
+            each.has_signal and not flaw for each, flaw in zip(rollouts, flaws, strict=True)
+        ),
         "rewritten": flaws.count("rewritten"),
         "empty": flaws.count("empty"),
         "generated_tokens": fmean(each.trajectory.generated_tokens for each in scored),
@@ -41,22 +43,22 @@ def experience_metrics(rollouts: Sequence[AdvantagedRollout]) -> dict[str, Json]
 
 
 def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
-    """What only fresh rollouts tell: full successes, and whether functions are still written."""
-    alone = [result for result in results if not result.used]
-    written = {"write_rate": fmean(result.wrote > 0 for result in alone)} if alone else {}
+    """Metrics of fresh rollouts only: successes, and the rate at which functions are written."""
+    unaided = [result for result in results if not result.used]
+    written = {"write_rate": fmean(result.wrote > 0 for result in unaided)} if unaided else {}
     return {"success": fmean(result.success for result in results), **written}
 
 
-def update_metrics(figures: UpdateStats | None, seconds: float) -> dict[str, Json]:
-    """`figures` is None where no rollout of the step had a learning signal."""
-    if figures is None:
+def update_metrics(stats: UpdateStats | None, seconds: float) -> dict[str, Json]:
+    """`stats` is None where no rollout of the step had a learning signal."""
+    if stats is None:
         return {"no_signal": True}
-    speed = {"update_seconds": seconds, "update_tokens_per_second": figures.read_tokens / seconds}
-    return {**msgspec.to_builtins(figures), **speed}
+    speed = {"update_seconds": seconds, "update_tokens_per_second": stats.read_tokens / seconds}
+    return {**msgspec.to_builtins(stats), **speed}
 
 
 def with_warnings(metrics: dict[str, Json]) -> dict[str, Json]:
-    """The metrics of a step, with the list `warnings` where there is something to warn of."""
+    """The metrics of a step, with the list `warnings` if there are any."""
     warnings = warnings_of(metrics)
     return {**metrics, "warnings": warnings} if warnings else metrics
 
@@ -66,18 +68,18 @@ def warnings_of(metrics: dict[str, Json]) -> list[str]:
     warnings = []
     if metrics.get("no_signal"):
         warnings.append(
-            "no learning signal in this step: all rollouts of every group earned the same. If this goes on, the "
-            "tasks are too easy or too hard for this policy, or the reward does not tell good from bad"
+            "no learning signal in this step: all rollouts of each group have the same reward. If this goes on, "
+            "the tasks are too easy or too hard for this policy, or the reward does not separate good from bad"
         )
     if metrics.get("rewritten"):
         warnings.append(
-            f"{metrics['rewritten']} rollouts were left out: the model's chat template rewrote their earlier turns"
+            f"{metrics['rewritten']} rollouts were dropped: the model's chat template rewrote their earlier turns"
         )
     if metrics.get("empty"):
         warnings.append(
-            f"{metrics['empty']} rollouts were left out: the policy sampled nothing before the context was full "
+            f"{metrics['empty']} rollouts were dropped: the policy sampled nothing before the context was full "
             "or the time was up"
         )
     if metrics.get("write_rate", 1.0) < _LOW_WRITE_RATE:
-        warnings.append(f"functions are hardly written any more ({metrics['write_rate']:.0%} of tasks)")
+        warnings.append(f"functions are rarely written ({metrics['write_rate']:.0%} of tasks)")
     return warnings

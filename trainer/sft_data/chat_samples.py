@@ -16,7 +16,7 @@ from trainer.sft_data.chat_records import ChatRecord
 TOO_LONG = "longer than the model's context"
 
 
-class Taught(msgspec.Struct, frozen=True):
+class SftSamples(msgspec.Struct, frozen=True):
     """What there is to learn from, and what was left out, by reason."""
 
     samples: list[Sample]
@@ -28,7 +28,7 @@ class Taught(msgspec.Struct, frozen=True):
         return sum(sum(sample.sampled) for sample in self.samples)
 
 
-def taught(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Taught:
+def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> SftSamples:
     """Samples of all conversations that fit the model's context.
 
     Raises InvalidError where the model's tokenizer or chat template cannot say one, or where none of them fits.
@@ -46,7 +46,7 @@ def taught(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Taught:
             f"all {len(records)} conversations are {TOO_LONG} of {tokenizer.max_length} tokens: "
             "give shorter ones, or take a model with a longer context"
         )
-    return Taught(samples, dict(dropped))
+    return SftSamples(samples, dict(dropped))
 
 
 def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:

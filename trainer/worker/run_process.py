@@ -168,9 +168,9 @@ def _raise_if(cancelled: bool) -> None:
 
 async def _train(job: Job, progress: RunProgress) -> Result:
     """Imports torch only now: that takes seconds, and a missing torch must be the run's failure."""
-    from trainer.runs.train import carry_out  # noqa: PLC0415
+    from trainer.runs.train import train  # noqa: PLC0415
 
-    return await carry_out(job, progress)
+    return await train(job, progress)
 
 
 if __name__ == "__main__":

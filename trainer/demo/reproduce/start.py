@@ -15,7 +15,7 @@ from trainer.environment import open_environment
 from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.supervised import SftStep
-from trainer.runs.sft import Lesson, learn
+from trainer.runs.sft import SftSpec, train_sft
 
 _SEED = 1  # of the demonstrations
 
@@ -30,7 +30,7 @@ async def make_start(plan: Plan, work: Path, settings: Settings, report: Callabl
         async def tell(step: SftStep) -> None:
             report(step)
 
-        lesson = Lesson(
+        spec = SftSpec(
             samples=samples,
             settings=plan.sft,
             base=settings.model_dir,
@@ -38,7 +38,7 @@ async def make_start(plan: Plan, work: Path, settings: Settings, report: Callabl
             directory=work / "start",
             adapters=work / "adapters",
         )
-        published = await learn(lesson, torch.device("cpu"), tell)
+        published = await train_sft(spec, torch.device("cpu"), tell)
         pointer.write_text(published.hash)
     return work / "adapters" / pointer.read_text()
 

@@ -32,7 +32,7 @@ from trainer.learning.model import load_model
 from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.stack import RolloutStack, open_stack
-from trainer.runs.rollout import RolloutRun, StepDone
+from trainer.runs.rollout import RolloutRun, RolloutStep
 
 _VALIDATION_SEED = 500
 _EXAM_SEED = 1000  # and the seed of the trial: all conditions sit the same
@@ -94,7 +94,7 @@ class Bench:
             self.ground.new_library,
         )
 
-        async def report(done: StepDone) -> None:
+        async def report(done: RolloutStep) -> None:
             found: dict[str, Any] = {"step": done.index, **done.metrics}
             if done.index % self.plan.validate_every == 0:
                 library = rules.skills

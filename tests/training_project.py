@@ -1,4 +1,4 @@
-"""Whole training runs in this process: a project with work that was served, and jobs to carry out on it."""
+"""A project with served tasks, and training runs on it in this process."""
 
 import json
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from app.settings import Settings
 from tests.rows import project_row
 from tests.served_project import ServedProject
 from trainer.job import Job, RunCancelledError, run_directory
-from trainer.runs.train import carry_out
+from trainer.runs.train import train
 from trainer.worker.failure import failure_of
 
 SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}
 
 
-class Hearer:
-    """Hears how far a run is. Fulfils `Progress`; at the step `ends_at` the run is cancelled."""
+class ProgressRecorder:
+    """Records the progress of a run and cancels it at step `ends_at`. Implements `RunProgress`."""
 
     def __init__(self, ends_at: int = 0) -> None:
         self.metrics: dict[int, dict[str, Json]] = {}
@@ -42,11 +42,11 @@ class Hearer:
             raise RunCancelledError("this run was cancelled")
 
     async def hold(self, session: AsyncSession) -> None:
-        """Nobody else wants it."""
+        """Nothing else claims the run."""
 
 
 @dataclass
-class Shop:
+class TrainingProject:
     """A project on a deployment."""
 
     sessions: Sessions
@@ -54,12 +54,12 @@ class Shop:
     project_id: UUID
 
     @classmethod
-    async def open(cls, sessions: Sessions, settings: Settings) -> "Shop":
+    async def open(cls, sessions: Sessions, settings: Settings) -> "TrainingProject":
         async with sessions.begin() as session:
             return cls(sessions, settings, (await project_row(session)).id)
 
     async def serve(self, *scores: float | None, scenarios: int = 2, **columns: Any) -> None:
-        """Tasks of each scenario that went as `scores` say; no two answers are alike."""
+        """Add tasks of each scenario with these scores; no two answers are equal."""
         tokenizer = ChatTokenizer.load(self.settings.model_dir)
         async with self.sessions.begin() as session:
             served = ServedProject(session, await projects.by_id(session, self.project_id), tokenizer)
@@ -69,16 +69,16 @@ class Shop:
                     await served.rollout(row, served.turn(f"print({len(served.tasks) * 11})"))
 
     async def job(self, **settings: Any) -> Job:
-        asked = read_settings(SMALL | settings)
+        run_settings = read_settings(SMALL | settings)
         async with self.sessions.begin() as session:
-            run = await runs.create(session, self.project_id, asked)
+            run = await runs.create(session, self.project_id, run_settings)
         directory = run_directory(self.settings, run.id)
         directory.mkdir(parents=True)
         return Job(
             id=run.id,
             project_id=self.project_id,
             project="shop",
-            settings=asked,
+            settings=run_settings,
             directory=directory,
             deployment=self.settings,
         )
@@ -88,48 +88,48 @@ class Shop:
             return await releases.active(session, self.project_id)
 
     async def of_run(self, job: Job) -> list[models.Release]:
-        """The releases that a run has left."""
+        """The releases that a run proposed."""
         async with self.sessions() as session:
-            found = await releases.of_project(session, self.project_id)
-            return [each for each in found if each.training_run_id == job.id]
+            every = await releases.of_project(session, self.project_id)
+            return [each for each in every if each.training_run_id == job.id]
 
     async def adapters(self) -> list[models.Adapter]:
         async with self.sessions() as session:
             return list(await session.scalars(select(models.Adapter)))
 
     async def activate(self, model: str, base: str | None = None) -> models.Release:
-        """A release of that adapter serves from now on; `base` as its row says, if it has one."""
+        """Activate a release of that adapter, with a row for the adapter if its base is given."""
         async with self.sessions.begin() as session:
             if base is not None:
                 session.add(models.Adapter(hash=model, base=base, rank=4))
             return await releases.activate(session, (await releases.propose(session, self.project_id, model)).id)
 
     async def failure(self, job: Job) -> str:
-        """What the run's row says after it failed. It has changed nothing that serves, and left no release."""
+        """The failure of a run, which has left no release and the active one as it was."""
         before = await self.active()
         with pytest.raises(AppError) as caught:
-            await carry_out(job, Hearer())
+            await train(job, ProgressRecorder())
         assert (await self.active()).id == before.id
         assert await self.of_run(job) == []
         return failure_of(caught.value, job.directory)
 
 
 def moved(job: Job, directory: Path) -> Job:
-    """As if it had been carried out by nobody yet."""
+    """The job as on its first attempt."""
     return msgspec.structs.replace(job, directory=directory)
 
 
 def chats(path: Path) -> str:
+    """Write six short chats to a file."""
     lines = [
         {"messages": [{"role": "user", "content": f"do {n}"}, {"role": "assistant", "content": f"did {n}"}]}
         for n in range(6)
     ]
-    """A file of six short ones."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
 
 async def interrupted(job: Job, at: int) -> None:
-    """It was carried out up to step `at`."""
+    """Run the job up to step `at`, and cancel it there."""
     with pytest.raises(RunCancelledError):
-        await carry_out(job, Hearer(ends_at=at))
+        await train(job, ProgressRecorder(ends_at=at))

@@ -1,0 +1,51 @@
+"""The end of a run: its adapter is stored, and evaluated by the gate as a candidate release."""
+
+from app.db import adapters, releases
+from app.db.database import Sessions
+from trainer.evaluation.paired import Evaluator
+from trainer.gate import Candidate, GateResult, evaluate_candidate
+from trainer.job import Job, RunProgress
+from trainer.learning.publishing import PublishedAdapter
+from trainer.rollouts.stack import open_stack
+from trainer.runs.start_adapter import adapter_store, fetch_adapter
+
+
+async def evaluate_adapter(
+    job: Job, progress: RunProgress, sessions: Sessions, adapter: PublishedAdapter
+) -> GateResult:
+    """Raises as `evaluate_candidate`."""
+    await _store(job, sessions, adapter)
+    candidate = Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
+    if not job.settings.environment or not job.settings.gate_scenarios:
+        return await evaluate_candidate(sessions, candidate, None, progress=progress)
+    await _fetch_incumbent(job, sessions)
+    async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
+        evaluator = Evaluator(
+            stack.agent,
+            stack.engine,
+            stack.environment,
+            adapters=job.deployment.adapters_dir,
+            new_library=stack.new_library,
+            temperature=job.deployment.temperature,
+        )
+        return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
+
+
+async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> None:
+    await adapter_store(job).put(adapter.hash)  # before any row refers to it
+    async with sessions.begin() as session:
+        await adapters.put(
+            session,
+            adapter.hash,
+            base=job.deployment.model,
+            rank=adapter.rank,
+            run_id=job.id,
+            probe=adapter.probe,
+        )
+
+
+async def _fetch_incumbent(job: Job, sessions: Sessions) -> None:
+    """The active release is evaluated, too, and its adapter may have been trained on another host."""
+    async with sessions() as session:
+        model = (await releases.active(session, job.project_id)).model
+    await fetch_adapter(job, model)

@@ -1,0 +1,56 @@
+"""The examples of a supervised run: imported chats, or the best served tasks."""
+
+from pathlib import Path
+
+import msgspec
+
+from app.db.database import Sessions
+from app.errors import InvalidError
+from app.records import Json
+from trainer.atomic_write import write_atomically
+from trainer.experience.filters import BaseModel
+from trainer.experience.read import read_best
+from trainer.job import Job
+from trainer.learning.batch import Sample, sample_of
+from trainer.sft_data.chat_records import read_records
+from trainer.sft_data.chat_samples import build_samples
+
+_FILE = "sft.examples"
+
+
+class SftExamples(msgspec.Struct, frozen=True):
+    """The samples, and for the run's result how many there are and why others were dropped."""
+
+    samples: list[Sample]
+    data: dict[str, Json]
+
+
+async def load_examples(job: Job, sessions: Sessions, base: BaseModel) -> SftExamples:
+    """The chats of the file `data` or, without one, the best served tasks.
+
+    They are kept in the run's directory, so that a retry learns from the same. Raises InvalidError where there are
+    none, or where the file does not fit.
+    """
+    path = job.directory / _FILE
+    if path.exists():
+        return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
+    if job.settings.data:
+        examples = _import_chats(job.settings.data, base)
+    else:
+        async with sessions() as session:
+            best = await read_best(session, job.project_id, job.settings, base)
+        examples = SftExamples([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.data))
+    write_atomically(msgspec.msgpack.encode(examples), path)
+    return examples
+
+
+def _import_chats(data: str, base: BaseModel) -> SftExamples:
+    """Raises InvalidError that names the file, and the line or conversation that does not fit."""
+    path = Path(data).absolute()
+    records = read_records(path)
+    try:
+        built = build_samples(records, base.tokenizer)
+    except InvalidError as error:
+        raise InvalidError(f"{path}, {error}") from error
+    counts = {"trajectories": len(built.samples), "tokens": built.tokens, "dropped": built.dropped}
+    return SftExamples(built.samples, {"conversations": len(records), **counts})
