@@ -1,4 +1,4 @@
-"""What the gateway lets through, and what it keeps: against a real HTTP service."""
+"""The gateway in front of a real HTTP service: what it sends, refuses and records."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,7 @@ async def setup(request: pytest.FixtureRequest) -> AsyncIterator[EchoSetup]:
         yield opened
 
 
-async def test_secrets_go_out_and_never_come_back(setup: EchoSetup) -> None:
+async def test_secrets_are_sent_and_never_returned(setup: EchoSetup) -> None:
     gateway = setup.gateway(credentials=BearerTokens({"echo": "tok-1234"}))
     assert await gateway("echo.hidden", [], {}) == {"deep": [{"***": "sent ***", "bare": "***"}]}
     error = await raised(gateway, "echo.fail", 401)
@@ -33,7 +33,7 @@ async def test_server_variables_come_from_the_task_then_from_the_document(setup:
     assert "cannot be part of the address" in (await raised(evil, "echo.hidden")).message
 
 
-async def test_only_what_is_allowed_goes_out(setup: EchoSetup) -> None:
+async def test_only_allowed_calls_are_sent(setup: EchoSetup) -> None:
     gateway = setup.gateway(allowed=lambda api: api == "echo.answer")
     assert (await raised(gateway, "echo.hidden")).kind == "PermissionError"
     read_only = setup.gateway(read_only=True)
@@ -55,7 +55,7 @@ async def test_calls_beyond_the_budget_are_refused(setup: EchoSetup) -> None:
     assert "echo" in str(await gateway("api_docs.show_app_descriptions", [], {}))
 
 
-async def test_only_calls_that_went_out_are_recorded(setup: EchoSetup) -> None:
+async def test_only_calls_that_were_sent_are_recorded(setup: EchoSetup) -> None:
     gateway = setup.gateway()
     gateway.turn = 3
     await gateway("echo.add_item", ["mine"], {"size": 2})

@@ -87,7 +87,7 @@ async def test_the_next_task_uses_the_skill_that_the_first_one_left(project: Led
     assert (made.name, made.apis, skill.id) == ("write_entry", ["ledger.add_entry"], made.id)
     assert (edge.calls, edge.returned) == (1, 1)
     assert [entry.text for entry in project.ledger.entries] == ["hello", "goodbye", "nothing"]
-    told = [data["what"] for kind, data in await project.events(second) if kind == "skill"]
+    told = [data["status"] for kind, data in await project.events(second) if kind == "skill"]
     assert told == ["offered", "used"]
 
 

@@ -55,7 +55,7 @@ class Repl:
         """
         session = await self.open_session()
         self._gateway.turn = turn
-        self._gateway.recall(known)
+        self._gateway.replay(known)
         observation = await session.run(code)
         calls = self._gateway.take_calls()
         if observation.alive:
@@ -87,7 +87,7 @@ class Repl:
 
     async def _replay(self, session: Session, earlier: _Run) -> None:
         self._gateway.turn = earlier.turn
-        self._gateway.recall(earlier.calls)
+        self._gateway.replay(earlier.calls)
         observation = await session.run(earlier.code)
         calls = self._gateway.take_calls()
         if self._gateway.in_doubt is not None or len(calls) != len(earlier.calls) or not observation.alive:

@@ -1,4 +1,4 @@
-"""What remembers the calls of a task, so that none goes out twice after a crash."""
+"""Records the calls of a task, so that none is sent twice after a crash."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from app.records import Call
 
 
 class InDoubtError(Exception):
-    """A call began, its result was lost, and it is not safe to send it again."""
+    """A call was started, its result was lost, and repeating it is not safe."""
 
     def __init__(self, api: str) -> None:
         super().__init__(f"{api} was called, its result was lost, and it may not be repeated")
@@ -14,10 +14,12 @@ class InDoubtError(Exception):
 
 
 class CallJournal(Protocol):
-    """Told of every call before it goes out and after it came back. The call's `seq` tells one from another."""
+    """Notified of every call before it is sent and after it returned. Calls are identified by their `seq`."""
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
-        """A recorded call to be replayed instead of sending, or None to send. Raises InDoubt."""
+        """The recorded call, to be used instead of sending it; None to send it. Raises InDoubtError."""
         ...
 
-    async def end(self, call: Call) -> None: ...
+    async def end(self, call: Call) -> None:
+        """Record the call's result or error."""
+        ...

@@ -1,4 +1,4 @@
-"""The only way out of the sandbox to live APIs: checked, limited, with credentials, and journalled."""
+"""Sends the sandbox's calls to live APIs: validated, limited, authenticated and recorded."""
 
 import time
 from collections import deque
@@ -26,14 +26,14 @@ _NO_VARIABLES: Final[Mapping[str, str]] = {}
 
 
 class Gateway:
-    """Fulfils HostCall for one rollout. Not for concurrent use: a session has one call in flight.
+    """Fulfils `HostCall` for one rollout. Not for concurrent use: a session has one call in flight.
 
-    `variables` fill the servers' addresses, `allowed` says which "app.operation" may be called, `read_only` lets
-    only safe methods pass, and `max_calls` counts what goes out. Looking things up and completing the task are
-    answered here: they are neither counted nor journalled.
+    `variables` fill the servers' URLs, `allowed` decides which "app.operation" may be called, `read_only` permits
+    only safe operations, and `max_calls` limits the calls sent. Look-ups and the completion of the task are
+    answered here: they are neither counted nor recorded.
     """
 
-    def __init__(  # noqa: PLR0913 - one door, many rules
+    def __init__(  # noqa: PLR0913 - the only way out, with many rules
         self,
         catalog: Catalog,
         client: httpx.AsyncClient,
@@ -48,23 +48,23 @@ class Gateway:
         allow_private_hosts: bool = True,
     ) -> None:
         self._catalog = with_builtins(catalog)
-        self._exchange = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
+        self._http = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
         self._variables = variables
         self._credentials = credentials
         self._journal = journal
         self._allowed = allowed
         self._read_only = read_only
         self._max_calls = max_calls
-        self.made = 0  # calls so far, and the `seq` of the next; a resumed rollout goes on where it was
+        self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
         self._calls: list[Call] = []
-        self._recalled: deque[Call] = deque()
+        self._replayed: deque[Call] = deque()
         self.turn = 0
         self.completed = False
         self.answer: Json = None
-        self.status = ""  # what the agent said of its own success when it completed the task
+        self.status = ""  # the success or failure that the agent reported with its completion
         self.call_limit_hit = False
-        self.in_doubt: str | None = None  # why no call is answered any more
-        self.would_write: str | None = None  # the first "app.operation" that reading alone would not do
+        self.in_doubt: str | None = None  # why calls are no longer answered
+        self.would_write: str | None = None  # the first "app.operation" refused because it is not read-only
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -72,18 +72,18 @@ class Gateway:
 
     @property
     def catalog(self) -> Catalog:
-        """What may be looked up: the project's apps, api_docs and supervisor."""
+        """The project's apps, api_docs and supervisor."""
         return self._catalog
 
-    def recall(self, calls: Sequence[Call]) -> None:
-        """Answer the next calls from these, in order, without sending them: the same code is run again.
+    def replay(self, calls: Sequence[Call]) -> None:
+        """Answer the next calls with the results of these, in order, without sending them.
 
-        A call that is not the one recalled is in doubt, since the code has taken another way.
+        A call that differs from the recorded one is in doubt: the code took another path.
         """
-        self._recalled = deque(calls)
+        self._replayed = deque(calls)
 
     def take_calls(self) -> tuple[Call, ...]:
-        """The calls since this was last asked."""
+        """The calls since the last time."""
         taken, self._calls = tuple(self._calls), []
         return taken
 
@@ -95,7 +95,7 @@ class Gateway:
             return self._built_in(operation, arguments)
         if self.in_doubt is not None:
             raise HostError("InDoubt", self.in_doubt)
-        done = self._remembered(api, arguments) or await self._carry_out(app, operation, arguments)
+        done = self._recorded(api, arguments) or await self._make(app, operation, arguments)
         self.made = max(self.made, done.seq + 1)
         self._calls.append(done)
         if done.error is not None:
@@ -103,22 +103,22 @@ class Gateway:
             raise HostError(kind, text)
         return done.result
 
-    def _remembered(self, api: str, arguments: dict[str, Json]) -> Call | None:
-        if not self._recalled:
+    def _recorded(self, api: str, arguments: dict[str, Json]) -> Call | None:
+        if not self._replayed:
             return None
-        call = self._recalled.popleft()
+        call = self._replayed.popleft()
         if (call.api, call.arguments) != (api, arguments):
             self.in_doubt = f"run again, the code called {api} instead of {call.api}, or with other values"
             raise HostError("InDoubt", self.in_doubt)
         return call
 
-    async def _carry_out(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
+    async def _make(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
         request = encode(app, operation, arguments)
         url = self._address(app, operation) + request.target
-        self._admit(operation)
+        self._authorize(operation)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
         self.made += 1
-        return await self._recorded(call, operation.safe) or await self._send(call, operation, url, request)
+        return await self._begin(call, operation.safe) or await self._send(call, operation, url, request)
 
     def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
@@ -144,7 +144,7 @@ class Gateway:
         except ValueError as error:
             raise HostError("ApiError", str(error)) from error
 
-    def _admit(self, operation: Operation) -> None:
+    def _authorize(self, operation: Operation) -> None:
         if self._allowed is not None and not self._allowed(operation.api):
             raise HostError("PermissionError", f"{operation.api} may not be called here")
         if self._read_only and not operation.safe:
@@ -154,7 +154,7 @@ class Gateway:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
 
-    async def _recorded(self, call: Call, repeatable: bool) -> Call | None:
+    async def _begin(self, call: Call, repeatable: bool) -> Call | None:
         if self._journal is None:
             return None
         try:
@@ -164,16 +164,20 @@ class Gateway:
             raise HostError("InDoubt", self.in_doubt) from doubt
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
-        """The call with its result or its error in it, secrets removed, as the journal has it."""
-        proof = await self._credentials.headers(operation.app) if self._credentials else {}
-        hidden = secrets(proof)
+        """The call with its result or error, without secrets, as the journal records it."""
+        credentials = await self._credentials.headers(operation.app) if self._credentials else {}
+        hidden = secrets(credentials)
         result: Json = None
         error: str | None = None
         started = time.perf_counter()
         try:
-            known = {name.lower() for name in proof}
-            headers = {name: text for name, text in request.headers.items() if name.lower() not in known} | proof
-            result = scrub(await self._exchange.send(operation.method, url, headers, request.content), hidden)
+            known = {name.lower() for name in credentials}
+            headers = {
+                name: text for name, text in request.headers.items() if name.lower() not in known
+            } | credentials
+            result = scrub(
+                await self._http.send(operation.method, url, headers | credentials, request.content), hidden
+            )
         except HostError as raised:
             error = scrub(f"{raised.kind}: {raised.message}", hidden)
         seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, within limits of time and size."""
+"""Makes one HTTP call, within limits of time and size."""
 
 import asyncio
 import codecs
@@ -10,7 +10,7 @@ from app.errors import HostError
 from app.gateway.ssrf import resolve_public
 from app.records import Json
 
-MAX_ANSWER_BYTES = 3 << 20  # less than a frame of the sandbox, so that the answer arrives there
+MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 _ERROR_CHARS = 500
 _REDIRECTS = 5
 _HEADERS = {
@@ -20,17 +20,16 @@ _HEADERS = {
 }
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+class _Response(msgspec.Struct, frozen=True, kw_only=True):
     status: int
-    location: str | None  # where a redirect leads
+    location: str | None  # target of a redirect
     media_type: str
     content_type: str
     body: bytes
 
 
 class HttpCaller:
-    """Sends requests through a client that others share: nothing of one answer, such as a cookie, reaches the
-    next request."""
+    """Sends requests through a shared client. Nothing of a response, such as a cookie, reaches other requests."""
 
     def __init__(self, client: httpx.AsyncClient, *, timeout: float, allow_private_hosts: bool) -> None:
         self._client = client
@@ -39,9 +38,9 @@ class HttpCaller:
         self._allow_private_hosts = allow_private_hosts
 
     async def send(self, method: str, url: str, headers: dict[str, str], content: bytes | None) -> Json:
-        """The parsed answer: JSON, text, or None where there is none. Redirects stay on the server.
+        """The parsed response: JSON, text, or None if it is empty. Redirects to other servers are refused.
 
-        Raises HostError, an ApiError, for everything that the agent's code should see raised.
+        Raises HostError, an ApiError, for every failure.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -68,7 +67,9 @@ class HttpCaller:
                 headers = {name: value for name, value in headers.items() if name != "Content-Type"}
         raise HostError("ApiError", f"the server redirects more than {_REDIRECTS} times")
 
-    async def _once(self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes | None) -> _Answer:
+    async def _once(
+        self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes | None
+    ) -> _Response:
         request = httpx.Request(
             method, url, headers={**_HEADERS, **headers}, content=content, extensions=self._extensions
         )
@@ -77,7 +78,7 @@ class HttpCaller:
         response = await self._client.send(request, stream=True, follow_redirects=False)
         try:
             content_type = response.headers.get("content-type", "")
-            return _Answer(
+            return _Response(
                 status=response.status_code,
                 location=response.headers["location"] if response.has_redirect_location else None,
                 media_type=content_type.partition(";")[0].strip().lower(),
@@ -89,7 +90,7 @@ class HttpCaller:
 
 
 async def _body(response: httpx.Response) -> bytes:
-    """Read up to the limit; what is compressed counts as it unfolds."""
+    """The decompressed body, up to the limit."""
     body = bytearray()
     async for part in response.aiter_bytes():
         body += part
@@ -100,7 +101,7 @@ async def _body(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
-def _result(answer: _Answer) -> Json:
+def _result(answer: _Response) -> Json:
     if not 200 <= answer.status < 300:
         raise _refusal(answer.status, _short(answer))
     if not answer.body:
@@ -121,22 +122,22 @@ def _refusal(status: int, reason: str) -> HostError:
     return HostError("ApiError", f"Response status code is {status}: {reason}")
 
 
-def _short(answer: _Answer) -> str:
-    """The body on one line, without its end where it is long."""
+def _short(answer: _Response) -> str:
+    """The body on one line, truncated."""
     text = " ".join(answer.body[: 4 * _ERROR_CHARS].decode(_charset(answer), "replace").split())
     return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."
 
 
-def _charset(answer: _Answer) -> str:
-    told = httpx.Response(200, headers={"content-type": answer.content_type}).charset_encoding
+def _charset(answer: _Response) -> str:
+    declared = httpx.Response(200, headers={"content-type": answer.content_type}).charset_encoding
     try:
-        return codecs.lookup(told or "utf-8").name
+        return codecs.lookup(declared or "utf-8").name
     except LookupError:
         return "utf-8"
 
 
 def _same_server(url: httpx.URL, target: httpx.URL) -> bool:
-    """The same origin, or the same host moved from plain to secure."""
+    """The same origin, or the same host moved from http to https."""
     if url.host != target.host:
         return False
     secured = (url.scheme, target.scheme, url.port, target.port) == ("http", "https", None, None)

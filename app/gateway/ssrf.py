@@ -1,4 +1,4 @@
-"""Which addresses a call may reach where private ones are closed."""
+"""Refuses calls to private addresses (server-side request forgery)."""
 
 import asyncio
 import socket
@@ -10,38 +10,38 @@ from app.errors import HostError
 
 
 async def resolve_public(request: httpx.Request) -> httpx.Request:
-    """The same request, bound to one public address that its host has now, so that a second look-up of the name
-    cannot lead elsewhere. Raises HostError, an ApiError, where any address of the host is not public.
+    """The same request, pinned to one public address of its host, so that a second look-up cannot lead elsewhere.
 
-    The name still goes out in the Host header, and TLS still checks the certificate against it.
+    Raises HostError, an ApiError, if any address of the host is not public. The name is still sent in the Host
+    header, and TLS still checks the certificate against it.
     """
     host = request.url.host
     addresses = await _addresses(host, request.url.port or (443 if request.url.scheme == "https" else 80))
     for address in addresses:
-        if not public(address):
+        if not is_public(address):
             raise HostError("ApiError", f"{host} is at the private address {address}, which is closed to calls")
     request.url = request.url.copy_with(host=str(addresses[0]))
     request.extensions = {**request.extensions, "sni_hostname": host}
     return request
 
 
-def public(address: IPv4Address | IPv6Address) -> bool:
-    """Is it an address of the open internet, also where it is written inside an IPv6 one?
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is public, including one embedded in an IPv6 address.
 
-    >>> [public(ip_address(text)) for text in ("127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254", "9.9.9.9")]
+    >>> [is_public(ip_address(text)) for text in ("127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254", "9.9.9.9")]
     [False, False, False, True]
     """
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is not None:
-            return public(inner)
+            return is_public(inner)
     return address.is_global and not address.is_multicast
 
 
 async def _addresses(host: str, port: int) -> list[IPv4Address | IPv6Address]:
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise HostError("ApiError", f"{host} cannot be found: {error.strerror}") from error
-    return [ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    return [ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries]

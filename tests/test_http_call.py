@@ -1,4 +1,4 @@
-"""What goes over the wire and what comes back: over a socket, and in process over ASGI."""
+"""Requests and responses on the wire: over a socket, and in process over ASGI."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,7 @@ async def setup(request: pytest.FixtureRequest) -> AsyncIterator[EchoSetup]:
         yield opened
 
 
-async def test_arguments_travel_where_the_document_puts_them(setup: EchoSetup) -> None:
+async def test_arguments_are_sent_where_the_document_puts_them(setup: EchoSetup) -> None:
     seen = await setup.gateway()(
         "echo.show_all",
         [[1, 2]],
@@ -40,7 +40,7 @@ async def test_arguments_travel_where_the_document_puts_them(setup: EchoSetup) -
     assert seen["headers"]["cookie"] == "session=a%3Bb"
 
 
-async def test_bodies_are_written_as_their_content_type_asks(setup: EchoSetup) -> None:
+async def test_bodies_are_encoded_by_their_content_type(setup: EchoSetup) -> None:
     gateway = setup.gateway()
     json_body = await gateway("echo.add_item", [], {"title": "é", "size": 3})
     assert (json_body["body"], json_body["headers"]["content-type"]) == (
@@ -58,7 +58,7 @@ async def test_bodies_are_written_as_their_content_type_asks(setup: EchoSetup) -
     assert (await gateway("echo.send_text", ["hello"], {}))["body"] == "hello"
 
 
-async def test_answers_become_plain_values(setup: EchoSetup) -> None:
+async def test_responses_become_plain_values(setup: EchoSetup) -> None:
     gateway = setup.gateway()
     assert await gateway("echo.answer", ["text"], {}) == "plain words"
     assert await gateway("echo.answer", ["nothing"], {}) is None
@@ -78,7 +78,7 @@ async def test_a_refusal_is_an_api_error_with_status_and_body(setup: EchoSetup) 
     )
 
 
-async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+async def test_a_silent_server_is_an_api_error_after_the_timeout() -> None:
     service = Echo()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
         gateway = EchoSetup(service, server, client).gateway(timeout=0.1)
@@ -86,7 +86,7 @@ async def test_a_silent_server_is_given_up_after_the_timeout() -> None:
     assert (error.kind, error.message) == ("ApiError", "no answer within 0.1 seconds")
 
 
-async def test_a_server_that_is_not_there_is_an_api_error() -> None:
+async def test_an_unreachable_server_is_an_api_error() -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
         gateway = EchoSetup(Echo(), "http://127.0.0.1:9", client).gateway()
         error = await raised(gateway, "echo.hidden")
@@ -119,13 +119,13 @@ async def test_redirects_stay_on_the_server(setup: EchoSetup) -> None:
     assert "more than 5 times" in (await raised(gateway, "echo.goto", "/loop")).message
 
 
-async def test_a_cookie_of_one_answer_never_goes_out_with_another_call(setup: EchoSetup) -> None:
+async def test_a_cookie_of_one_response_is_never_sent_with_another_call(setup: EchoSetup) -> None:
     gateway = setup.gateway()
     await gateway("echo.goto", ["/echo/there/now"], {})
     assert "cookie" not in (await gateway("echo.show_all", [1, "a"], {}))["headers"]
 
 
-async def test_private_hosts_are_closed_where_the_setting_says_so() -> None:
+async def test_private_hosts_are_refused_if_the_setting_forbids_them() -> None:
     service = Echo()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
         for host in ("127.0.0.1", "localhost"):

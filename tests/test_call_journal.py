@@ -1,4 +1,4 @@
-"""No call goes out twice: the journal, and code that is run again."""
+"""No call is sent twice: the call journal, and replayed code."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ class Memory:
         self.ended[call.seq] = call
 
 
-async def test_a_journalled_call_is_answered_without_going_out(setup: EchoSetup) -> None:
+async def test_a_recorded_call_is_answered_without_being_sent(setup: EchoSetup) -> None:
     journal = Memory()
     first = setup.gateway(journal=journal)
     result = await first("echo.add_item", ["a"], {})
@@ -62,7 +62,7 @@ async def test_a_lost_call_is_in_doubt_unless_it_is_safe_to_repeat(setup: EchoSe
     assert setup.service.hits == 1
 
 
-async def test_a_cancelled_call_has_begun_and_not_ended() -> None:
+async def test_a_cancelled_call_is_recorded_as_begun_and_not_ended() -> None:
     service, journal = Echo(), Memory()
     async with service.listening() as server, httpx.AsyncClient(trust_env=False) as client:
         gateway = EchoSetup(service, server, client).gateway(journal=journal)
@@ -72,18 +72,18 @@ async def test_a_cancelled_call_has_begun_and_not_ended() -> None:
     assert (list(journal.begun), list(journal.ended)) == ([0], [])
 
 
-async def test_code_that_is_run_again_gets_the_recalled_results(setup: EchoSetup) -> None:
+async def test_replayed_code_gets_the_recorded_results(setup: EchoSetup) -> None:
     first = setup.gateway()
     await first("echo.add_item", ["a"], {})
     calls, hits = first.take_calls(), setup.service.hits
     second = setup.gateway()
-    second.recall(calls)
+    second.replay(calls)
     assert (await second("echo.add_item", ["a"], {}))["method"] == "POST"
     assert (setup.service.hits, second.made) == (hits, 1)
     await second("echo.hidden", [], {})
     assert [call.seq for call in second.take_calls()] == [0, 1]
     third = setup.gateway()
-    third.recall(calls)
+    third.replay(calls)
     assert (await raised(third, "echo.add_item", "b")).kind == "InDoubt"
     assert "echo.add_item" in str(third.in_doubt)
     assert (await raised(third, "echo.hidden")).kind == "InDoubt"
