@@ -76,7 +76,7 @@ def read_options(spec: PluginSpec, schema: Mapping[str, Json]) -> dict[str, Json
     known = schema.get("properties", {})
     unknown = sorted(spec.options.keys() - known.keys())
     if unknown:
-        there = f"it has {', '.join(known)}" if known else "it has none"
+        there = f"it has {', '.join(sorted(known))}" if known else "it has none"
         raise InvalidError(f"{spec.name} has no option {', '.join(unknown)}; {there}")
     missing = [name for name in schema.get("required", ()) if name not in spec.options]
     if missing:

@@ -14,7 +14,6 @@ Above = Annotated[float, msgspec.Meta(gt=0)]
 Whole = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
 
-ENVIRONMENTS = ("office",)  # that the trainer has
 LEAST_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
 
 
@@ -115,19 +114,16 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def practice_environment(settings: RunSettings) -> str:
-    """The environment in which a run of rollouts practises. Raises InvalidError where it names none."""
+    """The environment that a run of rollouts names. Raises InvalidError where it names none."""
     if not settings.environment.partition("?")[0]:
         raise InvalidError(
-            f'a run of kind rollout needs somewhere to practise: set environment="{ENVIRONMENTS[0]}"'
+            "a run of kind rollout needs the setting environment: name one that `sage environments` lists"
         )
     return settings.environment
 
 
 def refuse_hopeless(settings: RunSettings) -> None:
     """Raises InvalidError for a run that would fail, or decide nothing, whatever happens."""
-    name, there = settings.environment.partition("?")[0], ", ".join(ENVIRONMENTS)
-    if name and name not in ENVIRONMENTS:
-        raise InvalidError(f"no environment is called {name!r}: there is {there}")
     plugins.find("sage.retrieval", settings.retrieval)
     plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:

@@ -123,7 +123,7 @@ async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Pa
         (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
             ["--expert", "chat?url=http://x&model=m&page=0.1"],
-            "chat has no option page; it has url, model, max_tokens",
+            "chat has no option page; it has max_tokens, model, url",
         ),
         (["--expert", "scripted?page=2"], "scripted: page=2: 2 is greater than the maximum of 1"),
         (

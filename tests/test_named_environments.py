@@ -1,19 +1,25 @@
 """Practice environments by name."""
 
+from importlib.metadata import version
+
 import pytest
 
 from app.errors import InvalidError
-from app.run_settings import ENVIRONMENTS, LEAST_SCENARIOS
+from app.run_settings import LEAST_SCENARIOS
 from trainer.environment import open_environment
 from trainer.evaluation.gate_decision import GateRules
+from trainer.worker.environment_report import installed_environments
 
 
-def test_what_a_run_may_be_asked_for_is_what_the_trainer_has() -> None:
-    for name in ENVIRONMENTS:
-        open_environment(name)
-    with pytest.raises(InvalidError, match=f"there are {', '.join(ENVIRONMENTS)}"):
-        open_environment("another")
+def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs() -> None:
     assert GateRules().min_scenarios == LEAST_SCENARIOS
+
+
+def test_every_environment_that_is_listed_opens_under_its_name() -> None:
+    assert [each.name for each in installed_environments()] == ["office"]
+    for each in installed_environments():
+        assert open_environment(each.name).scenarios("train", 1, 0)
+        assert each.version == version("sage-server")
 
 
 def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:
@@ -26,7 +32,7 @@ def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:
     [
         ("", "no environments part is named '': there are office"),
         ("shop", "there are office"),
-        ("office?size=3", "office has no option size; it has site, busy"),
+        ("office?size=3", "office has no option size; it has busy, site"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),
         ("office?busy", r"write options as office\?option=value"),

@@ -47,7 +47,7 @@ def test_the_schema_names_every_option_with_its_limits() -> None:
     ("text", "error"),
     [
         ("x", r"x needs the option place: x\?place=\.\.\."),
-        ("x?place=a&size=1&colour=red", "x has no option colour, size; it has place, count, share, kind, strict"),
+        ("x?place=a&size=1&colour=red", "x has no option colour, size; it has count, kind, place, share, strict"),
         ("x?place=a&count=0", "x: count=0: 0 is not valid"),
         ("x?place=a&share=most", "x: share=most: 'most' is not of type 'number'"),
         ("x?place=a&kind=c", r"x: kind=c: 'c' is not one of \['a', 'b'\]"),

@@ -14,6 +14,7 @@ from app.api.apis import ApiController
 from app.api.audit import AuditController
 from app.api.canaries import CanaryController
 from app.api.dependencies import Dependencies
+from app.api.environments import EnvironmentController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
 from app.api.keys import KeyController
@@ -51,6 +52,7 @@ _CONTROLLERS = [
     RunController,
     RunEventsController,
     ScheduleController,
+    EnvironmentController,
 ]
 _MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
 

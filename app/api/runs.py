@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project, project_names
 from app.api.dependencies import NotifyWorkers
+from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.validation import Cursor, Limit, ProjectName
@@ -54,7 +55,9 @@ class RunController(Controller):
     ) -> RunView:
         """Queues the run for a worker. The runs of a project are executed one at a time, in order."""
         project = await find_project(session, access, data.project)
-        run = await runs.create(session, project.id, data.merged_settings())
+        settings = data.merged_settings()
+        await refuse_unknown(session, settings)
+        run = await runs.create(session, project.id, settings)
         await session.commit()
         await notify_workers(run.id)
         return RunView.whole(run, project.name, None)

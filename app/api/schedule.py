@@ -8,6 +8,7 @@ from litestar import Controller, delete, get, put
 from litestar.params import JSONBody
 
 from app.api.access import Caller, Db, find_project
+from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.db import models, schedules
@@ -59,7 +60,9 @@ class ScheduleController(Controller):
     ) -> ScheduleView:
         """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
-        row = await schedules.put(session, owner.id, data.checked())
+        new = data.checked()
+        await refuse_unknown(session, new.settings)
+        row = await schedules.put(session, owner.id, new)
         await session.commit()
         return ScheduleView.of(row, owner.name)
 

@@ -1,4 +1,4 @@
-"""The schema, together with the tables of `task_rows`, `training_rows` and `release_rows`.
+"""The schema, together with the tables of `task_rows`, `training_rows`, `release_rows` and `worker_rows`.
 
 Every change needs a migration.
 """
@@ -26,6 +26,7 @@ from app.db.release_rows import (
 )
 from app.db.task_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
+from app.db.worker_rows import WorkerEnvironment
 from app.records import Stop
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "ToolSet",
     "TrainingRun",
     "Trajectory",
+    "WorkerEnvironment",
 ]
 
 

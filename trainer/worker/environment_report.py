@@ -1,0 +1,46 @@
+"""Reports which environments this worker has installed, so that the API can refuse others at once."""
+
+import asyncio
+import socket
+from importlib.metadata import EntryPoint
+
+import structlog
+
+from app import plugins
+from app.db import environments
+from app.db.database import Sessions
+from app.environment_catalog import EnvironmentInfo
+from app.plugin_options import options_schema
+from trainer.environment import GROUP
+
+log = structlog.get_logger(__name__)
+
+
+class EnvironmentReport:
+    """The environments of this process, imported once, reported under the host's name."""
+
+    def __init__(self, worker: str = "") -> None:
+        self._worker = worker or socket.gethostname()
+        self._environments: list[EnvironmentInfo] | None = None
+
+    async def send(self, sessions: Sessions) -> None:
+        if self._environments is None:
+            self._environments = await asyncio.to_thread(installed_environments)
+        async with sessions.begin() as session:
+            await environments.report(session, self._worker, self._environments)
+
+
+def installed_environments() -> list[EnvironmentInfo]:
+    """Those registered by an installed distribution. One that cannot be loaded is logged and left out."""
+    found = (_info(plugins.find(GROUP, name)) for name in plugins.names(GROUP))
+    return [each for each in found if each is not None]
+
+
+def _info(registration: EntryPoint) -> EnvironmentInfo | None:
+    try:
+        schema = options_schema(registration.load())
+    except Exception:  # code of other packages: a broken one must not stop the worker
+        log.exception("an environment cannot be loaded", environment=registration.name)
+        return None
+    version = registration.dist.version if registration.dist else ""
+    return EnvironmentInfo(registration.name, version, schema)
