@@ -38,7 +38,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # Experience
     environment: str = ""
-    """Where the run practises and where the gate evaluates, such as `office?site=0`. Empty: nowhere."""
+    """Environment of rollouts and of the gate, as `NAME?OPTION=VALUE`; `sage environments` lists them. Empty:
+    none.
+    """
     steps: Whole = 24
     """Optimizer steps; fewer if the data of a `logged` run ends earlier."""
     pairs: Whole = 6

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from app.db import models, releases, runs, schedules
+from app.db import environments, models, releases, runs, schedules
 from app.db.database import Sessions, open_database
 from app.db.models import RunState
 from app.run_settings import RunSettings
@@ -30,6 +30,18 @@ async def opened(database_url: str, tmp_path_factory: pytest.TempPathFactory) ->
 async def hall(opened: Hall, committed: Sessions) -> Hall:  # noqa: ARG001  it empties the tables afterwards
     """Workers outlive a test, unless it kills them: each takes a second to start."""
     return opened
+
+
+async def test_a_worker_reports_its_environments_when_it_starts(hall: Hall) -> None:
+    await hall.worker()
+    async with asyncio.timeout(60):
+        while True:
+            async with hall.sessions() as session:
+                found = await environments.installed(session)
+            if found:
+                break
+            await asyncio.sleep(0.1)
+    assert [each.name for each in found] == ["office"]
 
 
 async def test_a_run_is_carried_out_by_a_process_of_its_own_and_leaves_its_steps(hall: Hall) -> None:

@@ -19,15 +19,15 @@ log = structlog.get_logger(__name__)
 class EnvironmentReport:
     """The environments of this process, imported once, reported under the host's name."""
 
-    def __init__(self, worker: str = "") -> None:
-        self._worker = worker or socket.gethostname()
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
         self._environments: list[EnvironmentInfo] | None = None
 
-    async def send(self, sessions: Sessions) -> None:
+    async def send(self) -> None:
         if self._environments is None:
             self._environments = await asyncio.to_thread(installed_environments)
-        async with sessions.begin() as session:
-            await environments.report(session, self._worker, self._environments)
+        async with self._sessions.begin() as session:
+            await environments.report(session, socket.gethostname(), self._environments)
 
 
 def installed_environments() -> list[EnvironmentInfo]:

@@ -1,6 +1,6 @@
 """Keeps the queue of runs moving, in a thread of every worker: fires schedules, requeues lost runs, notifies.
 
-Any number of workers may do so at once: the rows decide.
+Any number of workers may do so at once: the rows decide. The thread also reports the worker's environments.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from app.db import run_queue, schedules
+from app.db import environments, run_queue, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.errors import EngineError
 from app.loop import Loop
 from trainer.engines.sleep import wake
+from trainer.worker.environment_report import EnvironmentReport
 
 Notify = Callable[[UUID], None]
 
@@ -65,7 +66,11 @@ class QueueReconciler:
                 await reconcile(database.sessions, self._notify, self._is_idle)
                 await wake_idle(database.sessions, self._sleepers)
 
-            async with Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT):
+            report = EnvironmentReport(database.sessions).send
+            async with (
+                Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT),
+                Loop("report the environments", report, environments.REPORT_SECONDS, expected=TRANSIENT),
+            ):
                 await asyncio.to_thread(self._ended.wait)
 
 
