@@ -1,4 +1,4 @@
-"""Where a call goes, with its API's token: what a task may have a say in, and what not."""
+"""The URL that a call and its token are sent to: the parts that a task may choose, and those that it may not."""
 
 import pytest
 
@@ -42,12 +42,12 @@ def test_a_task_may_choose_a_path_or_a_subdomain(url: str, expected: str) -> Non
         ("https://{name}.shop.test/v1", "evil.test/"),
     ],
 )
-def test_it_never_chooses_the_host_that_gets_the_token(url: str, value: str) -> None:
+def test_a_task_never_chooses_the_host_that_gets_the_token(url: str, value: str) -> None:
     with pytest.raises(ValueError, match="'name' cannot be part of the address of shop"):
         at(url, {"name": value}, name={"default": "own"}, port={"default": "443"})
 
 
-def test_what_the_document_lists_may_be_chosen_and_nothing_else() -> None:
+def test_only_values_listed_in_the_document_may_be_chosen() -> None:
     listed: dict[str, Json] = {"default": "git.shop.test", "enum": ["git.shop.test", "git.shop.example"]}
     assert at("https://{host}/v1", {}, host=listed) == "https://git.shop.test/v1"
     assert at("https://{host}/v1", {"host": "git.shop.example"}, host=listed) == "https://git.shop.example/v1"

@@ -1,4 +1,4 @@
-"""Looking APIs up, and the checks of what is passed to them."""
+"""Look-ups of APIs, and validation of the arguments passed to them."""
 
 import pytest
 
@@ -118,7 +118,7 @@ def test_an_unknown_app_or_api_is_answered_with_the_nearest_names() -> None:
         show_api_doc(CATALOG, "mail", "xyz")
 
 
-def test_a_search_ranks_names_over_descriptions_and_leaves_out_what_does_not_fit() -> None:
+def test_a_search_ranks_names_over_descriptions_and_omits_other_operations() -> None:
     assert search(CATALOG, "archive the mail")[0]["api_name"] == "archive_mail"
     assert [each["api_name"] for each in search(CATALOG, "page kept")] == ["fetch_mails", "archive_mail"]
     assert search(CATALOG, "payments") == []
@@ -136,7 +136,7 @@ def test_arguments_are_bound_in_the_order_of_the_signature() -> None:
     assert bind(FETCH, ["tok", 2], {"size": 3}) == {"access_token": "tok", "page": 2, "size": 3}
 
 
-def test_none_leaves_an_optional_argument_out_unless_null_means_something() -> None:
+def test_none_leaves_an_optional_argument_out_unless_its_schema_accepts_null() -> None:
     assert bind(FETCH, ["tok"], {"page": None}) == {"access_token": "tok"}
     assert bind(ARCHIVE, [1], {"folder": None}) == {"id": 1, "folder": None}
 
@@ -161,7 +161,7 @@ def test_none_leaves_an_optional_argument_out_unless_null_means_something() -> N
         (ARCHIVE, ["x" * 9000], {}, "ValidationError", "xxx..."),
     ],
 )
-def test_arguments_that_do_not_fit_say_which_and_why(
+def test_an_invalid_argument_is_named_with_the_reason(
     operation: Operation, args: list[Json], kwargs: dict[str, Json], kind: str, message: str
 ) -> None:
     with pytest.raises(HostError) as caught:

@@ -1,4 +1,4 @@
-"""Catalogs are made once per version of a document, and kept for releases that serve side by side."""
+"""Documents are parsed once per version, and kept for releases that serve side by side."""
 
 from uuid import UUID
 

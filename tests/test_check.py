@@ -1,4 +1,4 @@
-"""A check that must log in before it can read, in a world of the practice office."""
+"""A check that must log in before it can read, in the office environment."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""OpenAPI documents of many makes become apps, and those that cannot say why."""
+"""OpenAPI documents become apps, or are refused with the reason."""
 
 import time
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_a_yaml_document_becomes_operations_with_resolved_parameters() -> None:
     assert app.operations["get_order"].summary == "look up an order"
 
 
-def test_body_fields_become_arguments_and_conflicts_say_where_they_belong() -> None:
+def test_body_fields_become_arguments_and_conflicting_names_get_their_place() -> None:
     update = shop().operations["update_order"]
     assert [(each.name, each.wire_name, each.place, each.required) for each in update.parameters] == [
         ("orderId", "orderId", "path", True),
@@ -109,7 +109,7 @@ def test_body_fields_become_arguments_and_conflicts_say_where_they_belong() -> N
     assert "additionalProperties" not in schemas["parent"]
 
 
-def test_a_document_may_say_which_operations_only_read() -> None:
+def test_a_document_may_declare_which_operations_are_read_only() -> None:
     paths = {
         "/session": {"post": {"x-safe": True}, "delete": {}},
         "/next": {"get": {"x-safe": False}, "head": {}},
@@ -120,14 +120,14 @@ def test_a_document_may_say_which_operations_only_read() -> None:
         parse_document("mail", {**PLAIN, "paths": {"/a": {"post": {"x-safe": "yes"}}}})
 
 
-def test_a_cycle_is_cut_at_a_depth_where_only_the_type_is_left() -> None:
+def test_a_cycle_is_cut_at_a_depth_and_reduced_to_its_type() -> None:
     schema, depth = shop().operations["get_order"].returns, 0
     while "parent" in schema.get("properties", {}):
         schema, depth = schema["properties"]["parent"], depth + 1
     assert 4 <= depth <= 20
 
 
-def test_schemas_that_only_name_each_other_accept_anything() -> None:
+def test_schemas_that_only_reference_each_other_accept_anything() -> None:
     schemas = {"A": _named("B"), "B": _named("A")}
     paths = {"/x": {"post": {"requestBody": {"content": {"application/json": {"schema": _named("A")}}}}}}
     document = {**PLAIN, "components": {"schemas": schemas}, "paths": paths}
@@ -153,7 +153,7 @@ def test_other_bodies_are_one_argument() -> None:
     assert (form.body_type, form.body_is_object, form.parameters[0].name) == ("multipart/form-data", True, "a")
 
 
-def test_names_are_made_unique_and_python_can_say_them() -> None:
+def test_names_become_unique_python_identifiers() -> None:
     paths = {
         "/a": {"get": {"operationId": "listMails"}, "post": {"operationId": "list_mails"}},
         "/b": {"get": {"operationId": "class"}, "post": {"operationId": "2nd"}, "put": {"operationId": "邮件"}},
@@ -175,14 +175,14 @@ def test_a_relative_server_is_resolved_against_the_source() -> None:
         parse_document("mail", nowhere, source="/tmp/openapi.json")
 
 
-def test_an_operation_may_be_served_elsewhere() -> None:
+def test_an_operation_may_have_another_server() -> None:
     operation = {"operationId": "upload", "servers": [{"url": "http://files.test/"}]}
     document = {**PLAIN, "paths": {"/up": {"post": operation}}}
     assert parse_document("mail", document).operations["upload"].server == "http://files.test/"
     assert parse_document("mail", document, server="http://x.test").operations["upload"].server is None
 
 
-def test_words_that_json_schema_does_not_know_are_left_to_the_server() -> None:
+def test_keywords_unknown_to_json_schema_are_left_to_the_server() -> None:
     odd = {"type": "file", "pattern": "(?<!a", "minLength": "3", "required": True, "enum": "a", "example": 1}
     parameter = {"name": "a", "in": "query", "schema": odd}
     document = {**PLAIN, "paths": {"/x": {"get": {"parameters": [parameter]}}}}
@@ -217,7 +217,7 @@ def test_binary_fields_of_a_form_are_sent_as_files_of_text() -> None:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_text_that_is_no_document_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_text_that_is_not_a_document_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ApiDocumentError, match=reason):
         read_document(text)
 
@@ -246,18 +246,18 @@ def test_text_that_is_no_document_is_refused_with_the_reason(text: str, reason: 
         ({"servers": [{"url": "ftp://mail.test"}]}, "not an http"),
     ],
 )
-def test_a_document_that_cannot_be_used_says_what_and_where(change: dict[str, Json], reason: str) -> None:
+def test_an_invalid_document_is_refused_with_the_place_and_reason(change: dict[str, Json], reason: str) -> None:
     with pytest.raises(ApiDocumentError, match=reason):
         parse_document("mail", {name: value for name, value in {**PLAIN, **change}.items() if value is not None})
 
 
 @pytest.mark.parametrize("name", ["api_docs", "my-mail", "1mail", "", "_x"])
-def test_an_app_needs_a_name_of_its_own_that_python_can_say(name: str) -> None:
+def test_the_name_of_an_app_must_be_a_free_identifier(name: str) -> None:
     with pytest.raises(ApiDocumentError, match="app"):
         parse_document(name, PLAIN)
 
 
-async def test_documents_come_from_files_and_urls(tmp_path: Path) -> None:
+async def test_documents_are_fetched_from_files_and_urls(tmp_path: Path) -> None:
     path = tmp_path / "shop.yaml"
     path.write_text(SHOP)
 

@@ -1,4 +1,4 @@
-"""Where a call goes: a server's URL with its variables filled in."""
+"""The URL of a server with its variables filled in."""
 
 import re
 from collections.abc import Mapping
@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from app.apis.catalog import App
 
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
-_HARMLESS = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot turn one address into another
-_HOST = re.compile(r"[^/]*//[^/]*")  # of a URL, with its scheme
-_DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # what stays the document's
+_SAFE = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot change the rest of the URL
+_HOST = re.compile(r"[^/]*//[^/]*")  # of a URL, with the scheme
+_DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # the part of the host that the document fixes
 
 
 def address(app: App, server: str, given: Mapping[str, str]) -> str:
-    """`server` with the values that are given, else with the document's defaults.
+    """`server` with the given values, or the document's defaults.
 
-    The API's token goes there, so whoever gives a value must not choose the host: before the path it is one of the
-    document's `enum`, or names a subdomain. Raises ValueError.
+    The API's token is sent there, so a given value must not choose the host: before the path it must be in the
+    document's `enum`, or name a subdomain. Raises ValueError.
     """
-    found = _HOST.match(server)
-    host_end = found.end() if found else 0
+    host = _HOST.match(server)
+    host_end = host.end() if host else 0
 
-    def fill(found: re.Match[str]) -> str:
-        name, default = found[1], app.variables.get(found[1])
+    def fill(variable: re.Match[str]) -> str:
+        name, default = variable[1], app.variables.get(variable[1])
         value = given.get(name, default)
         if value is None:
             raise ValueError(f"the address of {app.name} needs {name!r}, which the task does not give")
@@ -31,8 +31,8 @@ def address(app: App, server: str, given: Mapping[str, str]) -> str:
             if value not in app.choices[name]:
                 raise ValueError(f"the task's {name!r} is none of {', '.join(app.choices[name])}")
             return value
-        chooses_host = found.end() <= host_end and not _DOMAIN.fullmatch(server[found.end() : host_end])
-        if chooses_host or not _HARMLESS.fullmatch(value):
+        chooses_host = variable.end() <= host_end and not _DOMAIN.fullmatch(server[variable.end() : host_end])
+        if chooses_host or not _SAFE.fullmatch(value):
             raise ValueError(f"the task's {name!r} cannot be part of the address of {app.name}")
         return value
 

@@ -1,4 +1,4 @@
-"""What `apis.api_docs` answers: the documents of a catalog, looked up a little at a time. Pure."""
+"""The operations of `apis.api_docs`: look-ups in the documents of a catalog. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -31,13 +31,13 @@ def show_app_descriptions(catalog: Catalog) -> list[Json]:
 
 
 def show_api_descriptions(catalog: Catalog, app_name: str) -> list[Json]:
-    """Name and summary of each operation. Raises HostError for an app that is not there."""
+    """Name and summary of each operation. Raises HostError for an unknown app."""
     operations = _app(catalog, app_name).operations.values()
     return [{"name": operation.name, "description": operation.summary} for operation in operations]
 
 
 def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Json]:
-    """All that the document says of one operation. Raises HostError for one that is not there."""
+    """The full description of one operation. Raises HostError for an unknown one."""
     app = _app(catalog, app_name)
     operation = app.operations.get(api_name)
     if operation is None:
@@ -59,7 +59,7 @@ def show_signatures(catalog: Catalog, app_name: str) -> str:
 
 
 def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
-    """The operations that share the most words with the query, best first; those that share none are left out."""
+    """The operations that share words with the query, most words first."""
     words = set(_words(query))
     scored = [
         (score, operation)
@@ -75,7 +75,7 @@ def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
 
 
 def shape(schema: dict[str, Json], depth: int = _SHAPE_DEPTH) -> Json:
-    """The schema as an example of itself, type names in place of values.
+    """The schema as an example of its values, with type names in their place.
 
     >>> shape({"type": "array", "items": {"properties": {"id": {"type": "integer"}}}})
     [{'id': 'integer'}]
@@ -108,13 +108,13 @@ def _parameter(parameter: Parameter) -> dict[str, Json]:
 
 
 def _score(words: set[str], operation: Operation) -> float:
-    """A word of the name counts more than one of the summary, that more than one of the description."""
+    """Words of the name weigh 3, of the summary 2, of the description 1."""
     named = set(_words(f"{operation.app} {operation.name}"))
-    told, described = set(_words(operation.summary)), set(_words(operation.description))
-    return 3 * len(words & named) + 2 * len(words & told) + len(words & described)
+    summarized, described = set(_words(operation.summary)), set(_words(operation.description))
+    return 3 * len(words & named) + 2 * len(words & summarized) + len(words & described)
 
 
 def _words(text: str) -> Iterator[str]:
-    """Lower-case words, a plural read as its singular."""
+    """Lower-case words, plurals as singulars."""
     for word in re.findall(r"[a-z0-9]+", text.lower()):
         yield word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

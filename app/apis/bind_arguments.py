@@ -1,4 +1,4 @@
-"""What the agent's code passed, checked against the document. Nothing is coerced."""
+"""Binds the arguments of a call and validates them against the document. Nothing is coerced."""
 
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
@@ -17,9 +17,9 @@ _validators: WeakKeyDictionary[Operation, dict[str, Draft202012Validator]] = Wea
 
 
 def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
-    """The arguments by name, each fitting its schema. Raises HostError, a TypeError or a ValidationError.
+    """The arguments by name, each valid for its schema. Raises HostError, a TypeError or a ValidationError.
 
-    None for an optional argument means that it is left out, unless the document gives null a meaning.
+    None for an optional argument leaves it out, unless its schema accepts null.
     """
     given = _by_name(operation, args, kwargs)
     checks = _checks(operation)
@@ -54,7 +54,7 @@ def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json])
 
 
 def _checks(operation: Operation) -> dict[str, Draft202012Validator]:
-    """One validator per argument that the document restricts, built when the operation is first called."""
+    """One validator per argument with a schema, built when the operation is first called."""
     checks = _validators.get(operation)
     if checks is None:
         checks = {each.name: Draft202012Validator(each.schema) for each in operation.parameters if each.schema}

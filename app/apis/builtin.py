@@ -1,4 +1,4 @@
-"""The operations every agent has besides its project's: look things up in the documents, and end the task."""
+"""The built-in operations of every project: look-ups in the documents, and completion of the task."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ _LISTED: dict[str, Json] = {
 
 
 def with_builtins(catalog: Catalog) -> Catalog:
-    """The catalog with `api_docs` and `supervisor.complete_task`; what else a supervisor app offers is kept."""
+    """The catalog with `api_docs` and `supervisor.complete_task`; a supervisor app keeps its own operations."""
     apps = {"api_docs": API_DOCS, "supervisor": SUPERVISOR, **catalog.apps}
     if own := catalog.apps.get("supervisor"):
         operations = {**own.operations, COMPLETE_TASK.name: COMPLETE_TASK}

@@ -1,4 +1,4 @@
-"""What a project's APIs can do, as values: the apps, their operations, and what each takes and gives."""
+"""A project's APIs as values: the apps, their operations, arguments and results."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -9,14 +9,14 @@ from app.records import Json
 
 Place = Literal["path", "query", "header", "cookie", "body"]
 Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "json"]
-"""How a value that is not a scalar is written outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
+"""The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One argument of an operation. The fields of a JSON object body are arguments of their own."""
+    """One argument of an operation. Each field of a JSON object body is an argument."""
 
-    name: str  # a Python identifier; what the agent writes
-    wire_name: str  # what the document calls it
+    name: str  # a Python identifier, used by the agent
+    wire_name: str  # the name in the document
     place: Place
     required: bool
     schema: dict[str, Json]  # JSON Schema, references resolved
@@ -26,23 +26,23 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
-    """One `apis.<app>.<name>(...)`. Compared by identity, so that what is derived from it can be cached.
+    """One `apis.<app>.<name>(...)`. Compared by identity, so that values derived from it can be cached.
 
-    Schemas share their parts with those of other operations: they are never changed, and never written out whole.
+    Schemas share parts with those of other operations: never change them or serialize them whole.
     """
 
     app: str
-    name: str  # a Python identifier made of the operationId, or of method and path
+    name: str  # a Python identifier from the operationId, or from method and path
     method: str  # upper case
-    path: str  # with {wire_name} where path parameters go
+    path: str  # with {wire_name} for path parameters
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body_is_object: bool = True  # False: the whole body is the one argument `body`
     body_type: str = "application/json"
-    body_required: bool = False  # True: a body of no fields is sent as {}
-    server: str | None = None  # where the document gives it another server than its app
-    declared_safe: bool | None = None  # what the document says with `x-safe`, if it does
+    body_required: bool = False  # True: a body without fields is sent as {}
+    server: str | None = None  # if the document sets another server than the app's
+    declared_safe: bool | None = None  # `x-safe` of the document
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
 
     @property
@@ -51,9 +51,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     @property
     def safe(self) -> bool:
-        """Does it change nothing, so that a check may call it and it may be sent twice (RFC 9110, section 9.2.1)?
+        """Whether it is read-only, so that checks may call it and it may be repeated (RFC 9110, section 9.2.1).
 
-        The method tells, unless the document says `x-safe: true` (a log-in, a search by POST) or `x-safe: false`.
+        Decided by the method, unless the document sets `x-safe`: to true for a log-in or a search by POST, say.
         """
         return self.method in {"GET", "HEAD", "OPTIONS"} if self.declared_safe is None else self.declared_safe
 
@@ -63,9 +63,9 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str
-    server: str  # base URL, {variables} still in it
+    server: str  # base URL with {variables}
     variables: dict[str, str]  # defaults of the server variables
-    choices: dict[str, tuple[str, ...]] = {}  # all values of those that the document limits
+    choices: dict[str, tuple[str, ...]] = {}  # permitted values of the variables with an `enum`
     operations: dict[str, Operation]
     digest: str  # sha256 of the document
     protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it
@@ -77,5 +77,5 @@ class Catalog(msgspec.Struct, frozen=True):
     apps: Mapping[str, App] = {}
 
     def names(self) -> dict[str, list[str]]:
-        """The operations of each app, as the sandbox wants them."""
+        """The names of the operations of each app."""
         return {app.name: list(app.operations) for app in self.apps.values()}

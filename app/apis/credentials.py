@@ -1,4 +1,4 @@
-"""What proves to an API who is calling. It is put in at the gateway, and never seen by the agent's code."""
+"""Credentials of APIs, added by the gateway and never seen by the agent's code, and their removal from records."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,17 +8,17 @@ import msgspec
 
 from app.records import Call, Json
 
-_TELLING = re.compile(r"passw|passphrase|secret|token|api_?key|authorization|credential|\bpin\b", re.IGNORECASE)
+_SENSITIVE = re.compile(r"passw|passphrase|secret|token|api_?key|authorization|credential|\bpin\b", re.IGNORECASE)
 
 
 class Credentials(Protocol):
     async def headers(self, app: str) -> dict[str, str]:
-        """The headers to send with every call to an app; {} where it needs none."""
+        """The headers to send with every call to an app; {} if it needs none."""
         ...
 
 
 class BearerTokens:
-    """One token per app, kept as it was given."""
+    """One static token per app."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self._tokens = dict(tokens)
@@ -28,17 +28,17 @@ class BearerTokens:
 
 
 def secrets(headers: Mapping[str, str]) -> list[str]:
-    """What must not be read back out of an answer: each value, and what follows its scheme; longest first.
+    """The texts to remove from answers: each header value, and the part after its scheme; longest first.
 
     >>> secrets({"Authorization": "Bearer abc"})
     ['Bearer abc', 'abc']
     """
-    found = {part for value in headers.values() for part in (value, value.rpartition(" ")[2]) if part}
-    return sorted(found, key=len, reverse=True)
+    parts = {part for value in headers.values() for part in (value, value.rpartition(" ")[2]) if part}
+    return sorted(parts, key=len, reverse=True)
 
 
 def mask(value: Json) -> Json:
-    """The same value with what stands under a telling name (password, token, ...) replaced by ***.
+    """The same value with the values of sensitive names (password, token, ...) replaced by ***.
 
     >>> mask({"user": "iris", "password": "1234", "auth": {"access_token": "ab"}})
     {'user': 'iris', 'password': '***', 'auth': {'access_token': '***'}}
@@ -46,12 +46,12 @@ def mask(value: Json) -> Json:
     if isinstance(value, list):
         return [mask(each) for each in value]
     if isinstance(value, dict):
-        return {name: "***" if _TELLING.search(name) and each else mask(each) for name, each in value.items()}
+        return {name: "***" if _SENSITIVE.search(name) and each else mask(each) for name, each in value.items()}
     return value
 
 
 def mask_call(call: Call) -> Call:
-    """The same call without passwords and tokens: what an API with a telling name gave is one, whatever it is.
+    """The same call without passwords and tokens; the whole result of an API with a sensitive name is one.
 
     >>> call = Call(seq=0, turn=0, api="supervisor.show_passwords", arguments={}, result={"mail": "1234"})
     >>> mask_call(call).result

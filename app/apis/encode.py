@@ -37,7 +37,7 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
 
 
 def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
-    """Name and value of each part of a query or a cookie. A null is left out."""
+    """The name-value pairs of a query or a cookie. Nulls are left out."""
     name, style = parameter.wire_name, parameter.style
     if value is None:
         return []
@@ -57,7 +57,7 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
 
 
 def _segment(parameter: Parameter, value: Json) -> str:
-    """A piece of the path that cannot become another path."""
+    """A path segment that cannot change the rest of the path."""
     text = ",".join(quote(part, safe="") for part in _parts(parameter, value))
     if text in ("", ".", ".."):
         raise HostError("ValidationError", f"argument {parameter.name!r}: {text!r} cannot be part of an address")
@@ -74,7 +74,7 @@ def _header(parameter: Parameter, value: Json) -> str:
 
 
 def _parts(parameter: Parameter, value: Json) -> list[str]:
-    """Style `simple`: what is joined by commas."""
+    """The parts that style `simple` joins with commas."""
     if parameter.style == "json":
         return [msgspec.json.encode(value).decode()]
     if isinstance(value, list):
@@ -87,7 +87,7 @@ def _parts(parameter: Parameter, value: Json) -> list[str]:
 
 
 def _text(value: Json) -> str:
-    """Scalars as JSON writes them, texts without quotes, null as nothing; what is nested deeper as JSON."""
+    """Scalars as in JSON, strings without quotes, null as nothing; nested values as JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else msgspec.json.encode(value).decode()

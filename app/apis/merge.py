@@ -1,4 +1,4 @@
-"""`allOf` taken together: one schema whose fields can be shown and passed as arguments."""
+"""Merges `allOf` into one schema, whose fields can be shown and passed as arguments."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _ABOUT: Final = {"description", "title", "default", "deprecated", "readOnly", "w
 
 
 def merged(schema: dict[str, Json]) -> dict[str, Json]:
-    """The schema with the members of its allOf merged in; what cannot be merged stays in allOf, to be checked.
+    """The schema with its allOf merged in; members that cannot be merged stay in allOf, to be validated.
 
     >>> merged({"allOf": [{"type": "object", "properties": {"a": {}}}, {"required": ["a"], "minProperties": 2}]})
     {'type': 'object', 'properties': {'a': {}}, 'required': ['a'], 'minProperties': 2}
@@ -26,7 +26,7 @@ def merged(schema: dict[str, Json]) -> dict[str, Json]:
             _take(result, {word: member[word] for word in ("properties", "required") if word in member})
             left.append({word: value for word, value in member.items() if word not in ("properties", "required")})
     if len(members) > 1 or "properties" in own:
-        # each member closes itself only against its own fields, which would shut out those of its neighbours
+        # each member forbids the fields of the others
         result.pop("additionalProperties", None)
         left = [{word: value for word, value in each.items() if word != "additionalProperties"} for each in left]
     return {**result, "allOf": [each for each in left if each]} if any(left) else result

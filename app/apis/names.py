@@ -1,4 +1,4 @@
-"""Names the agent can write: Python identifiers made of what a document says."""
+"""Python identifiers for the names in a document."""
 
 import keyword
 import re
@@ -10,7 +10,7 @@ _NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
 
 
 def operation_name(operation_id: str, method: str, path: str) -> str:
-    """The operationId in snake case, or method and path where it has nothing to make a name of.
+    """The operationId in snake case; method and path if that leaves nothing.
 
     >>> operation_name("fetchHTTPMails", "GET", "/mails"), operation_name("", "GET", "/mails/{id}")
     ('fetch_http_mails', 'get_mails_id')
@@ -19,7 +19,7 @@ def operation_name(operation_id: str, method: str, path: str) -> str:
 
 
 def argument_name(wire_name: str) -> str:
-    """The name itself where Python allows it, else the nearest that it does.
+    """The name itself if it is a valid identifier, else the nearest valid one.
 
     >>> [argument_name(name) for name in ("userId", "X-Trace", "from", "filter[tag]", "2fa")]
     ['userId', 'X_Trace', 'from_', 'filter_tag', 'x_2fa']
@@ -31,7 +31,7 @@ def argument_name(wire_name: str) -> str:
 
 
 def unique(name: str, taken: Container[str]) -> str:
-    """The name, numbered from 2 where it is taken."""
+    """The name, numbered from 2 if it is taken."""
     number, candidate = 2, name
     while candidate in taken:
         candidate, number = f"{name}_{number}", number + 1
@@ -39,7 +39,7 @@ def unique(name: str, taken: Container[str]) -> str:
 
 
 def nearest(name: str, names: Iterable[str], limit: int = 3) -> str:
-    """The names a misspelt one may have meant, or all where none is near, for an error message."""
+    """For an error message: the names closest to an unknown one, or all if none is close."""
     known = list(names)
     close = get_close_matches(name, known, n=limit, cutoff=0.5)
     if close:

@@ -36,12 +36,12 @@ OPENAPI = OpenApi()
 
 def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
     _check_version(document)
-    found = operations(name, document, References(document))
-    if not found:
+    parsed = operations(name, document, References(document))
+    if not parsed:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
     base, variables = _server(document, source)
     if server is not None:
-        base, found = server, {key: msgspec.structs.replace(each, server=None) for key, each in found.items()}
+        base, parsed = server, {key: msgspec.structs.replace(each, server=None) for key, each in parsed.items()}
     _check_server(base)
     info = document.get("info")
     about = info if isinstance(info, Mapping) else {}
@@ -55,7 +55,7 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
             key: each
             if each.server is None
             else msgspec.structs.replace(each, server=_absolute(each.server, base))
-            for key, each in found.items()
+            for key, each in parsed.items()
         },
         digest=hashlib.sha256(msgspec.json.encode(document)).hexdigest(),
     )
@@ -76,7 +76,7 @@ def _check_version(document: Mapping[str, Json]) -> None:
 
 
 def _server(document: Mapping[str, Json], source: str | None) -> tuple[str, Mapping[str, Json]]:
-    """The first server, absolute where the source is, and its variables."""
+    """The first server, absolute if the source is, and its variables."""
     servers = document.get("servers") or [{"url": "/"}]
     if not isinstance(servers, list) or not isinstance(servers[0], Mapping):
         raise ApiDocumentError("servers: expected a list of objects with a url")

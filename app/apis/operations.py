@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document: what the agent calls each, what it takes, and what it gives."""
+"""Parses the operations of an OpenAPI document."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,13 +14,13 @@ _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 
 
 def operations(app: str, document: Mapping[str, Json], references: References) -> dict[str, Operation]:
-    """Every operation under a name of its own. Raises ApiDocumentError naming the place."""
-    found: dict[str, Operation] = {}
+    """Every operation, under a unique name. Raises ApiDocumentError with the place of the problem."""
+    named: dict[str, Operation] = {}
     for path, method, item, node in _nodes(document, references):
-        name = unique(operation_name(_text(node, "operationId"), method, path), found)
+        name = unique(operation_name(_text(node, "operationId"), method, path), named)
         where = f"{method.upper()} {path}"
         body = request_body(node.get("requestBody"), references, where)
-        found[name] = Operation(
+        named[name] = Operation(
             app=app,
             name=name,
             method=method.upper(),
@@ -35,14 +35,14 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
             server=_server(node) or _server(item),
             declared_safe=_safety(node, where),
         )
-    return found
+    return named
 
 
 def _nodes(
     document: Mapping[str, Json], references: References
 ) -> Iterator[tuple[str, str, Mapping[str, Json], Mapping[str, Json]]]:
     for path, item in document["paths"].items():
-        if path.startswith("/"):  # anything else is an extension
+        if path.startswith("/"):  # other keys are extensions
             item = references.follow(item, f"paths/{path}")
             for method in item:
                 if method in _METHODS:
@@ -50,7 +50,7 @@ def _nodes(
 
 
 def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
-    """Required ones first, as in Python. Where a name is taken, the later one says where it belongs."""
+    """Required arguments first, as in Python. If a name is taken, the later one is prefixed with its place."""
     named: dict[str, Parameter] = {}
     for each in [*outside, *body.fields]:
         name = argument_name(each.wire_name)
@@ -70,7 +70,7 @@ def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
 
 
 def _returns(responses: Json, references: References, where: str) -> dict[str, Json]:
-    """The schema of the first success that has content; {} where there is none."""
+    """The schema of the first successful response with content; {} without one."""
     if not isinstance(responses, Mapping):
         return {}
     successes = sorted(status for status in responses if str(status).startswith("2")) or ["default"]
@@ -86,7 +86,7 @@ def _returns(responses: Json, references: References, where: str) -> dict[str, J
 
 
 def _safety(node: Mapping[str, Json], where: str) -> bool | None:
-    """The extension `x-safe`: says of an operation whether it only reads, where its method does not tell."""
+    """The extension `x-safe`: whether an operation is read-only, overriding its method."""
     value = node.get("x-safe")
     if value is None or isinstance(value, bool):
         return value

@@ -1,4 +1,4 @@
-"""The parameters of an operation outside its body: path, query, header and cookie."""
+"""Parses the parameters of an operation outside its body: path, query, header and cookie."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,22 +24,22 @@ _STYLES: Final[dict[tuple[str, str], Style]] = {
     ("query", "spaceDelimited"): "spaceDelimited",
     ("query", "pipeDelimited"): "pipeDelimited",
 }
-_NOT_ARGUMENTS: Final = {"accept", "content-type", "authorization"}  # OpenAPI says to ignore these headers
+_NOT_ARGUMENTS: Final = {"accept", "content-type", "authorization"}  # OpenAPI ignores these headers
 
 
 def parameters(
     item: Mapping[str, Json], node: Mapping[str, Json], references: References, where: str
 ) -> list[Parameter]:
-    """Those of the path and of the operation, which overrides the path's; in the document's order."""
-    found: dict[tuple[str, str], Parameter] = {}
+    """The parameters of the path, overridden by those of the operation; in the document's order."""
+    merged: dict[tuple[str, str], Parameter] = {}
     for owner in (item, node):
         listed = owner.get("parameters") or []
         if not isinstance(listed, list):
             raise ApiDocumentError(f"{where}: parameters must be a list")
         for entry in listed:
             parameter = _parameter(references.follow(entry, f"{where} parameters"), references, where)
-            found[parameter.place, parameter.wire_name] = parameter
-    return [each for each in found.values() if each.place != "header" or each.name.lower() not in _NOT_ARGUMENTS]
+            merged[parameter.place, parameter.wire_name] = parameter
+    return [each for each in merged.values() if each.place != "header" or each.name.lower() not in _NOT_ARGUMENTS]
 
 
 def _parameter(node: Mapping[str, Json], references: References, where: str) -> Parameter:

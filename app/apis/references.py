@@ -1,4 +1,4 @@
-"""References of one document, followed. Schemas come out as JSON Schema 2020-12 with nothing left to look up."""
+"""Resolves the references of one document. Schemas become JSON Schema 2020-12 without references."""
 
 import re
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from app.apis.merge import merged
 from app.errors import ApiDocumentError
 from app.records import Json
 
-_DEPTH = 8  # of references within references; deeper, a schema says only its type
-_ALIASES = 20  # references that lead to nothing but a reference
+_DEPTH = 8  # of nested references; below this a schema is reduced to its type
+_ALIASES = 20  # references that point to another reference
 _TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -24,9 +24,9 @@ _NAMED = {"properties", "patternProperties"}
 
 
 class References:
-    """What `$ref` means in one document. Each schema is resolved once per depth and shared, never copied.
+    """The `$ref`s of one document. Each schema is resolved once per depth and shared, never copied.
 
-    A cycle is cut by depth alone, so that a schema reads the same wherever it was first met.
+    Cycles are cut by depth alone, so that a schema is the same wherever it is first used.
     """
 
     def __init__(self, document: Mapping[str, Json]) -> None:
@@ -34,7 +34,7 @@ class References:
         self._schemas: dict[tuple[str, int], dict[str, Json]] = {}
 
     def follow(self, node: Json, where: str) -> Mapping[str, Json]:
-        """The object itself, or the one its reference leads to. Raises ApiDocumentError naming the place."""
+        """The object itself, or the one its reference points to. Raises ApiDocumentError with the place."""
         for _ in range(_ALIASES):
             if not isinstance(node, Mapping):
                 raise ApiDocumentError(f"{where}: expected an object, found {_kind(node)}")
@@ -44,7 +44,7 @@ class References:
         raise ApiDocumentError(f"{where}: the reference leads back to itself")
 
     def schema(self, node: Json, where: str, depth: int = 0) -> dict[str, Json]:
-        """A schema with its references resolved, OpenAPI 3.0's own words put into JSON Schema's."""
+        """A schema with its references resolved and OpenAPI 3.0 keywords translated to JSON Schema."""
         if isinstance(node, bool):
             return {} if node else {"not": {}}
         if not isinstance(node, Mapping):
@@ -53,7 +53,7 @@ class References:
         reference = node.get("$ref")
         if isinstance(reference, str):
             target = self._referred(reference, where, depth)
-            result = _sendable(merged({"allOf": [target], **result})) if result else target
+            result = _without_read_only(merged({"allOf": [target], **result})) if result else target
         return _nullable(result) if node.get("nullable") is True else result
 
     def _referred(self, reference: str, where: str, depth: int) -> dict[str, Json]:
@@ -94,11 +94,11 @@ class References:
                 result[word] = {name: self.schema(each, f"{where}/{name}", depth) for name, each in value.items()}
             elif _usable(word, value):
                 result[word] = value
-        return _sendable(merged(_bounded(result | _typed(node.get("type")), node)))
+        return _without_read_only(merged(_bounded(result | _typed(node.get("type")), node)))
 
 
 def _usable(word: str, value: Any) -> bool:
-    """Is it a keyword that checks or explains, with a value that JSON Schema allows? All else is left out."""
+    """Whether it is a JSON Schema keyword with a valid value; all others are dropped."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if word in _NUMBERS:
         return number and (word != "multipleOf" or value > 0)
@@ -116,7 +116,7 @@ def _usable(word: str, value: Any) -> bool:
 
 
 def _compiles(pattern: str) -> bool:
-    """Patterns are ECMAScript's; the few that Python reads otherwise are left to the server to check."""
+    """Patterns are ECMAScript; those that Python cannot compile are left to the server."""
     try:
         re.compile(pattern)
     except re.error:
@@ -130,22 +130,22 @@ def _typed(kind: Json) -> dict[str, Json]:
 
 
 def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Json]:
-    """OpenAPI 3.0 says `exclusiveMinimum: true` beside the bound; JSON Schema makes it the bound."""
+    """OpenAPI 3.0 has `exclusiveMinimum: true` beside the bound; in JSON Schema it is the bound."""
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if node.get(exclusive) is True and bound in schema:
             schema[exclusive] = schema.pop(bound)
     return schema
 
 
-def _sendable(schema: dict[str, Json]) -> dict[str, Json]:
-    """A required field that is read-only is required of answers alone."""
+def _without_read_only(schema: dict[str, Json]) -> dict[str, Json]:
+    """Drop read-only fields from `required`: they are required of responses only."""
     fields = schema.get("properties", {})
     needed = [name for name in schema.get("required", ()) if fields.get(name, {}).get("readOnly") is not True]
     return schema if len(needed) == len(schema.get("required", ())) else {**schema, "required": needed}
 
 
 def _nullable(schema: dict[str, Json]) -> dict[str, Json]:
-    """OpenAPI 3.0 says `nullable: true`; JSON Schema knows the type null."""
+    """OpenAPI 3.0 has `nullable: true`; JSON Schema has the type null."""
     if schema.keys() & {"anyOf", "oneOf", "allOf", "not", "const"}:
         return {"anyOf": [schema, {"type": "null"}]}
     result = dict(schema)

@@ -1,4 +1,4 @@
-"""The request body of an operation: the fields of an object become arguments, anything else is one."""
+"""Parses the request body of an operation: each field of an object is an argument, any other body is one."""
 
 import re
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ _SIMPLEST_FIRST = (
     r"application/x-www-form-urlencoded",
     r"multipart/form-data",
     r"text/.*",
-    r".*",  # the agent writes it as text
+    r".*",  # passed as text
 )
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request body adds to the arguments."""
+    """The arguments of a request body."""
 
     fields: tuple[Parameter, ...] = ()
     is_object: bool = True
@@ -29,7 +29,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_body(node: Json, references: References, where: str) -> Body:
-    """Raises ApiDocumentError naming the place."""
+    """Raises ApiDocumentError with the place."""
     if node is None:
         return Body()
     where = f"{where} body"
@@ -49,7 +49,7 @@ def request_body(node: Json, references: References, where: str) -> Body:
 
 
 def _media_type(offered: list[str]) -> str:
-    """The one that is simplest to write: JSON, then a form, then text."""
+    """The simplest to encode: JSON, then a form, then text."""
     return min(offered, key=_effort)
 
 
@@ -59,7 +59,7 @@ def _effort(media_type: str) -> int:
 
 
 def _fields(schema: dict[str, Json], required: bool) -> tuple[Parameter, ...]:
-    """The fields of an object; none where the schema leaves open which object, or whether it is one."""
+    """The fields of an object; none if the schema does not determine them."""
     if schema.get("type", "object") != "object" or schema.keys() & {"oneOf", "anyOf", "allOf", "not"}:
         return ()
     needed = set(schema.get("required", ())) if required else set()

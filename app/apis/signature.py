@@ -1,4 +1,4 @@
-"""An operation in one line, as terse as it can be: what it takes, what it gives, what it does."""
+"""Formats an operation in one line: arguments, results and summary."""
 
 import json
 
@@ -20,7 +20,7 @@ def call_form(operation: Operation) -> str:
 
 
 def result(schema: dict[str, Json]) -> str:
-    """The fields of an object, or of each object in a list; else the type; "" where nothing is returned."""
+    """The fields of an object, or of the objects of a list; else the type; "" if nothing is returned."""
     if not schema:
         return ""
     rows = schema.get("items", {}) if "array" in type_name(schema).split() else schema
@@ -30,7 +30,7 @@ def result(schema: dict[str, Json]) -> str:
 
 
 def type_name(schema: dict[str, Json]) -> str:
-    """What JSON Schema calls it, alternatives joined with `or`.
+    """The JSON Schema type, alternatives joined with `or`.
 
     >>> type_name({"anyOf": [{"type": "string"}, {"type": "null"}]})
     'string or null'

@@ -1,4 +1,4 @@
-"""JSON or YAML text as plain JSON values, YAML read as YAML 1.2 reads it: dates and `yes` stay text."""
+"""Decodes JSON or YAML into plain JSON values, by YAML 1.2's core schema: dates and `yes` stay text."""
 
 import re
 from typing import Any
@@ -9,12 +9,12 @@ import yaml
 from app.errors import ApiDocumentError
 from app.records import Json
 
-_NODES = 5_000_000  # a small text can name one part again and again, within itself
+_NODES = 5_000_000  # aliases let a small text expand without bound
 _DEPTH = 200
 
 
 def read_text(text: str) -> Json:
-    """Raises ApiDocumentError that says where the text stops making sense."""
+    """Raises ApiDocumentError with the place of the syntax error."""
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith("<"):
         raise ApiDocumentError("this is an HTML or XML page; give the address of the OpenAPI document itself")
@@ -40,7 +40,7 @@ def _yaml(text: str) -> Json:
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML 1.2's core types only."""
+    """Loads YAML 1.2's core types only."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -55,7 +55,7 @@ for _kind, _pattern, _first in (
 
 
 class _Plain:
-    """What YAML can say and JSON cannot, put into JSON's terms: keys that are not text, values that repeat."""
+    """Converts YAML values to JSON: keys that are not text, and aliases."""
 
     def __init__(self) -> None:
         self._nodes = 0

@@ -172,12 +172,9 @@ class Gateway:
         started = time.perf_counter()
         try:
             known = {name.lower() for name in credentials}
-            headers = {
-                name: text for name, text in request.headers.items() if name.lower() not in known
-            } | credentials
-            result = scrub(
-                await self._http.send(operation.method, url, headers | credentials, request.content), hidden
-            )
+            headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
+            answer = await self._http.send(operation.method, url, headers | credentials, request.content)
+            result = scrub(answer, hidden)
         except HostError as raised:
             error = scrub(f"{raised.kind}: {raised.message}", hidden)
         seconds = time.perf_counter() - started
