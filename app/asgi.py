@@ -35,6 +35,7 @@ from app.release.promote import Promoter
 from app.release.reconciler import Keeper
 from app.run_settings import RunSettings
 from app.runner.execute import TaskExecutor
+from app.runner.judge import Judge, load_judge
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -64,13 +65,14 @@ def app() -> Litestar:
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     retrieval = load_retrieval(settings.retrieval)
+    judge = load_judge(settings.judge)
     tokenizer = _fit_context(tokenizer, _probe_servers(settings, tokenizer))
-    return create_app(lambda: _open_dependencies(settings, tokenizer, profile, retrieval))
+    return create_app(lambda: _open_dependencies(settings, tokenizer, profile, retrieval, judge))
 
 
 @asynccontextmanager
 async def _open_dependencies(
-    settings: Settings, tokenizer: ChatTokenizer, profile: Profile, retrieval: Retrieval
+    settings: Settings, tokenizer: ChatTokenizer, profile: Profile, retrieval: Retrieval, judge: Judge | None
 ) -> AsyncIterator[Dependencies]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     urls = urls_in(settings.engine_urls)
@@ -102,7 +104,7 @@ async def _open_dependencies(
             temperature=settings.temperature,
         )
         api_client = await stack.enter_async_context(_api_client(settings.max_tasks_in_flight))
-        executor = TaskExecutor(database.sessions, agent, library, api_client, settings)
+        executor = TaskExecutor(database.sessions, agent, library, api_client, settings, judge)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         document_client = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
         options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)

@@ -88,6 +88,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """API calls of one task."""
     max_task_seconds: Seconds = 300
     """Wall time of one task."""
+    judge: str = ""
+    """Scores finished tasks without a check: `NAME?OPTION=VALUE`, a name of the entry-point group `sage.judges` or
+    `module:attribute`. Empty: nothing does."""
 
     # Skills
     retrieval: str = "fused"

@@ -23,6 +23,7 @@ from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs, bearer_tokens
+from app.runner.judge import Judge, ask_judge
 from app.runner.score import score
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_journal import TaskJournal, skill_event
@@ -54,6 +55,7 @@ class TaskExecutor:
     library: Library
     client: httpx.AsyncClient  # to the live APIs
     settings: Settings
+    judge: Judge | None = None  # of tasks without a check
     catalogs: Catalogs = field(default_factory=Catalogs)
 
     @cached_property
@@ -96,6 +98,8 @@ class TaskExecutor:
                 scored = await self.score(row, context, trajectory)
             except (InvalidError, SandboxError) as error:
                 failure = str(error)
+        elif self.judge and trajectory.stop != Stop.CANCELLED:
+            scored = await ask_judge(self.judge, trajectory)
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             await self._keep_skills(row, context, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))

@@ -1,0 +1,71 @@
+"""A judge scores finished tasks that bring no check of their own."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app.db.models import TaskState
+from app.errors import SettingError
+from app.records import Trajectory
+from app.runner import judge as judges
+from app.runner.judge import Judge, load_judge
+from app.runner.runner import Runner
+from tests.ledger_project import OPTIONS, LedgerProject
+from tests.scripted_engine import ScriptedEngine, block
+
+DONE = block("apis.supervisor.complete_task(answer=7)")
+
+
+def load_answer_judge(*, expected: int, slow: bool = False, odd: bool = False) -> Judge:
+    async def judge(trajectory: Trajectory) -> float | None:
+        if slow:
+            await asyncio.sleep(3600)
+        if odd:
+            return float(trajectory.answer)
+        return None if trajectory.answer is None else float(trajectory.answer == expected)
+
+    return judge
+
+
+def runner(project: LedgerProject, options: str) -> Runner:
+    executor = project.executor(ScriptedEngine(project.tokenizer, script=lambda *_: DONE))
+    judge = load_judge(f"{__name__}:load_answer_judge?{options}")
+    return Runner(project.sessions, replace(executor, judge=judge).execute, OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "score"),
+    [
+        ("expected=7", None, 1.0),
+        ("expected=8", None, 0.0),
+        ("expected=8", "score = 0.25", 0.25),
+        ("expected=7&odd=true", None, None),
+        ("expected=7&slow=true", None, None),
+    ],
+    ids=["right", "wrong", "a check counts instead", "outside of the range", "too slow"],
+)
+async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_check(
+    project: LedgerProject, monkeypatch: pytest.MonkeyPatch, options: str, check: str | None, score: float | None
+) -> None:
+    monkeypatch.setattr(judges, "_SECONDS", 0.5)
+    async with runner(project, options):
+        row = await project.ended(await project.submit(check_code=check))
+    assert (row.state, row.score, row.failure) == (TaskState.DONE, score, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("wise", r"SAGE_JUDGE='wise': no judges part is named 'wise'"),
+        (f"{__name__}:load_answer_judge", "needs the option expected"),
+        (f"{__name__}:load_answer_judge?expected=much", "'much' is not of type 'integer'"),
+    ],
+)
+def test_a_setting_that_names_no_judge_stops_the_server_at_its_start(text: str, error: str) -> None:
+    with pytest.raises(SettingError, match=error):
+        load_judge(text)
+
+
+def test_without_the_setting_nothing_judges() -> None:
+    assert load_judge("") is None
