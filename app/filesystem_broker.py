@@ -1,6 +1,6 @@
-"""The doorbell where no broker is named: messages as files in a folder that all processes of a host share.
+"""The broker where no BROKER_URL is set: messages as files in a folder that all processes of a host share.
 
-Kombu's own transport writes a message where a worker may take it half written, which ends the worker.
+Kombu's own filesystem transport lets a worker read a message that is half written, which ends the worker.
 """
 
 import fcntl
@@ -18,54 +18,54 @@ from kombu.exceptions import ChannelError
 from kombu.transport import filesystem, virtual
 
 
-class Channel(filesystem.Channel):
-    """A message is there whole or not at all, and goes to one worker."""
+class FolderChannel(filesystem.Channel):
+    """Writes messages atomically, and delivers each to one worker."""
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:  # type: ignore[override]
-        """Raises ChannelError where it cannot be written."""
+        """Raises ChannelError if the message cannot be written."""
         name = f"{time.time_ns()}_{uuid4()}.{queue}.msg"
-        file, draft = (Path(self.data_folder_out, each) for each in (name, f".{name}"))
+        file, partial = (Path(self.data_folder_out, each) for each in (name, f".{name}"))
         try:
-            draft.write_bytes(msgspec.json.encode(message))
-            draft.rename(file)
+            partial.write_bytes(msgspec.json.encode(message))
+            partial.rename(file)
         except OSError as error:
             raise ChannelError(f"the message {file} cannot be written: {error.strerror}") from error
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:  # noqa: ARG002
-        """The oldest. Raises Empty where there is none."""
+        """The oldest message. Raises Empty if there is none."""
         for name in sorted(os.listdir(self.data_folder_in)):
             if name.partition(".")[2] == f"{queue}.msg":
                 file = Path(self.data_folder_in, name)
                 try:
                     content = file.read_bytes()
-                    file.unlink()  # whoever succeeds has it
+                    file.unlink()  # only one worker succeeds
                     return msgspec.json.decode(content, type=dict[str, Any])
-                except (FileNotFoundError, msgspec.DecodeError):  # another has it, or a disk was full
+                except (FileNotFoundError, msgspec.DecodeError):  # taken by another, or cut off by a full disk
                     continue
         raise Empty
 
     def get_table(self, exchange: str) -> list[Any]:
-        with self._alone():
+        with self._locked():
             table: list[Any] = super().get_table(exchange)
             return table
 
     def _queue_bind(self, *arguments: Any) -> None:
-        with self._alone():
+        with self._locked():
             super()._queue_bind(*arguments)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """A table is emptied before it is locked: nobody may look at it then."""
+    def _locked(self) -> Iterator[None]:
+        """Kombu truncates its table of queues before it locks it, so readers need a lock of our own."""
         self.control_folder.mkdir(parents=True, exist_ok=True)
         with (self.control_folder / "lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
-class Transport(filesystem.Transport):
-    """What a connection declared is remembered with it: another may be to other folders."""
+class FolderTransport(filesystem.Transport):
+    """Keeps declared queues per connection: another connection may use other folders."""
 
-    Channel = Channel
+    Channel = FolderChannel
 
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
