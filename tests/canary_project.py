@@ -40,7 +40,7 @@ class Project:
             return (await releases.propose(session, self.id, model)).id
 
     async def claimed(self, count: int) -> list[models.Task]:
-        """New tasks, begun."""
+        """Claim so many new tasks."""
         async with self.sessions.begin() as session:
             for _ in range(count):
                 await task_row(session, self.id)
@@ -48,7 +48,7 @@ class Project:
         return [task for task in tasks if task is not None]
 
     async def ended(self, release_id: UUID, score: float | None, count: int = 1, **columns: Any) -> list[UUID]:
-        """So many tasks that were pinned to it, one after the other."""
+        """Add so many finished tasks that were pinned to the release, one after the other."""
         values = {
             "state": TaskState.DONE,
             "stop": Stop.COMPLETED,

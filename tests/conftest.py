@@ -28,7 +28,7 @@ _DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a
 
 
 def pytest_unconfigure() -> None:
-    """The last act of the run."""
+    """Stop the server after the run."""
     if os.getpid() == _RUN:
         embedded_postgres.stop(_DIRECTORY)
         shutil.rmtree(_DIRECTORY.parent, ignore_errors=True)
@@ -36,12 +36,12 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def server_url() -> str:
-    """A PostgreSQL in which tests may make databases."""
+    """A PostgreSQL server in which tests may create databases."""
     given = os.environ.get("TEST_DATABASE_URL")
     if given:
         return full_url(given)
     url = embedded_postgres.start(_DIRECTORY)
-    _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # nothing here outlives the run
+    _execute(url, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # durability is not needed
     return url
 
 
@@ -53,7 +53,7 @@ def empty_database_url(server_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def database_url(server_url: str) -> Iterator[str]:
-    """A fresh database, brought up by the same migrations as production."""
+    """A new database, created by the same migrations as in production."""
     for url in _database(server_url):
         migrate(url)
         yield url
@@ -61,7 +61,7 @@ def database_url(server_url: str) -> Iterator[str]:
 
 @pytest.fixture
 async def sessions(database_url: str) -> AsyncIterator[Sessions]:
-    """Sessions that believe they commit; in truth they only release savepoints. One connection: no two at once."""
+    """Sessions whose commits only release savepoints. They share one connection: no two at once."""
     async with open_database(database_url) as database, database.engine.connect() as connection:
         outer = await connection.begin()
         yield async_sessionmaker(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
@@ -70,7 +70,7 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
 
 @pytest.fixture
 async def committed(database_url: str) -> AsyncIterator[Sessions]:
-    """Sessions on connections of their own, for tests of locks, races and notices; emptied afterwards."""
+    """Sessions with own connections, for tests of locks, races and notifications; tables are emptied after."""
     async with open_database(database_url) as database:
         yield database.sessions
         async with database.engine.begin() as connection:
@@ -80,7 +80,7 @@ async def committed(database_url: str) -> AsyncIterator[Sessions]:
 
 @pytest.fixture(scope="module")
 async def bare_sandbox() -> AsyncIterator[ForkedSandbox]:
-    """Without the second wall, which takes longer to put up."""
+    """Without bubblewrap, which starts more slowly."""
     async with ForkedSandbox(bwrap=False) as started:
         yield started
 
@@ -89,7 +89,7 @@ async def bare_sandbox() -> AsyncIterator[ForkedSandbox]:
 async def project(
     committed: Sessions, bare_sandbox: ForkedSandbox, tmp_path: Path
 ) -> AsyncIterator[LedgerProject]:
-    """A project with one API, and all that a runner needs to carry out its tasks."""
+    """A project with one API, and what a runner needs to execute its tasks."""
     ledger = Ledger()
     async with ledger.client() as client:
         yield await open_ledger_project(committed, bare_sandbox, byte_tokenizer(tmp_path), ledger, client)

@@ -1,4 +1,4 @@
-"""Looks at processes from the outside."""
+"""Processes and ports of this machine, seen from outside."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """A zombie, which nobody may reap here, is not."""
+    """False for zombies, which may not be reaped here."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -23,23 +23,23 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> set[int]:
-    """Its children, their children, and so on."""
+    """Children, grandchildren and so on."""
     children: dict[int, set[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
+            continue  # it has just ended
         children.setdefault(parent, set()).add(int(stat.parent.name))
-    found, open_ = set[int](), {pid}
-    while open_:
-        open_ = {child for each in open_ for child in children.get(each, ())}
-        found |= open_
+    found, generation = set[int](), {pid}
+    while generation:
+        generation = {child for each in generation for child in children.get(each, ())}
+        found |= generation
     return found
 
 
 def command_of(pid: int) -> str:
-    """Nothing for one that has ended."""
+    """Empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except (FileNotFoundError, ProcessLookupError):
@@ -47,7 +47,7 @@ def command_of(pid: int) -> str:
 
 
 async def gone(pids: Iterable[int], seconds: float = 10) -> None:
-    """Returns once none of them is left."""
+    """Wait until none of them is alive."""
     async with asyncio.timeout(seconds):
-        while any(map(alive, pids)):  # noqa: ASYNC110  a death rings no bell
+        while any(map(alive, pids)):  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.02)

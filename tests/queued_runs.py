@@ -1,4 +1,4 @@
-"""Training runs that wait, and runs that a process holds."""
+"""Rows of queued and of claimed training runs."""
 
 from uuid import UUID
 
@@ -8,7 +8,7 @@ from app.db import models, run_queue, runs
 from app.run_settings import RunKind, RunSettings
 from tests.rows import LEASE, project_row
 
-EXPIRED = -1.0  # a lease that is over when it begins
+EXPIRED = -1.0  # a lease that has expired when it begins
 SFT = RunSettings(kind=RunKind.SFT, steps=7)
 
 

@@ -1,4 +1,4 @@
-"""Rows that many database tests begin with."""
+"""Rows for database tests: projects, tasks, skills, offers and trajectories."""
 
 from uuid import UUID, uuid4
 
@@ -19,7 +19,7 @@ async def task_row(session: AsyncSession, project_id: UUID, instruction: str = "
 
 
 async def claimed_task(session: AsyncSession, owner: str = "me") -> models.Task:
-    """A task of a project of its own, held by `owner`."""
+    """A task of a new project, claimed by `owner`."""
     waiting = await task_row(session, (await project_row(session)).id)
     claimed = await task_queue.claim(session, owner, LEASE)
     assert claimed is not None

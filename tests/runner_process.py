@@ -1,4 +1,4 @@
-"""A runner in a process of its own, to be killed: `python -m tests.runner_process DATABASE_URL DIRECTORY`."""
+"""A runner process for tests to kill: `python -m tests.runner_process DATABASE_URL DIRECTORY`."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ from app.skills.retrieval import query_ngram
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 
 AT_ONCE = 6
-"""A kill leaves no more tasks than these in doubt."""
+"""A kill leaves at most so many tasks in doubt."""
 OPTIONS = RunnerOptions(concurrency=AT_ONCE, lease_seconds=2, poll_seconds=0.1)
 TURNS = (
     "mine = []\ndef write(text: str) -> None:\n    mine.append(apis.ledger.add_entry(text=text)['id'])\n"
@@ -31,12 +31,12 @@ TURNS = (
 
 
 def script(prompt: str, turn: int) -> Answer:
-    """Five writes in three turns; what it writes last shows whether chance and clock are the same again."""
+    """Five writes in three turns; the last one shows whether a resumed task has the same seed and clock."""
     return block(TURNS[turn].format(word=prompt.partition("write ")[2].split()[0]))
 
 
 class Thinks(ScriptedEngine):
-    """For longer than a write takes on a busy machine, so that a kill meets tasks at either."""
+    """Answers more slowly than a write takes, so that a kill meets tasks at both."""
 
     async def _next(self, prompt: str) -> Answer:
         await asyncio.sleep(0.2)

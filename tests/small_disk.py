@@ -1,4 +1,4 @@
-"""A disk that is full, for a moment."""
+"""Simulates a full disk."""
 
 import resource
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def small_disk(limit: int) -> Iterator[None]:
-    """No file grows beyond `limit` bytes: to who writes it, a full disk."""
+    """Limit the size of files to `limit` bytes; longer writes fail."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

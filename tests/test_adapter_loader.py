@@ -20,9 +20,9 @@ from app.records import Json
 from app.run_settings import RunSettings
 from tests.engine_process import engine_process
 from tests.loader_setup import GREEDY, PROMPT, LoaderSetup, NamedAdapters
-from tests.narrow import narrow
 from tests.processes import free_ports
 from tests.rows import LEASE, project_row, task_row
+from tests.single_connection import single_connection
 from tests.tiny_adapter import reference
 from tests.tiny_model import make_model_dir
 
@@ -227,7 +227,7 @@ async def test_an_active_adapter_that_cannot_be_loaded_is_reported_until_it_can(
 async def test_active_adapters_are_loaded_ahead_after_the_database_was_away(
     setup: LoaderSetup, database_url: str
 ) -> None:
-    async with narrow(database_url) as database:
+    async with single_connection(database_url) as database:
         starving = asyncio.create_task(database.starve(0.5))
         await asyncio.sleep(0.1)
         async with setup.adapters.loader(setup.engine, database.sessions) as loader:

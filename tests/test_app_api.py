@@ -17,8 +17,8 @@ from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
 from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
-from tests.narrow import narrow
 from tests.recording_swapper import RecordingSwapper
+from tests.single_connection import single_connection
 
 
 async def answers() -> None:
@@ -155,7 +155,7 @@ async def test_a_request_that_gets_no_connection_is_asked_to_come_again(
     committed: Sessions, database_url: str
 ) -> None:
     del committed  # it empties the tables
-    async with narrow(database_url) as database, open_api_app(database.sessions, database_url) as api:
+    async with single_connection(database_url) as database, open_api_app(database.sessions, database_url) as api:
         starving = asyncio.create_task(database.starve(1.5))
         await asyncio.sleep(0.3)
         answer = await api.client.get("/v1/tasks")

@@ -1,4 +1,4 @@
-"""What a resumed task is told: events in order, turns before their code ran, calls before they went out."""
+"""The records of a running task: events in order, turns before their code runs, calls before they go out."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def test_events_are_numbered_from_one_and_read_from_any_number(session: As
     assert [each.seq for each in await events.after(session, task.id, 0, limit=2)] == [1, 2]
 
 
-async def test_events_appended_at_once_get_different_numbers_without_a_gap(committed: Sessions) -> None:
+async def test_events_appended_concurrently_are_numbered_without_a_gap(committed: Sessions) -> None:
     async with committed.begin() as session:
         task = await claimed_task(session)
 
@@ -36,7 +36,7 @@ async def test_events_appended_at_once_get_different_numbers_without_a_gap(commi
     assert sorted(await asyncio.gather(*(append() for _ in range(12)))) == list(range(1, 13))
 
 
-async def test_a_larger_number_is_never_seen_before_a_smaller_one(committed: Sessions) -> None:
+async def test_events_become_visible_in_the_order_of_their_numbers(committed: Sessions) -> None:
     async with committed.begin() as session:
         task = await claimed_task(session)
     async with committed.begin() as slow:
@@ -55,7 +55,7 @@ async def test_a_larger_number_is_never_seen_before_a_smaller_one(committed: Ses
         assert [each.kind for each in await events.after(reader, task.id)] == ["first", "second"]
 
 
-async def test_a_turn_is_recorded_before_and_after_its_code_ran(session: AsyncSession) -> None:
+async def test_a_turn_is_recorded_before_and_after_its_code_runs(session: AsyncSession) -> None:
     task = await claimed_task(session)
     before, after = turn_of("print(1)"), turn_of("print(1)", calls=(CALL,))
     await turns.begin(session, task.id, "me", 0, before)
@@ -106,7 +106,7 @@ async def test_a_runner_that_lost_its_task_can_begin_no_turn_and_no_call(session
     assert (await turns.of_task(session, task.id), await calls.of_task(session, task.id)) == ([], [])
 
 
-async def test_the_journal_of_a_task_that_has_ended_is_gone_and_that_of_another_stays(
+async def test_the_end_of_a_task_deletes_its_own_journal_only(
     session: AsyncSession,
 ) -> None:
     first, second = await claimed_task(session), await claimed_task(session)
@@ -118,7 +118,7 @@ async def test_the_journal_of_a_task_that_has_ended_is_gone_and_that_of_another_
     assert len(await turns.of_task(session, second.id)) == len(await calls.of_task(session, second.id)) == 1
 
 
-async def test_a_trajectory_comes_back_as_it_was_and_is_replaced_when_saved_again(session: AsyncSession) -> None:
+async def test_a_trajectory_is_read_as_it_was_saved_and_replaced_when_saved_again(session: AsyncSession) -> None:
     task = await claimed_task(session)
     with pytest.raises(NotFoundError, match="has no trajectory"):
         await trajectories.of_task(session, task.id)
@@ -128,7 +128,9 @@ async def test_a_trajectory_comes_back_as_it_was_and_is_replaced_when_saved_agai
     assert await trajectories.of_task(session, task.id) == whole
 
 
-async def test_a_record_that_msgpack_cannot_say_is_mended_not_lost(session: AsyncSession) -> None:
+async def test_values_that_msgpack_cannot_encode_are_replaced_and_the_record_is_kept(
+    session: AsyncSession,
+) -> None:
     task = await claimed_task(session)
     odd = Call(seq=0, turn=0, api="mail.send", arguments={"n": 2**99}, result="half \ud800")
     await trajectories.save(session, task.project_id, trajectory_of(task, turn_of(calls=(odd,))))

@@ -1,4 +1,4 @@
-"""Offers: the edge from the task that made a skill to the tasks that were given it."""
+"""Offers of skills: edges from the task that wrote a skill to the tasks that used it."""
 
 from uuid import UUID, uuid4
 
@@ -43,7 +43,7 @@ async def test_offers_are_kept_in_order_and_as_first_recorded(session: AsyncSess
     assert [row.position for row, _ in await offers.to_task(session, task.id)] == [1, 2]
 
 
-async def test_a_resumed_task_is_offered_the_same_values_again(session: AsyncSession) -> None:
+async def test_a_resumed_task_gets_the_same_offers_again(session: AsyncSession) -> None:
     project = await project_row(session)
     skill = await _skill(session, project.id)
     task = await task_row(session, project.id)
@@ -70,7 +70,7 @@ async def test_uses_are_summed_over_turns_and_only_for_the_offered_source(sessio
     assert (row.calls, row.returned) == (5, 4)
 
 
-async def test_the_edge_from_maker_to_user_can_be_read(session: AsyncSession) -> None:
+async def test_the_uses_of_a_skill_name_the_task_that_wrote_it(session: AsyncSession) -> None:
     skill = await _skill(session, (await project_row(session)).id)
     user = await _using_task(session, skill, returned=2)
     [edge] = await offers.uses_of(session, skill.id)
@@ -89,7 +89,7 @@ async def test_the_edge_from_maker_to_user_can_be_read(session: AsyncSession) ->
         (1, Stop.TURN_LIMIT, 0.5, SkillStats(offers=1, uses=1, successes=1)),
     ],
 )
-async def test_a_score_decides_over_the_stop_what_a_success_is(
+async def test_a_score_outweighs_the_stop_in_what_counts_as_success(
     session: AsyncSession, returned: int, stop: Stop, score: float | None, expected: SkillStats
 ) -> None:
     skill = await _skill(session, (await project_row(session)).id)

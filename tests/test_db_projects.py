@@ -28,7 +28,7 @@ from app.records import Stop
 from tests.rows import claimed_task, new_skill, offer_of, project_row, task_row, trajectory_of
 
 
-async def test_a_project_begins_with_one_active_release_of_the_base_model(session: AsyncSession) -> None:
+async def test_a_new_project_has_one_active_release_of_the_base_model(session: AsyncSession) -> None:
     project = await projects.create(session, "demo")
     release = await releases.active(session, project.id)
     assert (release.number, release.model, release.state) == (1, "base", ReleaseState.ACTIVE)
@@ -53,7 +53,7 @@ async def test_projects_are_found_by_name_and_by_id(session: AsyncSession) -> No
         await projects.by_id(session, uuid4())
 
 
-async def test_deleting_a_project_takes_everything_in_it_along(committed: Sessions) -> None:
+async def test_deleting_a_project_deletes_everything_in_it(committed: Sessions) -> None:
     async with committed.begin() as session:
         task = await claimed_task(session)
         skill = await skills.add(session, task.project_id, new_skill(task_id=task.id))
@@ -79,7 +79,7 @@ async def test_only_the_hash_of_a_key_is_stored(session: AsyncSession) -> None:
     assert (key.hint, key.scopes) == (secret[:9], ["skills", "tasks"])
 
 
-async def test_a_key_is_known_by_its_secret_until_it_is_revoked(session: AsyncSession) -> None:
+async def test_a_key_is_found_by_its_secret_until_it_is_revoked(session: AsyncSession) -> None:
     key, secret = await keys.create(session, "laptop", ["admin"])
     found = await keys.by_secret(session, secret)
     assert found is not None
@@ -99,7 +99,7 @@ async def test_a_key_without_a_known_scope_is_refused(session: AsyncSession, sco
         await keys.create(session, "laptop", scopes)
 
 
-async def test_keys_of_a_project_are_listed_apart(session: AsyncSession) -> None:
+async def test_a_project_lists_only_its_own_keys(session: AsyncSession) -> None:
     project = await project_row(session)
     everywhere, _ = await keys.create(session, "everywhere", ["admin"])
     own, _ = await keys.create(session, "own", ["tasks"], project.id)
@@ -107,7 +107,7 @@ async def test_keys_of_a_project_are_listed_apart(session: AsyncSession) -> None
     assert [each.id for each in await keys.listing(session, project.id)] == [own.id]
 
 
-async def test_an_api_put_again_keeps_its_secret_until_it_is_taken_away(
+async def test_a_replaced_api_keeps_its_secret_unless_it_is_removed(
     session: AsyncSession,
 ) -> None:
     project, other = await project_row(session), await project_row(session)

@@ -1,4 +1,4 @@
-"""Releases: proposed by training, activated or rejected, and which one serves. Adapters and exams beside them."""
+"""Releases and which one serves; adapters and evaluations."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ async def test_a_run_that_proposes_again_gets_its_candidate_back(session: AsyncS
     assert (await releases.propose(session, project.id, "cafe", run.id)).number == first.number + 1
 
 
-async def test_activating_retires_the_one_that_served_and_rolling_back_is_the_same(session: AsyncSession) -> None:
+async def test_activating_a_release_retires_the_active_one_also_when_rolling_back(session: AsyncSession) -> None:
     release = await candidate(session)
     first = await releases.active(session, release.project_id)
     assert first.activated_at is not None
@@ -52,7 +52,7 @@ async def test_activating_retires_the_one_that_served_and_rolling_back_is_the_sa
     assert (await releases.get(session, release.id)).state is ReleaseState.RETIRED
 
 
-async def test_a_rejected_release_serves_only_if_someone_insists(session: AsyncSession) -> None:
+async def test_a_rejected_release_is_activated_only_if_that_is_allowed(session: AsyncSession) -> None:
     release = await candidate(session)
     rejected = await releases.reject(session, release.id, {"sgc": -3.0})
     assert (rejected.state, rejected.evidence) == (ReleaseState.REJECTED, {"sgc": -3.0})
@@ -62,7 +62,9 @@ async def test_a_rejected_release_serves_only_if_someone_insists(session: AsyncS
     assert (await releases.activate(session, release.id, allow_rejected=True)).state is ReleaseState.ACTIVE
 
 
-async def test_what_passed_does_not_serve_yet_and_may_be_put_back_or_rejected(session: AsyncSession) -> None:
+async def test_a_release_that_passed_does_not_serve_yet_and_may_be_reopened_or_rejected(
+    session: AsyncSession,
+) -> None:
     release = await candidate(session)
     passed = await releases.approve(session, release.id, {"sgc": 9.0}, 12.5)
     assert (passed.state, passed.evidence, passed.canary_percent) == (ReleaseState.PASSED, {"sgc": 9.0}, 12.5)
@@ -76,7 +78,7 @@ async def test_what_passed_does_not_serve_yet_and_may_be_put_back_or_rejected(se
     assert (await releases.reject(session, release.id, {})).state is ReleaseState.REJECTED
 
 
-async def test_an_adapter_keeps_what_its_trainer_says_of_fixed_tokens(session: AsyncSession) -> None:
+async def test_an_adapter_keeps_its_trainers_logprobs_of_fixed_tokens(session: AsyncSession) -> None:
     said = Probe((1, 2, 3), (ProbePoint(1, 2, -0.1, -1.25), ProbePoint(2, 3, -2.5, -0.001)))
     await adapters.put(session, "beef", base="seed", rank=4, probe=said)
     await adapters.put(session, "feed", base="seed", rank=4)
@@ -98,7 +100,7 @@ async def test_evidence_stays_with_the_release(session: AsyncSession) -> None:
     assert (await releases.activate(session, release.id)).evidence == {"sgc": 9.0}
 
 
-async def test_releases_proposed_and_activated_at_once_leave_one_active(committed: Sessions) -> None:
+async def test_concurrent_activations_leave_one_active_release(committed: Sessions) -> None:
     async with committed.begin() as session:
         project = await project_row(session)
 
@@ -116,7 +118,9 @@ async def test_releases_proposed_and_activated_at_once_leave_one_active(committe
         assert states.count(ReleaseState.RETIRED) == 6
 
 
-async def test_who_serves_hears_of_a_release_when_it_is_committed(committed: Sessions, database_url: str) -> None:
+async def test_servers_are_notified_of_a_release_when_it_is_committed(
+    committed: Sessions, database_url: str
+) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
         await listener.execute(f"LISTEN {releases.CHANNEL}")
@@ -148,7 +152,7 @@ async def test_the_same_adapter_twice_is_one_row(session: AsyncSession) -> None:
         await adapters.get(session, "cafe")
 
 
-async def test_exams_are_found_by_run_and_by_release(session: AsyncSession) -> None:
+async def test_evaluations_are_found_by_run_and_by_release(session: AsyncSession) -> None:
     release = await candidate(session)
     run = await runs.create(session, release.project_id, RunSettings())
     settings, figures = {"scenarios": 60}, {"sgc": 90.5}

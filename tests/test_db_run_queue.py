@@ -28,7 +28,7 @@ async def test_a_run_that_loses_its_process_too_often_fails(session: AsyncSessio
 
 
 async def lost_at(session: AsyncSession, run_id: UUID, *steps: int) -> models.TrainingRun:
-    """It did these steps, and then its process was gone."""
+    """Claim the run, report these steps, and lose its process."""
     await run_queue.claim(session, "me", LEASE, run_id)
     for index in steps:
         await run_queue.append_step(session, run_id, "me", index, {})
@@ -37,7 +37,7 @@ async def lost_at(session: AsyncSession, run_id: UUID, *steps: int) -> models.Tr
     return await runs.get(session, run_id)
 
 
-async def test_a_run_that_gets_further_between_losses_is_never_given_up(session: AsyncSession) -> None:
+async def test_a_run_that_progresses_between_losses_never_fails(session: AsyncSession) -> None:
     run_id = (await queued(session)).id
     for index in range(1, 8):
         run = await lost_at(session, run_id, index)
@@ -49,7 +49,7 @@ async def test_a_run_that_gets_further_between_losses_is_never_given_up(session:
     assert states[1:] == [RunState.QUEUED, RunState.FAILED], "a retried run has all its attempts"
 
 
-async def test_a_step_that_kills_every_process_fails_the_run_although_others_are_done_again(
+async def test_a_step_that_kills_every_process_fails_the_run_although_earlier_steps_are_repeated(
     session: AsyncSession,
 ) -> None:
     run_id = (await queued(session)).id
@@ -57,14 +57,14 @@ async def test_a_step_that_kills_every_process_fails_the_run_although_others_are
     assert states == [RunState.QUEUED, RunState.QUEUED, RunState.FAILED]
 
 
-async def test_a_lost_run_that_was_to_be_cancelled_is_cancelled(session: AsyncSession) -> None:
+async def test_a_lost_run_whose_cancellation_was_requested_is_cancelled(session: AsyncSession) -> None:
     run = await held(session, EXPIRED)
     await runs.request_cancel(session, run.id)
     assert await run_queue.requeue_expired(session) == []
     assert (await runs.get(session, run.id)).state is RunState.CANCELLED
 
 
-async def test_only_the_owner_that_is_known_dead_loses_its_lease(session: AsyncSession) -> None:
+async def test_expiring_a_lease_affects_only_that_owner(session: AsyncSession) -> None:
     run = await held(session)
     await run_queue.expire(session, run.id, "another")
     assert await run_queue.requeue_expired(session) == []
@@ -95,7 +95,7 @@ async def test_only_an_idle_worker_notifies_of_queued_runs(committed: Sessions, 
     assert notified == ([run.id, run.id] if is_idle else [])
 
 
-async def test_a_run_of_any_project_counts_as_running_until_it_ends(session: AsyncSession) -> None:
+async def test_any_running_is_true_until_the_last_run_has_ended(session: AsyncSession) -> None:
     run = await held(session)
     assert await run_queue.any_running(session)
     await run_queue.finish(session, run.id, "me", RunState.DONE)

@@ -1,4 +1,4 @@
-"""Training runs in the database: who gets which, and who may write."""
+"""Training runs: claims, leases, steps, cancellation and listings."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ from tests.queued_runs import EXPIRED, SFT, held, queued
 from tests.rows import LEASE, project_row
 
 
-async def test_a_run_waits_with_the_settings_it_was_given(session: AsyncSession) -> None:
+async def test_a_new_run_is_queued_with_its_settings(session: AsyncSession) -> None:
     run = await queued(session)
     assert (run.state, run.kind, run.attempt, run.step, run.steps) == (RunState.QUEUED, RunKind.SFT, 0, 0, 0)
     assert read_settings(run.settings) == SFT
@@ -38,7 +38,7 @@ async def test_the_oldest_run_is_claimed_first_and_one_per_project(session: Asyn
     assert (next_one.id, next_one.state, next_one.attempt) == (second.id, RunState.RUNNING, 1)
 
 
-async def test_of_many_processes_one_gets_a_run_and_one_trains_a_project(committed: Sessions) -> None:
+async def test_of_many_processes_one_claims_a_run_and_one_trains_a_project(committed: Sessions) -> None:
     async with committed.begin() as session:
         projects = [(await project_row(session)).id for _ in range(3)]
         for project_id in projects * 2:
@@ -56,7 +56,7 @@ async def test_of_many_processes_one_gets_a_run_and_one_trains_a_project(committ
     assert {project for project in claimed if project} == set(projects)
 
 
-async def test_two_runs_of_a_project_claimed_by_name_at_once_do_not_both_begin(committed: Sessions) -> None:
+async def test_two_runs_of_a_project_cannot_be_claimed_concurrently_by_id(committed: Sessions) -> None:
     async with committed.begin() as session:
         first = await queued(session)
         second = await queued(session, first.project_id)
@@ -71,7 +71,7 @@ async def test_two_runs_of_a_project_claimed_by_name_at_once_do_not_both_begin(c
         assert (await runs.get(session, second.id)).state is RunState.QUEUED
 
 
-async def test_steps_are_kept_in_order_and_give_the_progress(session: AsyncSession) -> None:
+async def test_steps_are_stored_in_order_with_the_progress(session: AsyncSession) -> None:
     run = await held(session)
     for index in (1, 2, 3):
         assert not await run_queue.append_step(session, run.id, "me", index, {"reward": index}, total=5)
@@ -83,7 +83,7 @@ async def test_steps_are_kept_in_order_and_give_the_progress(session: AsyncSessi
     assert (again.step, again.steps) == (3, 5)
 
 
-async def test_a_further_attempt_takes_back_the_steps_after_its_checkpoint(session: AsyncSession) -> None:
+async def test_another_attempt_deletes_the_steps_after_its_checkpoint(session: AsyncSession) -> None:
     run = await held(session)
     for index in (1, 2, 3):
         await run_queue.append_step(session, run.id, "me", index, {"attempt": 1})
@@ -92,7 +92,7 @@ async def test_a_further_attempt_takes_back_the_steps_after_its_checkpoint(sessi
     assert kept == [(1, 1), (2, 2)]
 
 
-async def test_metrics_that_json_cannot_say_are_kept_as_nothing(session: AsyncSession) -> None:
+async def test_metrics_that_json_cannot_represent_are_stored_as_null(session: AsyncSession) -> None:
     run = await held(session)
     await run_queue.append_step(session, run.id, "me", 1, {"grad_norm": float("nan"), "reward": 0.5})
     [step] = await runs.steps(session, run.id)
@@ -116,7 +116,7 @@ async def test_a_process_that_lost_its_run_can_write_nothing(session: AsyncSessi
     assert await run_queue.extend(session, run.id, "another", LEASE) is False
 
 
-async def test_a_held_run_cannot_be_taken_up_before_the_transaction_ends(committed: Sessions) -> None:
+async def test_a_held_run_cannot_be_requeued_before_the_transaction_ends(committed: Sessions) -> None:
     async with committed.begin() as session:
         run = await held(session, EXPIRED)
     async with committed() as mine:
@@ -140,13 +140,13 @@ async def test_a_run_ends_once_with_its_result(session: AsyncSession) -> None:
 
 
 @pytest.mark.parametrize("state", [RunState.QUEUED, RunState.RUNNING])
-async def test_a_run_cannot_end_in_a_state_that_is_no_end(session: AsyncSession, state: RunState) -> None:
+async def test_a_run_cannot_finish_in_a_state_that_is_not_final(session: AsyncSession, state: RunState) -> None:
     run = await held(session)
     with pytest.raises(ValueError, match="cannot end as"):
         await run_queue.finish(session, run.id, "me", state)
 
 
-async def test_a_waiting_run_is_cancelled_at_once_and_a_running_one_is_flagged(session: AsyncSession) -> None:
+async def test_a_queued_run_is_cancelled_at_once_and_a_running_one_is_flagged(session: AsyncSession) -> None:
     running = await held(session)
     waiting = await queued(session, running.project_id)
     assert (await runs.request_cancel(session, waiting.id)).state is RunState.CANCELLED
@@ -161,7 +161,7 @@ async def test_a_waiting_run_is_cancelled_at_once_and_a_running_one_is_flagged(s
         await runs.request_cancel(session, done.id)
 
 
-async def test_only_what_failed_or_was_cancelled_can_be_retried(session: AsyncSession) -> None:
+async def test_only_failed_and_cancelled_runs_can_be_retried(session: AsyncSession) -> None:
     run = await held(session)
     with pytest.raises(ConflictError, match="is running: only one that failed or was cancelled"):
         await runs.retry(session, run.id)
@@ -184,7 +184,7 @@ async def test_handing_back_does_not_count_as_an_attempt(session: AsyncSession) 
     assert (await runs.get(session, run.id)).state is RunState.CANCELLED
 
 
-async def test_listings_are_newest_first_by_pages_and_states(session: AsyncSession) -> None:
+async def test_runs_are_listed_newest_first_by_page_and_state(session: AsyncSession) -> None:
     project_id = (await project_row(session)).id
     ids = [(await queued(session, project_id)).id for _ in range(3)]
     await queued(session)
@@ -196,7 +196,7 @@ async def test_listings_are_newest_first_by_pages_and_states(session: AsyncSessi
     assert [run.id for run in (await runs.page(session, project_id, state=RunState.RUNNING)).items] == [ids[1]]
 
 
-async def test_who_follows_a_run_hears_of_each_change(committed: Sessions, database_url: str) -> None:
+async def test_followers_of_a_run_are_notified_of_each_change(committed: Sessions, database_url: str) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
         await listener.execute(f"LISTEN {runs.CHANNEL}")

@@ -30,7 +30,7 @@ async def scored_tasks(session: AsyncSession, project_id: UUID, count: int) -> N
 
 
 async def overdue(session: AsyncSession, schedule: models.Schedule, hours: float = 1) -> None:
-    """As if its time had come so long ago."""
+    """Move the due time so many hours into the past."""
     mine = update(models.Schedule).where(models.Schedule.id == schedule.id)
     await session.execute(mine.values(next_at=from_now(-hours * 3600)))
 
@@ -39,7 +39,7 @@ async def end_runs(session: AsyncSession) -> None:
     await session.execute(update(models.TrainingRun).values(state=RunState.DONE))
 
 
-async def test_a_schedule_fires_when_its_time_has_come_and_not_again_before_the_next(
+async def test_a_schedule_fires_once_when_it_is_due(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -57,7 +57,7 @@ async def test_a_schedule_fires_when_its_time_has_come_and_not_again_before_the_
     assert timedelta(hours=22.9) < fired.next_at - datetime.now(UTC) < timedelta(hours=23.1)
 
 
-async def test_what_was_missed_is_made_up_for_by_one_run(session: AsyncSession) -> None:
+async def test_missed_times_are_made_up_for_by_one_run(session: AsyncSession) -> None:
     schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
     await overdue(session, schedule, hours=24 * 30)
     assert len(await schedules.tick(session)) == 1
@@ -65,7 +65,7 @@ async def test_what_was_missed_is_made_up_for_by_one_run(session: AsyncSession) 
     assert await schedules.tick(session) == []
 
 
-async def test_a_schedule_fires_after_so_many_further_scored_tasks(session: AsyncSession) -> None:
+async def test_a_schedule_fires_after_so_many_new_scored_tasks(session: AsyncSession) -> None:
     project, other = await project_row(session), await project_row(session)
     await schedules.put(session, project.id, NewSchedule(every_scored_tasks=3))
     await scored_tasks(session, other.id, 3)
@@ -81,7 +81,9 @@ async def test_a_schedule_fires_after_so_many_further_scored_tasks(session: Asyn
     assert len(await schedules.tick(session)) == 1
 
 
-async def test_of_hours_and_tasks_whichever_comes_first_fires_and_both_begin_anew(session: AsyncSession) -> None:
+async def test_a_schedule_fires_by_hours_or_tasks_whichever_comes_first_and_resets_both(
+    session: AsyncSession,
+) -> None:
     project = await project_row(session)
     await schedules.put(session, project.id, NewSchedule(every_hours=2, every_scored_tasks=2))
     await scored_tasks(session, project.id, 2)
@@ -105,14 +107,14 @@ async def test_a_schedule_waits_for_the_end_of_its_last_run(session: AsyncSessio
     assert len(await schedules.tick(session)) == 1
 
 
-async def test_a_schedule_that_is_switched_off_does_not_fire(session: AsyncSession) -> None:
+async def test_a_disabled_schedule_does_not_fire(session: AsyncSession) -> None:
     project = await project_row(session)
     schedule = await schedules.put(session, project.id, NewSchedule(every_hours=1, enabled=False))
     await overdue(session, schedule)
     assert await schedules.tick(session) == []
 
 
-async def test_of_three_tickers_one_fires_each_time(committed: Sessions) -> None:
+async def test_of_three_concurrent_callers_one_fires(committed: Sessions) -> None:
     async with committed.begin() as session:
         made = [await schedules.put(session, (await project_row(session)).id, DAILY) for _ in range(4)]
 
@@ -131,7 +133,7 @@ async def test_of_three_tickers_one_fires_each_time(committed: Sessions) -> None
             assert await session.scalar(select(func.count()).select_from(models.TrainingRun)) == 4 * fires
 
 
-async def test_a_ticker_that_dies_before_its_commit_has_not_fired(committed: Sessions) -> None:
+async def test_a_process_that_dies_before_its_commit_has_not_fired(committed: Sessions) -> None:
     async with committed.begin() as session:
         schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
         await overdue(session, schedule)
@@ -142,7 +144,7 @@ async def test_a_ticker_that_dies_before_its_commit_has_not_fired(committed: Ses
         assert len(await schedules.tick(session)) == 1
 
 
-async def test_a_schedule_that_is_edited_keeps_its_time_unless_the_pace_changes(session: AsyncSession) -> None:
+async def test_an_edited_schedule_keeps_its_due_time_unless_the_interval_changes(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await schedules.put(session, project.id, DAILY)
     at = first.next_at
@@ -155,7 +157,7 @@ async def test_a_schedule_that_is_edited_keeps_its_time_unless_the_pace_changes(
     assert (quicker.every_hours, quicker.every_scored_tasks) == (1, None)
 
 
-async def test_a_schedule_edited_while_another_process_ticks_is_not_fired_by_that(committed: Sessions) -> None:
+async def test_a_schedule_that_is_edited_meanwhile_does_not_fire(committed: Sessions) -> None:
     async with committed.begin() as session:
         schedule = await schedules.put(session, (await project_row(session)).id, DAILY)
         await overdue(session, schedule)
@@ -191,7 +193,7 @@ async def test_a_removed_schedule_leaves_its_runs(session: AsyncSession) -> None
         NewSchedule(every_hours=1, every_scored_tasks=-5),
     ],
 )
-async def test_a_pace_that_is_none_is_refused(session: AsyncSession, odd: NewSchedule) -> None:
+async def test_an_interval_out_of_range_is_refused(session: AsyncSession, odd: NewSchedule) -> None:
     project = await project_row(session)
     with pytest.raises(InvalidError, match=r"every_hours|every_scored_tasks"):
         await schedules.put(session, project.id, odd)

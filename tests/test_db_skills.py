@@ -1,4 +1,4 @@
-"""Skills in the database: versions, moves, and the counter by which caches follow them."""
+"""Skills in the database: versions, states, and the revisions that caches follow."""
 
 import asyncio
 from uuid import UUID, uuid4
@@ -36,7 +36,7 @@ async def test_the_same_source_again_is_the_same_skill(session: AsyncSession) ->
     assert await _states(session, project.id) == [(1, ACTIVE)]
 
 
-async def test_two_projects_number_their_skills_apart(session: AsyncSession) -> None:
+async def test_projects_number_their_skills_independently(session: AsyncSession) -> None:
     one, other = await project_row(session), await project_row(session)
     first = await skills.add(session, one.id, new_skill())
     second = await skills.add(session, other.id, new_skill())
@@ -50,7 +50,7 @@ async def test_a_skill_for_an_unknown_project_is_refused(session: AsyncSession) 
         await skills.add(session, uuid4(), new_skill())
 
 
-async def test_changes_come_in_order_with_what_they_displaced(session: AsyncSession) -> None:
+async def test_changes_are_read_in_order_with_the_versions_they_superseded(session: AsyncSession) -> None:
     project = await project_row(session)
     await skills.add(session, project.id, new_skill(source="one"))
     second = await skills.add(session, project.id, new_skill(source="two"))
@@ -64,7 +64,7 @@ async def test_changes_come_in_order_with_what_they_displaced(session: AsyncSess
     assert [each.state for each in await skills.changed_since(session, project.id, seen)] == [RETIRED]
 
 
-async def test_writers_at_once_leave_one_active_version_and_no_gap(committed: Sessions) -> None:
+async def test_concurrent_writers_leave_one_active_version_and_no_gap(committed: Sessions) -> None:
     async with committed.begin() as session:
         project = await project_row(session)
 
@@ -90,7 +90,7 @@ async def test_a_reader_that_follows_the_counter_misses_no_change(committed: Ses
         for number in range(6):
             async with committed.begin() as session:
                 await skills.add(session, project.id, new_skill(source=f"{writer} {number}"))
-                await asyncio.sleep(0.002 * writer)  # commits overtake each other where they can
+                await asyncio.sleep(0.002 * writer)  # so that commits could overtake each other
 
     async def follow() -> None:
         seen = 0
@@ -132,7 +132,7 @@ async def test_a_retired_name_stays_retired_when_it_is_written_again_until_it_is
     assert await _states(session, project.id) == [(3, ACTIVE), (2, SUPERSEDED), (1, RETIRED)]
 
 
-async def test_restoring_an_old_version_displaces_the_active_one(session: AsyncSession) -> None:
+async def test_restoring_an_old_version_supersedes_the_active_one(session: AsyncSession) -> None:
     project = await project_row(session)
     old = await skills.add(session, project.id, new_skill(source="one"))
     await skills.add(session, project.id, new_skill(source="two"))
@@ -160,7 +160,7 @@ async def test_a_superseded_skill_cannot_be_retired(session: AsyncSession) -> No
         await skills.retire(session, old.id)
 
 
-async def test_vectors_are_filled_in_later_and_told_to_caches(session: AsyncSession) -> None:
+async def test_vectors_are_added_later_and_seen_by_caches(session: AsyncSession) -> None:
     project = await project_row(session)
     bare = await skills.add(session, project.id, new_skill())
     gone = await skills.add(session, project.id, new_skill(name="gone"))
@@ -177,7 +177,7 @@ async def test_vectors_are_filled_in_later_and_told_to_caches(session: AsyncSess
     assert [each.id for each in await skills.without_vectors(session, project.id, "another")] == [bare.id]
 
 
-async def test_a_listing_shows_only_what_its_filter_names(session: AsyncSession) -> None:
+async def test_a_listing_contains_only_what_matches_its_filter(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id)
     mail = await skills.add(session, project.id, new_skill(name="mail", task_id=task.id))
@@ -202,7 +202,7 @@ async def test_a_listing_shows_only_what_its_filter_names(session: AsyncSession)
     assert [each.id for each in (*first.items, *second.items)] == [notes.id, mail.id]
 
 
-async def test_a_skill_outlives_the_task_that_made_it(session: AsyncSession) -> None:
+async def test_a_skill_outlives_the_task_that_wrote_it(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id)
     skill = await skills.add(session, project.id, new_skill(task_id=task.id))

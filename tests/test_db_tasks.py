@@ -38,7 +38,7 @@ async def test_a_repeated_submission_is_the_same_task(session: AsyncSession) -> 
     assert again.id == first.id
 
 
-async def test_a_batch_stands_in_the_queue_in_its_order_also_when_part_of_it_was_there(
+async def test_a_batch_is_queued_in_order_also_if_part_of_it_existed(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -68,7 +68,7 @@ async def test_two_projects_may_use_the_same_idempotency_key(session: AsyncSessi
     assert first.id != second.id
 
 
-async def test_of_equal_submissions_at_once_only_one_is_stored(committed: Sessions) -> None:
+async def test_of_concurrent_equal_submissions_one_is_stored(committed: Sessions) -> None:
     async with committed.begin() as session:
         project = await project_row(session)
 
@@ -86,7 +86,7 @@ async def test_a_task_of_another_project_is_not_found(session: AsyncSession) -> 
         await tasks.get(session, task.id, stranger.id)
 
 
-async def test_pages_are_newest_first_and_complete_though_rows_are_added(session: AsyncSession) -> None:
+async def test_pages_are_newest_first_and_complete_while_rows_are_added(session: AsyncSession) -> None:
     project = await project_row(session)
     only = TaskFilter(project_id=project.id)
     for number in range(5):
@@ -103,7 +103,7 @@ async def test_pages_are_newest_first_and_complete_though_rows_are_added(session
     assert third.cursor is None
 
 
-async def test_a_listing_shows_only_what_its_filter_names(session: AsyncSession) -> None:
+async def test_a_listing_contains_only_what_matches_its_filter(session: AsyncSession) -> None:
     project, other = await project_row(session), await project_row(session)
     plain = await task_row(session, project.id)
     labelled = await tasks.submit(session, project.id, NewTask(instruction="x", scenario="greetings"))
@@ -128,7 +128,7 @@ async def test_a_listing_shows_only_what_its_filter_names(session: AsyncSession)
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "bm9uc2Vuc2U=", "é"])
-async def test_a_cursor_that_is_none_of_ours_is_refused(session: AsyncSession, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(session: AsyncSession, cursor: str) -> None:
     with pytest.raises(InvalidError, match="cursor"):
         await tasks.page(session, TaskFilter(), cursor=cursor)
 
@@ -160,7 +160,7 @@ async def test_cancelling_again_changes_nothing_and_a_done_task_is_a_conflict(se
         await tasks.request_cancel(session, done.id)
 
 
-async def test_text_that_postgresql_cannot_hold_is_mended_not_refused(session: AsyncSession) -> None:
+async def test_characters_that_postgresql_cannot_store_are_replaced(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id, "nul \x00 and half a pair \ud800")
     await task_queue.claim(session, "me", LEASE)

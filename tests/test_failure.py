@@ -1,4 +1,4 @@
-"""Why a run failed, as its row tells it."""
+"""The reason of a failed run, as stored in its row."""
 
 import errno
 from pathlib import Path
@@ -36,11 +36,11 @@ def test_a_full_disk_is_named_with_its_directory(error: Exception, place: str) -
     assert said == f"StorageError: no space is left for {place}: free some, then retry"
 
 
-def test_a_foreseen_error_is_its_name_and_message() -> None:
+def test_an_expected_error_is_described_by_its_name_and_message() -> None:
     assert failure_of(InvalidError("no data: send\nfeedback"), RUN) == "InvalidError: no data: send feedback"
 
 
-def test_an_error_from_a_group_of_tasks_is_told_without_the_group() -> None:
+def test_an_error_in_an_exception_group_is_described_without_the_group() -> None:
     group = ExceptionGroup("unhandled errors", [ExceptionGroup("more", [InvalidError("no data")])])
     assert failure_of(group, RUN) == "InvalidError: no data"
 
@@ -49,12 +49,12 @@ def test_a_defect_points_to_the_log() -> None:
     assert failure_of(KeyError("reward"), RUN).endswith("(a defect: see the end of /data/runs/7/log)")
 
 
-def test_a_file_that_cannot_be_written_is_no_defect() -> None:
+def test_a_file_that_cannot_be_written_is_not_called_a_defect() -> None:
     error = PermissionError(errno.EACCES, "Permission denied", "/data/runs")
     assert failure_of(error, RUN) == "PermissionError: [Errno 13] Permission denied: '/data/runs'"
 
 
-def test_a_full_disk_that_is_foreseen_keeps_its_message() -> None:
+def test_a_storage_error_keeps_its_message() -> None:
     error = caused(StorageError("the checkpoint /data/x could not be written"), FULL)
     assert failure_of(error, RUN) == "StorageError: the checkpoint /data/x could not be written"
 
@@ -67,6 +67,6 @@ def test_a_full_disk_that_is_foreseen_keeps_its_message() -> None:
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
     ],
 )
-def test_a_run_that_needs_too_much_memory_says_what_would_need_less(error: Exception) -> None:
+def test_an_out_of_memory_error_names_the_settings_that_need_less(error: Exception) -> None:
     assert "lower micro_batch_tokens" in failure_of(error, RUN)
     assert "defect" not in failure_of(error, RUN)

@@ -1,4 +1,4 @@
-"""Training runs through a real Celery worker, real processes and a real database, whatever of it is killed."""
+"""Training runs with real Celery workers, processes and database, whichever of them is killed."""
 
 import asyncio
 import os
@@ -15,28 +15,28 @@ from app.db.models import RunState
 from app.run_settings import RunSettings
 from tests.processes import command_of, descendants, gone
 from tests.rows import project_row
-from tests.training_hall import ENDED, Hall
+from tests.worker_host import ENDED, WorkerHost
 
 
 @pytest.fixture(scope="module")
-async def opened(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hall]:
+async def opened(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[WorkerHost]:
     async with open_database(database_url) as database:
-        hall = Hall(database.sessions, database_url, tmp_path_factory.mktemp("hall"))
-        yield hall
-        await hall.close()
+        host = WorkerHost(database.sessions, database_url, tmp_path_factory.mktemp("host"))
+        yield host
+        await host.close()
 
 
 @pytest.fixture
-async def hall(opened: Hall, committed: Sessions) -> Hall:  # noqa: ARG001  it empties the tables afterwards
-    """Workers outlive a test, unless it kills them: each takes a second to start."""
+async def host(opened: WorkerHost, committed: Sessions) -> WorkerHost:  # noqa: ARG001  it empties the tables afterwards
+    """Workers are shared between tests, because each takes a second to start."""
     return opened
 
 
-async def test_a_worker_reports_its_environments_when_it_starts(hall: Hall) -> None:
-    await hall.worker()
+async def test_a_worker_reports_its_environments_when_it_starts(host: WorkerHost) -> None:
+    await host.worker()
     async with asyncio.timeout(60):
         while True:
-            async with hall.sessions() as session:
+            async with host.sessions() as session:
                 found = await environments.installed(session)
             if found:
                 break
@@ -44,29 +44,29 @@ async def test_a_worker_reports_its_environments_when_it_starts(hall: Hall) -> N
     assert [each.name for each in found] == ["office"]
 
 
-async def test_a_run_is_carried_out_by_a_process_of_its_own_and_leaves_its_steps(hall: Hall) -> None:
-    worker = await hall.worker()
-    run_id = await hall.queue()
-    began = await hall.under_way(run_id)
+async def test_a_run_is_executed_in_a_process_of_its_own_and_stores_its_steps(host: WorkerHost) -> None:
+    worker = await host.worker()
+    run_id = await host.queue()
+    began = await host.started(run_id)
     assert began.steps == 4
     [process] = [pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid)]
     assert os.getpgid(process) == process
-    run = await hall.end_of(run_id)
+    run = await host.ended(run_id)
     assert (run.state, run.failure, run.attempt, run.step) == (RunState.DONE, None, 1, 4)
     assert run.result is not None
     assert run.result["adapter"] == "f00d"
-    async with hall.sessions() as session:
+    async with host.sessions() as session:
         assert [(each.index, each.metrics) for each in await runs.steps(session, run_id, after=2)] == [
             (3, {"reward": 0.3}),
             (4, {"reward": 0.4}),
         ]
 
 
-async def test_a_run_that_fails_says_why_and_what_serves_stays(hall: Hall) -> None:
-    await hall.worker()
-    ids = {name: await hall.queue(name) for name in ("invalid", "defect", "full disk")}
-    failures = {name: (await hall.end_of(run_id)).failure for name, run_id in ids.items()}
-    directory = hall.directory / "runs"
+async def test_a_failed_run_stores_the_reason_and_the_active_release_stays(host: WorkerHost) -> None:
+    await host.worker()
+    ids = {name: await host.queue(name) for name in ("invalid", "defect", "full disk")}
+    failures = {name: (await host.ended(run_id)).failure for name, run_id in ids.items()}
+    directory = host.directory / "runs"
     assert failures == {
         "invalid": "InvalidError: no scored tasks in the window: attach a check or send feedback",
         "defect": "TypeError: that was not meant (a defect: see the end of "
@@ -75,117 +75,117 @@ async def test_a_run_that_fails_says_why_and_what_serves_stays(hall: Hall) -> No
         "free some, then retry",
     }
     assert "in _misbehave" in (directory / str(ids["defect"]) / "log").read_text()
-    async with hall.sessions() as session:
+    async with host.sessions() as session:
         run = await runs.get(session, ids["invalid"])
         assert (await releases.active(session, run.project_id)).number == 1
 
 
-async def test_a_failed_run_that_is_retried_runs_again(hall: Hall) -> None:
-    await hall.worker()
-    run_id = await hall.queue("invalid")
-    await hall.end_of(run_id)
-    async with hall.sessions.begin() as session:
+async def test_a_failed_run_that_is_retried_runs_again(host: WorkerHost) -> None:
+    await host.worker()
+    run_id = await host.queue("invalid")
+    await host.ended(run_id)
+    async with host.sessions.begin() as session:
         run = await runs.retry(session, run_id)
         run.settings = {**run.settings, "data": ""}
-    assert (await hall.end_of(run_id)).failure is None
+    assert (await host.ended(run_id)).failure is None
 
 
-async def test_a_run_whose_process_is_killed_begins_again_and_ends_once(hall: Hall) -> None:
-    await hall.worker()
-    run_id = await hall.queue("killed once")
-    run = await hall.end_of(run_id)
+async def test_a_run_whose_process_is_killed_is_resumed_and_ends_once(host: WorkerHost) -> None:
+    await host.worker()
+    run_id = await host.queue("killed once")
+    run = await host.ended(run_id)
     assert (run.state, run.attempt, run.step) == (RunState.DONE, 2, 4)
-    assert [(what, attempt) for what, attempt, _ in hall.notes(run_id)] == [
+    assert [(what, attempt) for what, attempt, _ in host.notes(run_id)] == [
         ("began", "1"),
         ("began", "2"),
         ("ended", "2"),
     ]
 
 
-async def test_a_run_that_kills_every_process_is_given_up(hall: Hall) -> None:
-    await hall.worker()
-    run = await hall.end_of(await hall.queue("killed"))
+async def test_a_run_that_kills_every_process_fails(host: WorkerHost) -> None:
+    await host.worker()
+    run = await host.ended(await host.queue("killed"))
     assert (run.state, run.attempt) == (RunState.FAILED, 3)
     assert run.failure is not None
     assert run.failure.startswith("RunLostError: the process of this run was lost 3 times")
 
 
-async def test_a_killed_worker_takes_its_training_along_and_another_goes_on(hall: Hall) -> None:
-    worker = await hall.worker()
-    run_id = await hall.queue(steps=15)
-    await hall.under_way(run_id)
+async def test_a_killed_worker_ends_its_training_process_and_another_resumes_the_run(host: WorkerHost) -> None:
+    worker = await host.worker()
+    run_id = await host.queue(steps=15)
+    await host.started(run_id)
     process = next(pid for pid in descendants(worker.pid) if str(run_id) in command_of(pid))
     worker.kill()
     await worker.wait()
     await gone([process], seconds=2)
-    await hall.worker()
-    run = await hall.end_of(run_id)
+    await host.worker()
+    run = await host.ended(run_id)
     assert (run.state, run.attempt) == (RunState.DONE, 2)
-    assert [what for what, _, _ in hall.notes(run_id)].count("ended") == 1
+    assert [what for what, _, _ in host.notes(run_id)].count("ended") == 1
 
 
-async def test_a_worker_that_is_told_to_stop_hands_its_run_to_the_next_without_counting(hall: Hall) -> None:
-    worker = await hall.worker()
-    run_id = await hall.queue("deaf", steps=3)
-    await hall.see(run_id, lambda run: run.step == 2)
+async def test_a_worker_that_stops_requeues_its_run_without_counting_the_attempt(host: WorkerHost) -> None:
+    worker = await host.worker()
+    run_id = await host.queue("deaf", steps=3)
+    await host.wait_for(run_id, lambda run: run.step == 2)
     worker.terminate()
     assert await asyncio.wait_for(worker.wait(), 8) == 0
-    run = await hall.see(run_id, lambda run: run.state == RunState.QUEUED, seconds=1)
+    run = await host.wait_for(run_id, lambda run: run.state == RunState.QUEUED, seconds=1)
     assert (run.attempt, run.owner) == (0, None)
 
 
-async def test_a_process_that_sleeps_through_its_lease_writes_nothing_when_it_wakes(hall: Hall) -> None:
-    await hall.workers(2)
-    run_id = await hall.queue(steps=30)
-    await hall.under_way(run_id)
-    [[_, _, sleeper]] = hall.notes(run_id)
+async def test_a_process_that_was_suspended_beyond_its_lease_writes_nothing(host: WorkerHost) -> None:
+    await host.workers(2)
+    run_id = await host.queue(steps=30)
+    await host.started(run_id)
+    [[_, _, sleeper]] = host.notes(run_id)
     os.kill(int(sleeper), signal.SIGSTOP)
-    await hall.see(run_id, lambda run: run.attempt == 2 and run.step > 1)
+    await host.wait_for(run_id, lambda run: run.attempt == 2 and run.step > 1)
     os.kill(int(sleeper), signal.SIGCONT)
     await gone([int(sleeper)], seconds=3)
-    assert ((await hall.end_of(run_id)).state, len(hall.notes(run_id))) == (RunState.DONE, 3)
+    assert ((await host.ended(run_id)).state, len(host.notes(run_id))) == (RunState.DONE, 3)
 
 
-async def test_what_the_broker_loses_costs_a_delay(hall: Hall) -> None:
-    await hall.worker()
-    first = await hall.queue(steps=15)
-    await hall.under_way(first)
-    second = await hall.queue(steps=1)
-    for message in (hall.directory / "broker" / "messages").iterdir():
+async def test_runs_whose_messages_are_lost_start_later(host: WorkerHost) -> None:
+    await host.worker()
+    first = await host.queue(steps=15)
+    await host.started(first)
+    second = await host.queue(steps=1)
+    for message in (host.directory / "broker" / "messages").iterdir():
         message.unlink()
-    assert [(await hall.end_of(run_id)).attempt for run_id in (first, second)] == [1, 1]
+    assert [(await host.ended(run_id)).attempt for run_id in (first, second)] == [1, 1]
 
 
-async def test_a_worker_that_starts_finds_runs_nobody_rang_for(hall: Hall) -> None:
-    await hall.workers(0)
-    run_id = await hall.queue(tell=False, steps=1)
-    shutil.rmtree(hall.directory / "broker")
-    await hall.worker()
-    assert (await hall.end_of(run_id)).state is RunState.DONE
+async def test_a_worker_that_starts_finds_runs_without_messages(host: WorkerHost) -> None:
+    await host.workers(0)
+    run_id = await host.queue(notify=False, steps=1)
+    shutil.rmtree(host.directory / "broker")
+    await host.worker()
+    assert (await host.ended(run_id)).state is RunState.DONE
 
 
-async def test_a_cancelled_run_ends_within_seconds_even_where_it_does_not_listen(hall: Hall) -> None:
-    await hall.workers(2)
-    kind, deaf = await hall.queue(steps=600), await hall.queue("deaf")
-    await hall.under_way(kind)
-    await hall.see(deaf, lambda run: run.step == 2)
+async def test_a_cancelled_run_ends_within_seconds_even_if_it_blocks(host: WorkerHost) -> None:
+    await host.workers(2)
+    kind, deaf = await host.queue(steps=600), await host.queue("deaf")
+    await host.started(kind)
+    await host.wait_for(deaf, lambda run: run.step == 2)
     for run_id in (kind, deaf):
-        async with hall.sessions.begin() as session:
+        async with host.sessions.begin() as session:
             await runs.request_cancel(session, run_id)
-    await hall.see(kind, lambda run: run.state == RunState.CANCELLED, seconds=2)
-    await hall.see(deaf, lambda run: run.state == RunState.CANCELLED, seconds=8)
-    [[_, _, process]] = hall.notes(deaf)
+    await host.wait_for(kind, lambda run: run.state == RunState.CANCELLED, seconds=2)
+    await host.wait_for(deaf, lambda run: run.state == RunState.CANCELLED, seconds=8)
+    [[_, _, process]] = host.notes(deaf)
     await gone([int(process)], seconds=1)
 
 
-async def test_two_workers_carry_every_run_out_once_and_one_project_at_a_time(hall: Hall) -> None:
-    async with hall.sessions.begin() as session:
+async def test_two_workers_execute_every_run_once_and_one_per_project_at_a_time(host: WorkerHost) -> None:
+    async with host.sessions.begin() as session:
         projects = [(await project_row(session)).id for _ in range(2)]
-    ids = [await hall.queue(steps=2, project=project) for project in projects for _ in range(2)]
-    await hall.workers(2)
-    ended = [await hall.end_of(run_id) for run_id in ids]
+    ids = [await host.queue(steps=2, project=project) for project in projects for _ in range(2)]
+    await host.workers(2)
+    ended = [await host.ended(run_id) for run_id in ids]
     assert [(run.state, run.attempt) for run in ended] == [(RunState.DONE, 1)] * 4
-    assert all(len(hall.notes(run_id)) == 2 for run_id in ids)
+    assert all(len(host.notes(run_id)) == 2 for run_id in ids)
     for one, other in (ended[:2], ended[2:]):
         first, second = sorted(_span(run) for run in (one, other))
         assert second[0] >= first[1]
@@ -197,36 +197,36 @@ def _span(run: models.TrainingRun) -> tuple[datetime, datetime]:
     return run.started_at, run.finished_at
 
 
-async def test_the_worker_fires_schedules(hall: Hall) -> None:
-    async with hall.sessions.begin() as session:
+async def test_the_worker_fires_schedules(host: WorkerHost) -> None:
+    async with host.sessions.begin() as session:
         project = await project_row(session)
         await schedules.put(
             session, project.id, schedules.NewSchedule(every_hours=1 / 3600, settings=RunSettings(steps=1))
         )
-    await hall.worker()
+    await host.worker()
     async with asyncio.timeout(20):
         while True:
-            async with hall.sessions() as session:
+            async with host.sessions() as session:
                 found = (await runs.page(session, project.id, state=RunState.DONE)).items
             if len(found) > 1:
                 break
             await asyncio.sleep(0.1)
-    async with hall.sessions.begin() as session:
+    async with host.sessions.begin() as session:
         await schedules.remove(session, project.id)
 
 
 @pytest.mark.slow
-async def test_no_run_is_lost_or_ends_twice_while_workers_are_killed_again_and_again(hall: Hall) -> None:
-    ids = [await hall.queue(steps=10) for _ in range(6)]
+async def test_no_run_is_lost_or_ends_twice_while_workers_are_killed_repeatedly(host: WorkerHost) -> None:
+    ids = [await host.queue(steps=10) for _ in range(6)]
     for run_id in ids[:2]:  # twice: what is lost three times is given up
-        workers = await hall.workers(2)
-        await hall.see(run_id, lambda run: run.step > 2 or run.state in ENDED)
+        workers = await host.workers(2)
+        await host.wait_for(run_id, lambda run: run.step > 2 or run.state in ENDED)
         for worker in workers:
             worker.kill()
             await worker.wait()
-    await hall.workers(2)
-    ended = [await hall.see(run_id, lambda run: run.state in ENDED, seconds=90) for run_id in ids]
+    await host.workers(2)
+    ended = [await host.wait_for(run_id, lambda run: run.state in ENDED, seconds=90) for run_id in ids]
     assert [run.state for run in ended] == [RunState.DONE] * 6
-    assert sum(run.attempt for run in ended) > 6, "kills that hit nothing prove nothing"
-    async with hall.sessions() as session:
+    assert sum(run.attempt for run in ended) > 6, "no kill hit a running process"
+    async with host.sessions() as session:
         assert [len(await runs.steps(session, run_id)) for run_id in ids] == [10] * 6

@@ -13,9 +13,9 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, EngineError
 from app.release.promote import Promoter
 from app.release.reconciler import Keeper
-from tests.narrow import narrow
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row
+from tests.single_connection import single_connection
 
 PROMPT = "the present prompt"
 WEIGHTS = "a" * 32
@@ -158,7 +158,7 @@ async def test_a_keeper_that_gets_no_connection_for_a_while_goes_on(
     house = await House(committed).open()
     promoter = Promoter(committed, house.loads, PROMPT)
     async with (
-        narrow(database_url) as database,
+        single_connection(database_url) as database,
         Keeper(database.sessions, promoter, PROMPT, pause=0.05) as keeper,
     ):
         await database.starve(0.5)

@@ -1,4 +1,4 @@
-"""The migrations: what they build, what they refuse, what they leave behind when they fail."""
+"""The migrations: schema, data, refusals and failures."""
 
 import json
 import threading
@@ -36,7 +36,7 @@ def test_models_and_migrations_agree(database_url: str) -> None:
         command.check(alembic_config(connection))  # raises if a migration is missing
 
 
-def test_the_schema_can_be_taken_down_and_brought_up_again(empty_database_url: str) -> None:
+def test_the_schema_can_be_downgraded_and_upgraded_again(empty_database_url: str) -> None:
     migrate(empty_database_url)
     before = _tables(empty_database_url)
     with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
@@ -132,7 +132,7 @@ def test_two_processes_may_migrate_at_once(empty_database_url: str) -> None:
     assert "tasks" in _tables(empty_database_url)
 
 
-def test_a_server_that_refuses_is_told_in_one_line() -> None:
+def test_a_refused_connection_is_described_in_one_line() -> None:
     with pytest.raises(DatabaseError, match=r"refused the connection: .*Check DATABASE_URL") as caught:
         migrate("postgresql://nobody@127.0.0.1:1/nothing")
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Tasks and the release they are pinned to: they see its tools, and their trajectories name it."""
+"""Tasks use the tools of the release they are pinned to, and their trajectories name it."""
 
 import json
 from uuid import UUID

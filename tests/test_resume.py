@@ -1,4 +1,4 @@
-"""A runner is killed in the middle of its work: every task still ends, and no call is made twice."""
+"""Runners are killed during tasks: every task still ends, and no call is made twice."""
 
 import asyncio
 import signal
@@ -65,11 +65,11 @@ async def test_after_two_kills_every_task_has_ended_and_no_call_was_made_twice(
     assert any(row.attempt > 1 for row in completed), "some were resumed to their end"
     assert len(completed) >= TASKS - len(KILLED_AT) * AT_ONCE
     for row in completed:
-        await _is_whole(committed, ledger, row)
+        await _check_complete(committed, ledger, row)
 
 
-async def _is_whole(sessions: Sessions, ledger: Ledger, row: models.Task) -> None:
-    """Its answer is what the ledger gave it, one number per write."""
+async def _check_complete(sessions: Sessions, ledger: Ledger, row: models.Task) -> None:
+    """The answer has one number of the ledger per write."""
     word = row.instruction.split()[1]
     mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]
     assert row.answer == mine
@@ -122,7 +122,7 @@ async def test_a_call_without_a_result_is_repeated_only_if_it_is_safe_and_the_sa
         assert api in (row.failure or "")
 
 
-async def test_code_that_swallows_the_doubt_still_calls_nothing(project: LedgerProject) -> None:
+async def test_code_that_catches_the_in_doubt_error_still_makes_no_call(project: LedgerProject) -> None:
     code = "try:\n    apis.ledger.add_entry(text='a')\nexcept Exception:\n    apis.ledger.add_entry(text='b')"
     lost = Call(seq=0, turn=0, api="ledger.add_entry", arguments={"text": "a"})
     task_id = await _died_in_a_call(project, code, lost)
@@ -132,7 +132,7 @@ async def test_code_that_swallows_the_doubt_still_calls_nothing(project: LedgerP
     assert project.ledger.entries == []
 
 
-async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(project: LedgerProject) -> None:
+async def test_a_runner_that_lost_its_task_cannot_write_to_the_journal(project: LedgerProject) -> None:
     await project.submit()
     async with project.sessions.begin() as session:
         row = await task_queue.claim(session, "me", 30)
@@ -147,7 +147,7 @@ async def test_the_journal_is_closed_to_a_runner_that_lost_its_task(project: Led
 
 
 async def _died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
-    """What a runner leaves that dies while its first call is out."""
+    """Leave a task as a runner that died during its first call does."""
     task_id = await project.submit(use_skills=False)
     ids = tuple(project.tokenizer.encode(block(code) + END))
     opening = tuple(project.tokenizer.encode("..."))
@@ -161,7 +161,7 @@ async def _died_in_a_call(project: LedgerProject, code: str, call: Call) -> Any:
     return task_id
 
 
-async def test_a_safe_call_is_written_before_the_next_that_is_not_goes_out(project: LedgerProject) -> None:
+async def test_a_repeatable_call_is_written_before_the_next_other_call_goes_out(project: LedgerProject) -> None:
     journal, row = await _journal(project)
     look = Call(seq=0, turn=0, api="ledger.list_entries", arguments={}, result=[])
     await journal.begin(look, True)
@@ -172,7 +172,7 @@ async def test_a_safe_call_is_written_before_the_next_that_is_not_goes_out(proje
     assert [(each.seq, each.call is not None) for each in made] == [(0, True), (1, False)]
 
 
-async def test_what_waits_to_be_written_is_written_and_told_at_the_latest_when_the_rollout_ends(
+async def test_pending_calls_and_their_events_are_written_when_the_rollout_ends(
     project: LedgerProject,
 ) -> None:
     journal, row = await _journal(project)

@@ -1,4 +1,4 @@
-"""The process of one training run, without a worker: what it refuses, and how its row tells of it."""
+"""The process of one training run, without a worker: its failures and their rows."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ async def now(sessions: Sessions, run: models.TrainingRun) -> models.TrainingRun
 
 
 @pytest.mark.slow
-async def test_training_on_nothing_fails_by_name_and_what_serves_stays(
+async def test_a_run_without_data_fails_with_the_reason_and_the_active_release_stays(
     committed: Sessions, env: dict[str, str]
 ) -> None:
     run = await queued(committed, RunSettings(kind=RunKind.LOGGED))
@@ -56,7 +56,7 @@ async def test_training_on_nothing_fails_by_name_and_what_serves_stays(
         assert (await releases.active(session, run.project_id)).number == 1
 
 
-async def test_settings_that_fit_no_longer_are_named(committed: Sessions, env: dict[str, str]) -> None:
+async def test_settings_that_are_no_longer_valid_are_named(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, {"kind": "sft", "batch": 7})
     assert await process(PRETEND, run.id, env) == 0
     failed = await now(committed, run)
@@ -77,7 +77,7 @@ async def test_a_data_directory_that_cannot_be_written_is_named(
     )
 
 
-async def test_a_run_that_another_holds_is_left_alone(committed: Sessions, env: dict[str, str]) -> None:
+async def test_a_run_that_another_process_holds_is_not_touched(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     async with committed.begin() as session:
         await run_queue.claim(session, "another", LEASE, run.id)
@@ -87,7 +87,7 @@ async def test_a_run_that_another_holds_is_left_alone(committed: Sessions, env: 
     assert (held.state, held.owner, held.attempt) == (RunState.RUNNING, "another", 1)
 
 
-async def test_what_a_run_kept_to_go_on_from_goes_when_it_is_done_and_only_then(
+async def test_checkpoints_are_deleted_when_the_run_is_done_and_only_then(
     committed: Sessions, env: dict[str, str], tmp_path: Path
 ) -> None:
     kept = {}
@@ -103,13 +103,13 @@ async def test_what_a_run_kept_to_go_on_from_goes_when_it_is_done_and_only_then(
     }
 
 
-async def test_a_process_whose_worker_is_gone_does_not_begin(committed: Sessions, env: dict[str, str]) -> None:
+async def test_a_process_whose_worker_has_died_does_not_start(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     assert await process(PRETEND, run.id, env, "--worker", "1") == 1
     assert (await now(committed, run)).state is RunState.QUEUED
 
 
-async def test_without_a_database_the_run_waits_on(committed: Sessions, env: dict[str, str]) -> None:
+async def test_without_a_database_the_run_stays_queued(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     away = env | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}
     assert await process(PRETEND, run.id, away) == 1

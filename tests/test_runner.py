@@ -15,8 +15,8 @@ from app.errors import EngineError, EngineRefusalError
 from app.records import Stop
 from app.runner.runner import Runner, RunnerOptions
 from tests.ledger_project import OPTIONS, LedgerProject, until
-from tests.narrow import narrow
 from tests.scripted_engine import Answer, ScriptedEngine, block
+from tests.single_connection import single_connection
 
 SKILL = """
 def write_entry(text: str) -> int:
@@ -26,7 +26,7 @@ DONE = "apis.supervisor.complete_task()"
 
 
 def writing(prompt: str, turn: int) -> Answer:
-    """Writes a skill, or uses the one that is offered."""
+    """Writes a skill, or uses the offered one."""
     if turn > 0:
         return block(DONE)
     word = prompt.partition("write ")[2].split()[0]
@@ -34,20 +34,20 @@ def writing(prompt: str, turn: int) -> Answer:
 
 
 class Stuck(ScriptedEngine):
-    """Thinks for ever, and counts how many do so at once."""
+    """Never answers, and counts the pending requests."""
 
-    thinking = 0
+    pending = 0
 
     async def _next(self, prompt: str) -> Answer:
-        self.thinking += 1
+        self.pending += 1
         try:
             await asyncio.sleep(3600)
         finally:
-            self.thinking -= 1
+            self.pending -= 1
         return prompt
 
 
-async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(project: LedgerProject) -> None:
+async def test_a_finished_task_has_a_trajectory_and_its_events(project: LedgerProject) -> None:
     engine = ScriptedEngine(project.tokenizer, script=writing)
     async with project.runner(engine) as runner:
         task_id = await project.submit()
@@ -72,7 +72,7 @@ async def test_a_task_ends_with_its_trajectory_and_the_events_of_its_life(projec
     assert told[-1][1]["stop_reason"] == "completed"
 
 
-async def test_the_next_task_uses_the_skill_that_the_first_one_left(project: LedgerProject) -> None:
+async def test_the_next_task_uses_the_skill_that_the_first_one_wrote(project: LedgerProject) -> None:
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing)):
         first = await project.submit("write hello into the ledger")
         await project.ended(first)
@@ -91,37 +91,37 @@ async def test_the_next_task_uses_the_skill_that_the_first_one_left(project: Led
     assert told == ["offered", "used"]
 
 
-async def test_a_cancelled_task_stops_within_a_second_or_so(project: LedgerProject) -> None:
+async def test_a_cancelled_task_stops_within_two_seconds(project: LedgerProject) -> None:
     engine = Stuck(project.tokenizer)
     async with project.runner(engine):
         task_id = await project.submit()
-        await until(lambda: _is(engine.thinking == 1))
+        await until(lambda: _is(engine.pending == 1))
         async with project.sessions.begin() as session:
             await session.merge(models.Task(id=task_id, cancel_requested=True))
         started = time.monotonic()
         row = await project.ended(task_id)
     assert time.monotonic() - started < 2
-    assert (row.state, row.stop, engine.thinking) == (TaskState.CANCELLED, Stop.CANCELLED, 0)
+    assert (row.state, row.stop, engine.pending) == (TaskState.CANCELLED, Stop.CANCELLED, 0)
 
 
-async def test_no_more_tasks_run_at_once_than_allowed(project: LedgerProject) -> None:
+async def test_no_more_tasks_run_concurrently_than_allowed(project: LedgerProject) -> None:
     engine = Stuck(project.tokenizer)
     async with project.runner(
         engine, RunnerOptions(concurrency=2, poll_seconds=0.05, grace_seconds=0.2)
     ) as runner:
         for _ in range(4):
             await project.submit()
-        await until(lambda: _is(engine.thinking == 2))
+        await until(lambda: _is(engine.pending == 2))
         await asyncio.sleep(0.3)
-        assert (engine.thinking, runner.running) == (2, 2)
+        assert (engine.pending, runner.running) == (2, 2)
 
 
-async def test_a_runner_that_leaves_hands_its_tasks_to_the_next(project: LedgerProject) -> None:
+async def test_a_runner_that_stops_hands_its_tasks_to_the_next(project: LedgerProject) -> None:
     stuck = Stuck(project.tokenizer)
     long_lease = RunnerOptions(lease_seconds=600, poll_seconds=0.05, grace_seconds=1)
     async with project.runner(stuck, long_lease):
         task_id = await project.submit()
-        await until(lambda: _is(stuck.thinking == 1))
+        await until(lambda: _is(stuck.pending == 1))
     row = await project.row(task_id)
     assert (row.state, row.owner) == (TaskState.RUNNING, None)
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing), long_lease):
@@ -129,11 +129,11 @@ async def test_a_runner_that_leaves_hands_its_tasks_to_the_next(project: LedgerP
     assert (row.stop, row.attempt) == (Stop.COMPLETED, 2)
 
 
-async def test_a_rollout_whose_task_was_taken_up_by_another_is_dropped(project: LedgerProject) -> None:
+async def test_a_rollout_whose_task_was_claimed_by_another_runner_is_dropped(project: LedgerProject) -> None:
     engine = Stuck(project.tokenizer)
     async with project.runner(engine) as runner:
         task_id = await project.submit()
-        await until(lambda: _is(engine.thinking == 1))
+        await until(lambda: _is(engine.pending == 1))
         async with project.sessions.begin() as session:
             await session.merge(models.Task(id=task_id, owner="another"))
         await until(lambda: _is(runner.running == 0))
@@ -141,11 +141,11 @@ async def test_a_rollout_whose_task_was_taken_up_by_another_is_dropped(project: 
     assert (row.state, row.owner) == (TaskState.RUNNING, "another")
 
 
-async def test_a_live_lease_outlasts_its_first_term(project: LedgerProject) -> None:
+async def test_the_lease_of_a_running_task_is_renewed(project: LedgerProject) -> None:
     engine = Stuck(project.tokenizer)
     async with project.runner(engine, RunnerOptions(lease_seconds=0.9, poll_seconds=0.05, grace_seconds=0.2)):
         task_id = await project.submit()
-        await until(lambda: _is(engine.thinking == 1))
+        await until(lambda: _is(engine.pending == 1))
         await asyncio.sleep(2)
         async with project.sessions.begin() as session:
             assert await task_queue.claim(session, "another", 1) is None
@@ -203,7 +203,7 @@ async def test_a_check_scores_the_task_with_read_access_only(
     assert len(project.ledger.entries) == 1
 
 
-async def test_a_task_over_which_runners_die_again_and_again_is_given_up(project: LedgerProject) -> None:
+async def test_a_task_during_which_runners_die_repeatedly_is_given_up(project: LedgerProject) -> None:
     task_id = await project.submit()
     async with project.sessions.begin() as session:
         await session.merge(models.Task(id=task_id, attempt=10))
@@ -213,28 +213,28 @@ async def test_a_task_over_which_runners_die_again_and_again_is_given_up(project
     assert project.ledger.entries == []
 
 
-async def test_a_runner_that_gets_no_connection_for_a_while_goes_on_claiming_and_looking(
+async def test_a_runner_recovers_after_a_while_without_a_connection(
     project: LedgerProject, database_url: str
 ) -> None:
     engine = Stuck(project.tokenizer)
     async with (
-        narrow(database_url) as database,
+        single_connection(database_url) as database,
         Runner(database.sessions, project.executor(engine).execute, OPTIONS) as runner,
     ):
         first = await project.submit()
-        await until(lambda: _is(engine.thinking == 1))
+        await until(lambda: _is(engine.pending == 1))
         await database.starve(1.5)
         await project.submit()
         runner.wake()
-        await until(lambda: _is(engine.thinking == 2))
+        await until(lambda: _is(engine.pending == 2))
         async with project.sessions.begin() as session:
             await session.merge(models.Task(id=first, cancel_requested=True))
         assert (await project.ended(first)).state == TaskState.CANCELLED
 
 
-async def test_a_bug_in_a_look_at_the_queue_is_not_the_last_look(project: LedgerProject) -> None:
+async def test_a_defect_while_claiming_does_not_end_the_claim_loop(project: LedgerProject) -> None:
     class Broken:
-        """Sessions of which the first one is a defect."""
+        """Sessions of which the first raises a defect."""
 
         def __init__(self) -> None:
             self.opened = 0
@@ -255,11 +255,11 @@ async def test_a_bug_in_a_look_at_the_queue_is_not_the_last_look(project: Ledger
     assert sessions.opened > 1
 
 
-async def test_a_task_that_gets_no_connection_is_left_to_be_taken_up_again(
+async def test_a_task_without_a_connection_is_left_to_be_resumed(
     project: LedgerProject, database_url: str
 ) -> None:
     engine = ScriptedEngine(project.tokenizer, script=writing)
-    async with narrow(database_url) as database:
+    async with single_connection(database_url) as database:
         executor = replace(project.executor(engine), sessions=database.sessions)
         task_id = await project.submit()
         async with project.sessions.begin() as session:
@@ -277,8 +277,8 @@ async def _is(value: bool) -> bool:
     return value
 
 
-async def test_a_runner_that_is_woken_while_it_stops_stops(project: LedgerProject) -> None:
-    """Both at once, in either order, many times: news must not make it forget that it was told to stop."""
+async def test_a_runner_that_is_woken_while_it_stops_ends(project: LedgerProject) -> None:
+    """At many delays: being woken must not make it forget that it was cancelled."""
     for delay in range(40):
         async with asyncio.timeout(20):
             async with project.runner(ScriptedEngine(project.tokenizer, script=writing)) as runner:

@@ -1,4 +1,4 @@
-"""Finished tasks done again by another release: real database, sandbox and API; only the policies are scripted."""
+"""Finished tasks are replayed by another release: real database, sandbox and API; scripted policies."""
 
 import asyncio
 from uuid import UUID
@@ -13,8 +13,8 @@ from app.records import Stop
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
 from tests.ledger_project import LedgerProject, until
-from tests.narrow import narrow
 from tests.scripted_engine import Answer, ScriptedEngine, block
+from tests.single_connection import single_connection
 
 READ = "print(apis.ledger.list_entries())"
 WRITE = "print(apis.ledger.add_entry(text='x'))"
@@ -24,7 +24,7 @@ CHECK = "score = 1.0 if answer == 7 else 0.25"
 
 
 async def served(project: LedgerProject, *codes: str, **more: object) -> UUID:
-    """A task that was carried out with these turns."""
+    """A finished task with these turns."""
     engine = ScriptedEngine(project.tokenizer, *map(block, codes))
     async with project.runner(engine):
         task_id = await project.submit("look into the ledger", **more)
@@ -57,7 +57,7 @@ async def shadowed(project: LedgerProject, release: models.Release, engine: Scri
 
 
 async def traces(project: LedgerProject, task_id: UUID) -> list[object]:
-    """Everything that is kept of a task."""
+    """All that is stored of a task."""
     async with project.sessions() as session:
         row = await session.get_one(models.Task, task_id)
         columns = {column.name: getattr(row, column.name) for column in models.Task.__table__.columns}
@@ -67,7 +67,7 @@ async def traces(project: LedgerProject, task_id: UUID) -> list[object]:
         return [columns, record, offered, [*kept], await project.events(task_id)]
 
 
-async def test_a_shadow_does_the_task_again_by_its_release_and_touches_nothing(
+async def test_a_shadow_replays_the_task_with_its_release_and_changes_nothing(
     project: LedgerProject,
 ) -> None:
     await served(project, SKILL, DONE)
@@ -80,7 +80,7 @@ async def test_a_shadow_does_the_task_again_by_its_release_and_touches_nothing(
     assert (outcome.stop, outcome.failure, outcome.score, outcome.turns) == (Stop.COMPLETED, None, 1.0, 4)
     assert outcome.generated_tokens > 0
     assert set(engine.models) == {"f00d"}
-    assert "look()" in engine.prompts[0], "it is offered what the task was offered"
+    assert "look()" in engine.prompts[0], "it gets the offers of the task"
     assert await traces(project, task_id) == before
     async with project.sessions() as session:
         assert (await releases.get(session, release.id)).prompt is None, "it has not served"
@@ -88,7 +88,7 @@ async def test_a_shadow_does_the_task_again_by_its_release_and_touches_nothing(
     assert (pair.score, pair.turns) == (1.0, 2)
 
 
-async def test_it_has_the_seed_of_the_task_and_sees_its_clock(project: LedgerProject) -> None:
+async def test_a_shadow_has_the_seed_and_the_clock_of_its_task(project: LedgerProject) -> None:
     engine = ScriptedEngine(project.tokenizer, block("import time"), block(DONE))
     async with project.runner(engine):
         task_id = await project.submit("look")
@@ -103,7 +103,7 @@ async def test_it_has_the_seed_of_the_task_and_sees_its_clock(project: LedgerPro
     assert began.isoformat()[:16] in again.prompts[1].rpartition("user")[2]
 
 
-async def test_one_that_would_write_is_told_no_and_counts_as_failure(project: LedgerProject) -> None:
+async def test_a_shadow_that_tries_to_write_is_refused_and_counts_as_failed(project: LedgerProject) -> None:
     await served(project, READ, DONE, check_code=CHECK)
     release = await propose(project)
     await ask(project, release)
@@ -115,7 +115,7 @@ async def test_one_that_would_write_is_told_no_and_counts_as_failure(project: Le
     assert "only reading is allowed" in engine.prompts[1]
 
 
-async def test_only_tasks_of_other_releases_that_only_read_are_done_again_the_latest_first(
+async def test_only_read_only_tasks_of_other_releases_are_replayed_latest_first(
     project: LedgerProject,
 ) -> None:
     await served(project, WRITE, DONE)
@@ -126,7 +126,7 @@ async def test_only_tasks_of_other_releases_that_only_read_are_done_again_the_la
     assert await ask(project, release, 1) == 1
     async with project.sessions() as session:
         assert list(await session.scalars(select(models.Shadow.task_id))) == [newer]
-    assert await ask(project, release) == 2, "asked for again, a task is not done twice"
+    assert await ask(project, release) == 2, "requested again, a task is not replayed twice"
     assert len(await pairs(project, release)) == 2
     async with project.sessions.begin() as session:
         await releases.activate(session, release.id)
@@ -135,7 +135,7 @@ async def test_only_tasks_of_other_releases_that_only_read_are_done_again_the_la
     assert older != newer
 
 
-async def test_a_shadow_that_cannot_be_carried_out_or_scored_says_why(project: LedgerProject) -> None:
+async def test_a_shadow_that_fails_or_cannot_be_scored_stores_the_reason(project: LedgerProject) -> None:
     await served(project, READ, DONE, check_code="score = answer + 0")
     await served(project, READ, DONE)
     release = await propose(project)
@@ -149,7 +149,9 @@ async def test_a_shadow_that_cannot_be_carried_out_or_scored_says_why(project: L
     ]
 
 
-async def test_a_killed_process_costs_nothing_and_cannot_write_any_more(project: LedgerProject) -> None:
+async def test_the_shadow_of_a_killed_process_is_replayed_by_another_which_alone_can_write(
+    project: LedgerProject,
+) -> None:
     await served(project, READ, DONE)
     release = await propose(project)
     await ask(project, release)
@@ -166,7 +168,7 @@ async def test_a_killed_process_costs_nothing_and_cannot_write_any_more(project:
     assert pair.shadow == outcome
 
 
-async def test_a_shadow_over_which_processes_die_is_given_up(project: LedgerProject) -> None:
+async def test_a_shadow_during_which_processes_die_is_given_up(project: LedgerProject) -> None:
     await served(project, READ, DONE)
     release = await propose(project)
     await ask(project, release)
@@ -177,7 +179,7 @@ async def test_a_shadow_over_which_processes_die_is_given_up(project: LedgerProj
     assert outcome == ShadowOutcome(failure="3 processes died during this shadow, so it is given up")
 
 
-async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(project: LedgerProject) -> None:
+async def test_tasks_go_first_and_stopping_hands_back_unfinished_shadows(project: LedgerProject) -> None:
     await served(project, READ, DONE)
     release = await propose(project)
     await ask(project, release)
@@ -201,17 +203,17 @@ async def test_tasks_go_first_and_leaving_gives_back_what_is_unfinished(project:
     async with project.sessions.begin() as session:
         again = await shadows.claim(session, "other", 30)
         assert again is not None
-        assert again.attempt == 1, "leaving in order is no death"
+        assert again.attempt == 1, "an orderly stop does not count"
 
 
-async def test_after_a_while_without_a_connection_shadows_are_done_again(
+async def test_shadows_continue_after_a_while_without_a_connection(
     project: LedgerProject, database_url: str
 ) -> None:
     await served(project, READ, DONE)
     release = await propose(project)
     engine = ScriptedEngine(project.tokenizer, block(DONE))
     async with (
-        narrow(database_url) as database,
+        single_connection(database_url) as database,
         ShadowRunner(database.sessions, project.executor(engine), lambda: True, pause=0.1) as working,
     ):
         await database.starve(0.5)

@@ -1,4 +1,4 @@
-"""What is put before a task is what its sandbox can load."""
+"""Tasks are offered only skills that their sandbox can load."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Model servers sleep while a run updates on their GPU, and wake whatever becomes of it."""
+"""Model servers sleep while a run updates on their GPU, and wake whatever its outcome."""
 
 from collections.abc import Iterator
 
@@ -29,13 +29,13 @@ def test_a_server_sleeps_as_long_as_the_update_and_keeps_the_requests_it_has(ser
     assert server.asked == ["/sleep?level=1&mode=keep", "/wake_up"]
 
 
-def test_it_wakes_when_the_update_fails_and_the_failure_is_told(server: SleepyServer) -> None:
+def test_it_wakes_when_the_update_fails_and_the_error_is_raised(server: SleepyServer) -> None:
     with pytest.raises(ZeroDivisionError), asleep([server.url]):
         raise ZeroDivisionError
     assert not server.sleeping
 
 
-def test_where_one_server_cannot_sleep_the_other_wakes_and_the_flags_are_named(server: SleepyServer) -> None:
+def test_if_one_server_cannot_sleep_the_other_wakes_and_the_missing_flags_are_named(server: SleepyServer) -> None:
     with (
         sleepy_server(dev_mode=False) as unable,
         pytest.raises(SettingError, match="VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"),
@@ -45,21 +45,21 @@ def test_where_one_server_cannot_sleep_the_other_wakes_and_the_flags_are_named(s
     assert not server.sleeping
 
 
-def test_a_server_that_would_only_pretend_to_sleep_is_refused(server: SleepyServer) -> None:
+def test_a_server_whose_sleep_has_no_effect_is_refused(server: SleepyServer) -> None:
     server.sleep_mode = False
     with pytest.raises(SettingError, match="--enable-sleep-mode"), asleep([server.url]):
         raise AssertionError("the update must not begin")
     assert server.asked == []
 
 
-def test_a_sleep_that_fails_half_way_is_undone(server: SleepyServer) -> None:
+def test_a_sleep_that_fails_halfway_is_undone(server: SleepyServer) -> None:
     server.broken = True
     with pytest.raises(EngineError, match="does not fall asleep"), asleep([server.url]):
         raise AssertionError("the update must not begin")
     assert not server.sleeping
 
 
-def test_waking_is_tried_again_and_a_server_that_stays_asleep_is_named(server: SleepyServer) -> None:
+def test_waking_is_retried_and_a_server_that_stays_asleep_is_named(server: SleepyServer) -> None:
     server.sleeping, server.deaf = True, 2
     wake([server.url])
     assert not server.sleeping
@@ -71,14 +71,14 @@ def test_waking_is_tried_again_and_a_server_that_stays_asleep_is_named(server: S
         assert not other.sleeping, "one that fails keeps none of the others asleep"
 
 
-def test_a_server_that_is_down_holds_no_memory_and_stops_nobody(server: SleepyServer) -> None:
+def test_a_server_that_is_down_is_ignored(server: SleepyServer) -> None:
     [port] = free_ports(1)
     with asleep([f"http://127.0.0.1:{port}", server.url]):
         assert server.sleeping
     assert not server.sleeping
 
 
-def test_all_servers_sleep_where_the_deployment_says_so_and_none_elsewhere(server: SleepyServer) -> None:
+def test_servers_sleep_only_if_the_settings_say_so(server: SleepyServer) -> None:
     deployment = Settings(engine_urls=f"{server.url},http://b", rollout_engine_urls="http://c,http://b")
     assert sleepers(deployment) == []
     with asleep_for(deployment):
@@ -91,7 +91,7 @@ def test_all_servers_sleep_where_the_deployment_says_so_and_none_elsewhere(serve
         assert server.sleeping
 
 
-async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_under_way(
+async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_running(
     sessions: Sessions, server: SleepyServer
 ) -> None:
     server.sleeping = True
@@ -107,7 +107,9 @@ async def test_a_server_that_a_dead_run_left_asleep_is_woken_once_no_run_is_unde
     assert not server.sleeping
 
 
-async def test_a_server_that_does_not_wake_stops_no_worker(sessions: Sessions, server: SleepyServer) -> None:
+async def test_a_server_that_does_not_wake_does_not_stop_the_worker(
+    sessions: Sessions, server: SleepyServer
+) -> None:
     server.sleeping, server.deaf = True, 1000
     await wake_idle(sessions, [server.url])
     assert server.sleeping

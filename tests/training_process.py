@@ -1,6 +1,6 @@
-"""A training run that trains nothing, in a process of its own: `python -m tests.training_process RUN_ID`.
+"""A simulated training run, in a process of its own: `python -m tests.training_process RUN_ID`.
 
-`settings.data` says what happens to it; each attempt and each end leaves a line in the run's directory.
+`settings.data` selects what happens to it; each start and each end adds a line to the run's notes.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from trainer.worker.run_process import main
 PAUSE = 0.1  # seconds per step
 
 
-async def pretend(job: Job, progress: RunProgress) -> Result:
+async def simulate(job: Job, progress: RunProgress) -> Result:
     _note(job, "began")
     (job.directory / "adapters").mkdir(exist_ok=True)
     (job.directory / "learner.checkpoint").touch()
@@ -42,7 +42,7 @@ def _misbehave(job: Job, index: int) -> None:
         case "killed once" if job.attempt == 1 and index == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         case "deaf" if index == 2:
-            time.sleep(60)  # as a long update does: the event loop stands still
+            time.sleep(60)  # blocks the event loop, as a long update does
 
 
 def _note(job: Job, what: str) -> None:
@@ -51,4 +51,4 @@ def _note(job: Job, what: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], pretend))
+    sys.exit(main(sys.argv[1:], simulate))

@@ -1,4 +1,4 @@
-"""The worker of the product, with runs that only pretend: `celery -A tests.training_worker:celery worker`."""
+"""The product's worker, with simulated runs: `celery -A tests.training_worker:celery worker`."""
 
 import sys
 

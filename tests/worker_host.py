@@ -1,4 +1,4 @@
-"""Real Celery workers on a data directory and a database, for tests that kill them."""
+"""Real Celery workers with a data directory and a database, for tests that kill them."""
 
 import asyncio
 import os
@@ -20,8 +20,8 @@ ENDED = {RunState.DONE, RunState.FAILED, RunState.CANCELLED}
 WORKER = ("-m", "celery", "--quiet", "-A", "tests.training_worker:celery", "worker", "--pool", "solo")
 
 
-class Hall:
-    """Workers on a data directory and a database, and the runs that they are given."""
+class WorkerHost:
+    """Starts and kills workers, queues runs and waits for them."""
 
     def __init__(self, sessions: Sessions, database_url: str, directory: Path) -> None:
         self.sessions = sessions
@@ -41,7 +41,7 @@ class Hall:
         return worker
 
     async def workers(self, count: int) -> list[asyncio.subprocess.Process]:
-        """As many as that run, and no more."""
+        """Start or kill workers until `count` are running."""
         alive = [worker for worker in self._workers if worker.returncode is None]
         for worker in alive[count:]:
             await self._end(worker)
@@ -64,38 +64,38 @@ class Hall:
             )
 
     async def _end(self, worker: asyncio.subprocess.Process) -> None:
-        born = descendants(worker.pid)
+        children = descendants(worker.pid)
         worker.kill()
         await worker.wait()
-        await gone(born)
+        await gone(children)
 
     async def queue(
-        self, data: str = "", *, steps: int = 4, project: UUID | None = None, tell: bool = True
+        self, data: str = "", *, steps: int = 4, project: UUID | None = None, notify: bool = True
     ) -> UUID:
         async with self.sessions.begin() as session:
             owner = project or (await project_row(session)).id
             run = await runs.create(session, owner, RunSettings(data=data, steps=steps))
-        if tell:
+        if notify:
             await asyncio.to_thread(notify_workers, open_broker(self.settings), run.id)
         return run.id
 
-    async def see(
-        self, run_id: UUID, fits: Callable[[models.TrainingRun], bool], seconds: float = 60
+    async def wait_for(
+        self, run_id: UUID, condition: Callable[[models.TrainingRun], bool], seconds: float = 60
     ) -> models.TrainingRun:
-        """The run, once it fits."""
+        """Returns the run once it fulfils `condition`."""
         async with asyncio.timeout(seconds):
             while True:
                 async with self.sessions() as session:
                     run = await runs.get(session, run_id)
-                if fits(run):
+                if condition(run):
                     return run
                 await asyncio.sleep(0.05)
 
-    async def end_of(self, run_id: UUID) -> models.TrainingRun:
-        return await self.see(run_id, lambda run: run.state in ENDED)
+    async def ended(self, run_id: UUID) -> models.TrainingRun:
+        return await self.wait_for(run_id, lambda run: run.state in ENDED)
 
-    async def under_way(self, run_id: UUID) -> models.TrainingRun:
-        return await self.see(run_id, lambda run: run.state == RunState.RUNNING and run.step > 0)
+    async def started(self, run_id: UUID) -> models.TrainingRun:
+        return await self.wait_for(run_id, lambda run: run.state == RunState.RUNNING and run.step > 0)
 
     def notes(self, run_id: UUID) -> list[list[str]]:
         return [

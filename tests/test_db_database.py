@@ -1,4 +1,4 @@
-"""Opening a database, and the PostgreSQL that comes along."""
+"""Opening a database, and the embedded PostgreSQL."""
 
 import shutil
 import subprocess
@@ -27,12 +27,12 @@ def test_any_postgresql_url_gets_the_driver_we_use(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"), [("sqlite:///x", "has the scheme sqlite"), ("nonsense", "cannot be parsed")]
 )
-def test_another_url_is_refused_by_name(url: str, reason: str) -> None:
+def test_a_url_of_another_database_is_refused(url: str, reason: str) -> None:
     with pytest.raises(DatabaseError, match=f"DATABASE_URL {reason}"):
         open_database(url)
 
 
-async def test_a_database_without_the_schema_of_this_version_is_not_ready(empty_database_url: str) -> None:
+async def test_a_database_with_an_older_schema_is_not_ready(empty_database_url: str) -> None:
     async with open_database(empty_database_url) as database:
         with pytest.raises(DatabaseError, match="run `sage migrate`"):
             await check_schema(database.engine)
@@ -46,9 +46,7 @@ async def test_a_database_without_the_schema_of_this_version_is_not_ready(empty_
 
 
 @pytest.mark.parametrize("options", ["", "-c statement_timeout=7000"])
-async def test_a_host_that_is_lost_keeps_its_locks_for_no_more_than_a_minute(
-    empty_database_url: str, options: str
-) -> None:
+async def test_a_lost_host_keeps_its_locks_for_at_most_a_minute(empty_database_url: str, options: str) -> None:
     """Whatever the URL sets; on a Unix socket PostgreSQL takes the values and shows 0."""
     url = make_url(empty_database_url).update_query_dict({"options": options} if options else {})
     told = text("SELECT name, source, setting FROM pg_settings WHERE name ~ '^tcp_keepalives' ORDER BY name")
@@ -65,7 +63,7 @@ async def test_a_host_that_is_lost_keeps_its_locks_for_no_more_than_a_minute(
     assert [int(value) for *_, value in rows] == ([3, 30, 10] if away else [0, 0, 0])
 
 
-async def test_a_server_that_refuses_is_told_in_one_line_without_the_password() -> None:
+async def test_a_refused_connection_is_described_in_one_line_without_the_password() -> None:
     async with open_database("postgresql://me:hush@127.0.0.1:1/d") as database:
         with pytest.raises(DatabaseError, match=r"refused the connection: .*Check DATABASE_URL") as caught:
             await check_schema(database.engine)
@@ -82,19 +80,19 @@ def directory() -> Iterator[Path]:
     shutil.rmtree(parent)
 
 
-def test_the_embedded_server_keeps_its_data_over_a_restart(directory: Path) -> None:
+def test_the_embedded_server_keeps_its_data_across_a_restart(directory: Path) -> None:
     url = embedded_postgres.start(directory)
-    assert embedded_postgres.start(directory) == url  # it runs already
+    assert embedded_postgres.start(directory) == url  # it is running
     migrate(url)
     embedded_postgres.stop(directory)
     assert not (directory / "postmaster.pid").exists()
-    embedded_postgres.stop(directory)  # again is no mistake
+    embedded_postgres.stop(directory)  # idempotent
     assert embedded_postgres.start(directory) == url
     with create_engine(url, poolclass=NullPool).connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM projects")) == 0
 
 
-def test_processes_that_start_it_at_once_get_the_same_server(directory: Path) -> None:
+def test_processes_that_start_it_concurrently_share_one_server(directory: Path) -> None:
     program = (
         "from pathlib import Path; from app.db import embedded_postgres; "
         f"print(embedded_postgres.start(Path({str(directory)!r})))"
@@ -107,7 +105,7 @@ def test_processes_that_start_it_at_once_get_the_same_server(directory: Path) ->
     assert len(urls) == 1
 
 
-def test_a_server_that_cannot_start_names_its_log(directory: Path) -> None:
+def test_the_error_of_a_server_that_cannot_start_names_its_log(directory: Path) -> None:
     embedded_postgres.start(directory)
     embedded_postgres.stop(directory)
     (directory / "postgresql.conf").write_text("nonsense = 1")
@@ -115,7 +113,7 @@ def test_a_server_that_cannot_start_names_its_log(directory: Path) -> None:
         embedded_postgres.start(directory)
 
 
-def test_an_installation_without_the_wheel_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_wheel_the_error_says_what_to_install(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
@@ -137,7 +135,7 @@ def test_a_directory_of_another_major_version_is_refused(tmp_path: Path) -> None
         embedded_postgres.start(tmp_path)
 
 
-def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     for directory in (tmp_path / "data", tmp_path / "data" / "postgres"):
         with pytest.raises(DatabaseError, match="Set another SAGE_DATA_DIR"):

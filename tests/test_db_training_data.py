@@ -1,4 +1,4 @@
-"""What training reads of the tables, in a real PostgreSQL."""
+"""Training data: the window of tasks, their trajectories and skills."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ async def test_a_window_begins_at_since_and_ends_before_until_oldest_first(shop:
     assert [row.id for row in found] == [tasks[1].id, tasks[2].id]
 
 
-async def test_of_too_many_tasks_the_newest_are_read(shop: ServedProject) -> None:
+async def test_beyond_the_limit_only_the_newest_tasks_are_read(shop: ServedProject) -> None:
     tasks = [await shop.task() for _ in range(3)]
     found = await training_data.window(shop.session, shop.project.id, limit=2)
     assert [row.id for row in found] == [tasks[1].id, tasks[2].id]
@@ -36,7 +36,7 @@ async def test_tasks_that_have_not_ended_or_are_of_another_project_are_not_read(
     assert await training_data.window(shop.session, shop.project.id, limit=9) == []
 
 
-async def test_a_task_comes_with_its_end_and_the_base_of_its_adapter(shop: ServedProject) -> None:
+async def test_a_task_is_read_with_its_result_and_the_base_of_its_adapter(shop: ServedProject) -> None:
     plain = await shop.task(0.5, state=TaskState.CANCELLED)
     shop.session.add(models.Adapter(hash="abc", base="seed", rank=4))
     release = await shop.release("abc")
@@ -46,7 +46,7 @@ async def test_a_task_comes_with_its_end_and_the_base_of_its_adapter(shop: Serve
     assert (first.base, second.base, second.release_id) == (None, "seed", release.id)
 
 
-async def test_trajectories_come_in_the_order_asked_for_and_only_where_there_are_some(shop: ServedProject) -> None:
+async def test_trajectories_are_read_in_the_given_order_without_tasks_that_have_none(shop: ServedProject) -> None:
     first, second, without = await shop.task(), await shop.task(), await task_row(shop.session, shop.project.id)
     ids = [second.id, without.id, first.id]
     found = [trajectory.task.id async for trajectory in training_data.trajectories(shop.session, ids)]
@@ -59,7 +59,7 @@ async def test_more_trajectories_than_one_query_takes_are_all_read(shop: ServedP
     assert len([each async for each in training_data.trajectories(shop.session, ids)]) == 2
 
 
-async def test_skills_are_found_by_their_maker_and_by_their_id(shop: ServedProject) -> None:
+async def test_skills_are_found_by_the_task_that_wrote_them_and_by_id(shop: ServedProject) -> None:
     maker, other = await shop.task(), await shop.task()
     made = await shop.skill(maker, "greet", slots=["iris"])
     named, _ = await shop.skill(other, "wave"), await shop.skill(other, "nod")

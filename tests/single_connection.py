@@ -1,4 +1,4 @@
-"""A database of which this process has a single connection, so that whoever holds it leaves none to the rest."""
+"""A database with a pool of one connection, which a test can take away for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,25 +10,25 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async
 from app.db.database import Sessions, full_url
 
 
-class Narrow:
+class SingleConnection:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self.sessions: Sessions = async_sessionmaker(engine, expire_on_commit=False)
 
     async def starve(self, seconds: float) -> None:
-        """Meanwhile nobody else gets the connection."""
+        """Hold the only connection for so many seconds."""
         while True:
-            with suppress(NoConnectionError):  # somebody has it at this moment
+            with suppress(NoConnectionError):  # in use at this moment
                 async with self._engine.connect():
                     await asyncio.sleep(seconds)
                     return
 
 
 @asynccontextmanager
-async def narrow(database_url: str) -> AsyncIterator[Narrow]:
-    """Who waits for the connection gives up soon."""
+async def single_connection(database_url: str) -> AsyncIterator[SingleConnection]:
+    """Waiting for the connection times out soon."""
     engine = create_async_engine(full_url(database_url), pool_size=1, max_overflow=0, pool_timeout=0.1)
     try:
-        yield Narrow(engine)
+        yield SingleConnection(engine)
     finally:
         await engine.dispose()

@@ -1,4 +1,4 @@
-"""Claiming, holding and finishing tasks: what happens when two want the same one."""
+"""The queue of tasks: claims, leases and their owners."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from app.records import Stop
 from tests.rows import LEASE, claimed_task, project_row, task_row
 
 DONE = TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED, answer=7, turns=2, generated_tokens=31, calls=4)
-EXPIRED = -1.0  # a lease that is over when it begins
+EXPIRED = -1.0  # a lease that has expired when it begins
 
 
 async def test_the_oldest_task_is_claimed_first(session: AsyncSession) -> None:
@@ -75,12 +75,12 @@ async def test_the_first_claim_pins_the_active_release_and_the_clock(session: As
     assert (again.attempt, again.owner) == (2, "another")
 
 
-async def test_a_task_is_left_alone_while_its_lease_lasts(session: AsyncSession) -> None:
+async def test_a_task_cannot_be_claimed_while_its_lease_is_valid(session: AsyncSession) -> None:
     await claimed_task(session)
     assert await task_queue.claim(session, "another", LEASE) is None
 
 
-async def test_extending_keeps_a_task_and_tells_what_is_to_be_cancelled(session: AsyncSession) -> None:
+async def test_extending_renews_leases_and_returns_requested_cancellations(session: AsyncSession) -> None:
     project = await project_row(session)
     kept, stopped = await task_row(session, project.id), await task_row(session, project.id)
     for _ in range(2):
@@ -107,7 +107,7 @@ async def test_a_runner_that_lost_its_task_can_neither_finish_nor_extend_it(sess
     assert await task_queue.finish(session, task.id, "quick", DONE) is True
 
 
-async def test_a_held_task_cannot_be_taken_up_even_if_its_lease_ends(committed: Sessions) -> None:
+async def test_a_held_task_cannot_be_claimed_even_if_its_lease_expires(committed: Sessions) -> None:
     async with committed.begin() as session:
         task = await task_row(session, (await project_row(session)).id)
         await task_queue.claim(session, "me", EXPIRED)
@@ -136,7 +136,7 @@ async def test_a_task_cannot_end_as_running(session: AsyncSession) -> None:
         await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.RUNNING))
 
 
-async def test_what_is_handed_back_is_taken_up_at_once_as_a_further_attempt(session: AsyncSession) -> None:
+async def test_a_task_that_is_handed_back_can_be_claimed_at_once_as_another_attempt(session: AsyncSession) -> None:
     task = await claimed_task(session)
     assert await task_queue.hand_back(session, "another") == []
     assert await task_queue.hand_back(session, "me") == [task.id]
@@ -145,12 +145,12 @@ async def test_what_is_handed_back_is_taken_up_at_once_as_a_further_attempt(sess
     assert (again.id, again.attempt) == (task.id, 2)
 
 
-async def test_runners_hear_of_a_task_when_it_is_committed(committed: Sessions, database_url: str) -> None:
+async def test_runners_are_notified_of_a_task_when_it_is_committed(committed: Sessions, database_url: str) -> None:
     plain = database_url.replace("+psycopg", "")
     async with await psycopg.AsyncConnection.connect(plain, autocommit=True) as listener:
         await listener.execute(f"LISTEN {tasks.CHANNEL}")
         async with committed.begin() as session:
             await task_row(session, (await project_row(session)).id)
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []
-        heard = [notice.channel async for notice in listener.notifies(timeout=5, stop_after=1)]
-    assert heard == [tasks.CHANNEL]
+        notified = [notice.channel async for notice in listener.notifies(timeout=5, stop_after=1)]
+    assert notified == [tasks.CHANNEL]

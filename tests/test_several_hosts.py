@@ -1,4 +1,4 @@
-"""Hosts that share nothing but the database and the adapter store."""
+"""Training and serving on several hosts that share only the database and the adapter store."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def first(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
     )
 
 
-async def test_what_one_host_trained_another_serves_and_a_third_goes_on_from(
+async def test_an_adapter_trained_on_one_host_is_served_by_another_and_continued_on_a_third(
     committed: Sessions, first: Settings, tiny: Path, tmp_path: Path
 ) -> None:
     data = chats(tmp_path / "chats.jsonl")
@@ -60,14 +60,14 @@ async def test_what_one_host_trained_another_serves_and_a_third_goes_on_from(
         await AdapterDirectory(tmp_path / "fourth", tiny).verified(made.adapter)
 
 
-async def test_an_adapter_that_is_brought_by_hand_to_one_host_can_be_had_by_all(tmp_path: Path) -> None:
+async def test_an_adapter_copied_to_one_host_can_be_shared_with_all(tmp_path: Path) -> None:
     name = trained(tmp_path / "here")
     here, there = (AdapterStore(tmp_path / host, str(tmp_path / "store")) for host in ("here", "there"))
     await AdapterDirectory(tmp_path / "here", store=here).publish(name)
     assert await there.path(name) == tmp_path / "there" / name
 
 
-async def test_model_servers_sleep_while_a_run_updates_and_are_awake_at_its_end(
+async def test_model_servers_sleep_during_updates_and_are_awake_at_the_end(
     committed: Sessions, first: Settings, tmp_path: Path
 ) -> None:
     with sleepy_server() as server:
