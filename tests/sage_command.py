@@ -1,4 +1,4 @@
-"""The `sage` command against the real server; the test plays the worker."""
+"""Runs the `sage` command against the real server, and writes the rows that a worker would write."""
 
 import asyncio
 import os
@@ -11,8 +11,8 @@ from app.db.models import RunState
 from tests.api_app import ApiApp
 
 
-class Ended(NamedTuple):
-    """How a command ended, and what it said."""
+class CommandResult(NamedTuple):
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -20,12 +20,12 @@ class Ended(NamedTuple):
 
 
 class SageCommand:
-    """Runs `sage` against the server."""
+    """Runs `sage` with the URL and the key of the server."""
 
     def __init__(self, api: ApiApp, url: str) -> None:
         self.api, self.url = api, url
 
-    async def sage(self, command: str, *options: str, **env: str) -> Ended:
+    async def run(self, command: str, *options: str, **env: str) -> CommandResult:
         key = self.api.client.headers["Authorization"].removeprefix("Bearer ")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", command, "--url", self.url, *options),
@@ -34,17 +34,17 @@ class SageCommand:
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await asyncio.wait_for(process.communicate(), 60)
-        return Ended(process.returncode or 0, out.decode(), err.decode())
+        return CommandResult(process.returncode or 0, out.decode(), err.decode())
 
     async def run_id(self) -> UUID:
-        """Of the newest run, once there is one."""
+        """The id of the newest run, once it exists."""
         async with asyncio.timeout(30):
-            while not (found := (await self.api.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
+            while not (listed := (await self.api.client.get("/v1/training-runs")).json()["runs"]):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        return UUID(found[0]["id"])
+        return UUID(listed[0]["id"])
 
-    async def work(self, *metrics: dict[str, Any], state: RunState = RunState.DONE, **how: Any) -> None:
-        """Carry the next run out."""
+    async def execute_run(self, *metrics: dict[str, Any], state: RunState = RunState.DONE, **how: Any) -> None:
+        """Execute the next run, as a worker would, with these metrics of its steps."""
         run_id, sessions = await self.run_id(), self.api.sessions
         async with sessions.begin() as session:
             await run_queue.claim(session, "worker", 30, run_id)

@@ -1,4 +1,4 @@
-"""Who may do what: keys, scopes and projects, over HTTP."""
+"""Authentication and authorization: keys, scopes and projects."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
@@ -15,9 +15,9 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-@pytest.mark.parametrize("sent", ["", "Bearer", "Bearer ", "Basic abc", "Bearer sage_unknown", "Bearer \xff"])
-async def test_without_a_good_key_nothing_is_told(api: ApiApp, sent: str) -> None:
-    headers = {b"Authorization": sent.encode("latin-1")}
+@pytest.mark.parametrize("header", ["", "Bearer", "Bearer ", "Basic abc", "Bearer sage_unknown", "Bearer \xff"])
+async def test_without_a_valid_key_a_request_is_refused_before_its_body_is_read(api: ApiApp, header: str) -> None:
+    headers = {b"Authorization": header.encode("latin-1")}
     answer = await api.client.post("/v1/tasks", json={"nonsense": 1}, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -39,7 +39,7 @@ async def test_without_a_good_key_nothing_is_told(api: ApiApp, sent: str) -> Non
         ("skills", "POST", "/v1/keys"),
     ],
 )
-async def test_a_key_without_the_scope_is_refused_and_told_which(
+async def test_a_key_without_the_scope_is_refused_with_its_name(
     api: ApiApp, scope: str, method: str, path: str
 ) -> None:
     answer = await api.client.request(method, path, headers=await api.key(scope), json={})
@@ -68,7 +68,7 @@ async def test_a_key_of_one_project_sees_nothing_of_another(api: ApiApp) -> None
     assert [each["name"] for each in (await api.client.get("/v1/projects", headers=headers)).json()] == ["other"]
 
 
-async def test_a_task_goes_to_the_keys_own_project_without_naming_it(api: ApiApp) -> None:
+async def test_a_task_without_a_project_belongs_to_the_project_of_the_key(api: ApiApp) -> None:
     other = await api.project("other")
     headers = await api.key("tasks", project_id=other.id)
     made = (await api.client.post("/v1/tasks", json={"instruction": "ok"}, headers=headers)).json()
@@ -76,7 +76,7 @@ async def test_a_task_goes_to_the_keys_own_project_without_naming_it(api: ApiApp
     assert shown["project"] == "other"
 
 
-async def test_a_secret_is_told_once_works_and_stops_when_revoked(api: ApiApp) -> None:
+async def test_a_secret_is_shown_once_and_stops_working_when_revoked(api: ApiApp) -> None:
     made = await api.client.post("/v1/keys", json={"name": "ci", "scopes": ["tasks"], "project": "demo"})
     assert made.status_code == 201
     key = made.json()
@@ -92,7 +92,7 @@ async def test_a_secret_is_told_once_works_and_stops_when_revoked(api: ApiApp) -
     assert (await api.client.delete(f"/v1/keys/{uuid4()}")).status_code == 404
 
 
-async def test_a_projects_administrator_makes_keys_of_that_project_only(api: ApiApp) -> None:
+async def test_an_administrator_of_a_project_creates_keys_of_that_project_only(api: ApiApp) -> None:
     other = await api.project("other")
     headers = await api.key("admin", project_id=other.id)
     made = await api.client.post("/v1/keys", json={"name": "k", "scopes": ["tasks"]}, headers=headers)
@@ -113,13 +113,13 @@ async def test_a_projects_administrator_makes_keys_of_that_project_only(api: Api
         {"name": "k", "scopes": ["tasks"], "secret": "mine"},
     ],
 )
-async def test_a_key_that_cannot_be_is_refused(api: ApiApp, body: object) -> None:
+async def test_an_invalid_key_request_is_refused(api: ApiApp, body: object) -> None:
     answer = await api.client.post("/v1/keys", json=body)
     assert answer.status_code == 400
     problem(answer)
 
 
-async def test_a_project_begins_with_release_one_and_goes_with_all_it_holds(api: ApiApp) -> None:
+async def test_a_project_starts_with_release_one_and_is_deleted_with_its_data(api: ApiApp) -> None:
     assert (await api.client.post("/v1/projects", json={"name": "shop"})).status_code == 201
     assert (await api.client.post("/v1/projects", json={"name": "shop"})).status_code == 409
     assert problem(await api.client.post("/v1/projects", json={"name": "a b"}))["field"] == "name"

@@ -34,7 +34,7 @@ async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_
 ) -> None:
     brought, env = make_adapter(model_dir, tmp_path / "mine", seed=1), {"SAGE_DATA_DIR": str(tmp_path / "data")}
     name = content_hash(brought)
-    ended = await shell.sage("releases", "--add", str(brought), "--reason", "made by hand", **env)
+    ended = await shell.run("releases", "--add", str(brought), "--reason", "made by hand", **env)
     assert ended.code == 0, ended.err
     shown = [line.split(maxsplit=1) for line in ended.out.splitlines()]
     assert ["number", "2"] in shown
@@ -42,8 +42,8 @@ async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_
     assert ["model", name] in shown
     assert {path.name for path in (tmp_path / "data" / "adapters").iterdir()} == {name}, "and nothing half"
     assert {path.name for path in (tmp_path / "data" / "adapters" / name).iterdir()} == {CONFIG, WEIGHTS}
-    assert (await shell.sage("releases")).out.splitlines()[1].endswith("made by hand")
-    again = await shell.sage("releases", "--add", str(brought), "--activate", **env)
+    assert (await shell.run("releases")).out.splitlines()[1].endswith("made by hand")
+    again = await shell.run("releases", "--add", str(brought), "--activate", **env)
     assert ["state", "active"] in [line.split() for line in again.out.splitlines()]
     assert shell.api.loads.models == [name]
 
@@ -51,7 +51,7 @@ async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_
 async def test_a_store_that_hosts_share_gets_it_too(shell: SageCommand, model_dir: Path, tmp_path: Path) -> None:
     brought = make_adapter(model_dir, tmp_path / "mine", seed=1)
     env = {"SAGE_DATA_DIR": str(tmp_path / "data"), "SAGE_ADAPTER_STORE": str(tmp_path / "store")}
-    ended = await shell.sage("releases", "--add", str(brought), **env)
+    ended = await shell.run("releases", "--add", str(brought), **env)
     assert ended.code == 0, ended.err
     assert content_hash(tmp_path / "store" / content_hash(brought)) == content_hash(brought)
 
@@ -62,7 +62,7 @@ async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
     spoilt = make_adapter(model_dir, tmp_path / "mine", seed=1, fill=float("nan"))
     (tmp_path / "empty").mkdir()
     for directory, said in ((spoilt, "not finite"), (tmp_path / "empty", "there is no adapter")):
-        ended = await shell.sage("releases", "--add", str(directory), SAGE_DATA_DIR=str(tmp_path / "data"))
+        ended = await shell.run("releases", "--add", str(directory), SAGE_DATA_DIR=str(tmp_path / "data"))
         assert ended.code == 1
         assert said in ended.err
         assert ended.err.count("\n") == 1
@@ -72,5 +72,5 @@ async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
 
 @pytest.mark.parametrize("options", [("2", "--add", "."), ("--reason", "because"), ("--activate",)])
 async def test_options_that_do_not_go_together_are_refused(shell: SageCommand, options: tuple[str, ...]) -> None:
-    ended = await shell.sage("releases", *options)
+    ended = await shell.run("releases", *options)
     assert (ended.code, "name" in ended.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Registering OpenAPI documents, and feedback, over HTTP."""
+"""The routes for APIs and for feedback."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 
 @asynccontextmanager
 async def web(body: bytes) -> AsyncIterator[str]:
-    """A web server that answers everything with one body."""
+    """A web server that answers every request with one body."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -54,7 +54,7 @@ async def web(body: bytes) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/openapi.json"
 
 
-async def test_a_document_behind_a_url_becomes_operations(api: ApiApp) -> None:
+async def test_a_document_at_a_url_becomes_operations(api: ApiApp) -> None:
     async with web(json.dumps(DOCUMENT).encode()) as url:
         made = await api.client.post("/v1/apis", json={"name": "mail", "url": url, "bearer_token": "s3cret"})
     assert made.status_code == 201, made.text
@@ -74,7 +74,7 @@ async def test_a_document_behind_a_url_becomes_operations(api: ApiApp) -> None:
     assert (await api.client.delete("/v1/apis/mail")).status_code == 404
 
 
-async def test_another_document_or_none_is_a_release_of_its_own_that_says_who_asked_for_it(api: ApiApp) -> None:
+async def test_changing_or_removing_a_document_creates_a_release_with_an_audit_entry(api: ApiApp) -> None:
     body = {"name": "mail", "document": DOCUMENT}
     assert (await api.client.post("/v1/apis", json=body)).status_code == 201
     await api.submit()
@@ -97,7 +97,7 @@ async def _releases(api: ApiApp) -> list[tuple[int, str, object]]:
 
 
 @pytest.mark.parametrize("document", [DOCUMENT, json.dumps(DOCUMENT), "openapi: 3.1.0\npaths: {/x: {get: {}}}"])
-async def test_a_document_is_taken_as_an_object_and_as_text(api: ApiApp, document: object) -> None:
+async def test_a_document_is_accepted_as_an_object_and_as_text(api: ApiApp, document: object) -> None:
     body = {"name": "mail", "document": document, "server": "http://other.test"}
     made = await api.client.post("/v1/apis", json=body)
     assert made.status_code == 201, made.text
@@ -126,9 +126,7 @@ async def test_a_document_is_taken_as_an_object_and_as_text(api: ApiApp, documen
         ({"name": "mail", "document": DOCUMENT, "server": "mail.test"}, "http"),
     ],
 )
-async def test_a_document_that_cannot_be_called_is_refused_with_what_to_do(
-    api: ApiApp, body: object, hint: str
-) -> None:
+async def test_an_unusable_document_is_refused_with_what_to_do(api: ApiApp, body: object, hint: str) -> None:
     answer = await api.client.post("/v1/apis", json=body)
     assert answer.status_code == 400, answer.text
     assert hint in str(problem(answer)["detail"])
@@ -167,7 +165,7 @@ async def test_feedback_becomes_the_score_of_an_ended_task(api: ApiApp) -> None:
         {"task_id": str(uuid4()), "score": 1, "stars": 5},
     ],
 )
-async def test_feedback_that_cannot_be_is_refused(api: ApiApp, body: object) -> None:
+async def test_invalid_feedback_is_refused(api: ApiApp, body: object) -> None:
     answer = await api.client.post("/v1/feedback", json=body)
     assert answer.status_code == 400
     problem(answer)

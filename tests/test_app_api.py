@@ -1,4 +1,4 @@
-"""What the application says of itself: health, figures, its OpenAPI document, and how it fails."""
+"""Health, metrics, the OpenAPI document, and how the application reports failures."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ from tests.single_connection import single_connection
 
 
 async def answers() -> None:
-    """A part that can work."""
+    """A component that is ready."""
 
 
 async def is_down() -> None:
@@ -34,7 +34,7 @@ async def limps() -> str:
 
 
 async def breaks() -> None:
-    raise ZeroDivisionError("a secret of our insides")
+    raise ZeroDivisionError("a secret detail")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def test_health_needs_no_key_and_readiness_says_what_is_not_ready_and_why(api: ApiApp) -> None:
+async def test_health_needs_no_key_and_readiness_names_what_is_not_ready(api: ApiApp) -> None:
     del api.client.headers["Authorization"]
     assert (await api.client.get("/healthz")).json() == {"status": "up"}
     answer = await api.client.get("/readyz")
@@ -101,7 +101,7 @@ async def test_the_openapi_document_shows_errors_keys_and_every_route(api: ApiAp
     assert used <= {tag["name"] for tag in document["tags"]}
 
 
-async def test_the_documentation_page_loads_nothing_from_elsewhere(api: ApiApp) -> None:
+async def test_the_documentation_page_loads_nothing_from_other_hosts(api: ApiApp) -> None:
     del api.client.headers["Authorization"]
     page = await api.client.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
@@ -111,12 +111,12 @@ async def test_the_documentation_page_loads_nothing_from_elsewhere(api: ApiApp) 
         assert (await api.client.get(f"/docs/static/{name}")).status_code == 200
 
 
-async def test_unknown_routes_and_methods_are_problems_too(api: ApiApp) -> None:
+async def test_unknown_routes_and_methods_are_reported_as_problems(api: ApiApp) -> None:
     assert problem(await api.client.get("/v1/nothing"))["error"] == "NotFoundError"
     assert problem(await api.client.put("/v1/tasks"))["error"] == "MethodNotAllowedError"
 
 
-async def test_a_bug_tells_the_caller_nothing_of_our_insides(committed: Sessions, database_url: str) -> None:
+async def test_an_unexpected_error_reveals_no_details(committed: Sessions, database_url: str) -> None:
     async with open_api_app(committed, database_url, {"engine": breaks}) as api:
         answer = await api.client.get("/readyz")
     assert answer.status_code == 500
@@ -124,7 +124,7 @@ async def test_a_bug_tells_the_caller_nothing_of_our_insides(committed: Sessions
     assert "secret" not in answer.text
 
 
-async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
+async def test_an_unavailable_database_is_a_503() -> None:
     nowhere = "postgresql://127.0.0.1:9/none"
 
     @asynccontextmanager
@@ -151,9 +151,7 @@ async def test_a_database_that_is_down_is_a_503_and_not_a_traceback() -> None:
     assert "refuses" in readiness["components"]["database"]
 
 
-async def test_a_request_that_gets_no_connection_is_asked_to_come_again(
-    committed: Sessions, database_url: str
-) -> None:
+async def test_a_request_that_gets_no_database_connection_is_a_503(committed: Sessions, database_url: str) -> None:
     del committed  # it empties the tables
     async with single_connection(database_url) as database, open_api_app(database.sessions, database_url) as api:
         starving = asyncio.create_task(database.starve(1.5))
@@ -164,7 +162,7 @@ async def test_a_request_that_gets_no_connection_is_asked_to_come_again(
         assert (await api.client.get("/v1/tasks")).status_code == 200
 
 
-async def test_an_answer_carries_its_request_id(api: ApiApp) -> None:
+async def test_a_response_has_a_request_id(api: ApiApp) -> None:
     assert (await api.client.get("/healthz", headers={"X-Request-ID": "abc-1"})).headers["x-request-id"] == "abc-1"
     made_up = (await api.client.get("/healthz", headers={"X-Request-ID": "a b\tc"})).headers["x-request-id"]
     assert len(made_up) == 32

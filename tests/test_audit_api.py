@@ -1,4 +1,4 @@
-"""Over HTTP: who changed what serves, and adapters that were brought by hand."""
+"""The audit log, and releases proposed from an adapter."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,7 +42,7 @@ async def release(api: ApiApp, project_id: UUID, model: str = "a" * 32) -> str:
         return str((await releases.propose(session, project_id, model)).id)
 
 
-async def test_an_adapter_brought_by_hand_becomes_a_candidate_and_serves_when_someone_wants_it(
+async def test_a_proposed_adapter_becomes_a_candidate_that_can_be_activated(
     api: ApiApp, model_dir: Path, tmp_path: Path
 ) -> None:
     name = make_named(model_dir, tmp_path, 1)
@@ -55,9 +55,7 @@ async def test_an_adapter_brought_by_hand_becomes_a_candidate_and_serves_when_so
     assert api.loads.models == [name]
 
 
-async def test_an_adapter_that_must_not_be_served_is_refused_by_name(
-    api: ApiApp, model_dir: Path, tmp_path: Path
-) -> None:
+async def test_an_unusable_adapter_is_refused(api: ApiApp, model_dir: Path, tmp_path: Path) -> None:
     cut, nan = make_named(model_dir, tmp_path, 2), make_named(model_dir, tmp_path, 3, fill=float("nan"))
     cut_short(tmp_path, cut)
     for name, words in ((cut, "cut off"), (nan, "not finite"), ("0" * 32, "there is no adapter")):
@@ -67,9 +65,7 @@ async def test_an_adapter_that_must_not_be_served_is_refused_by_name(
     assert [each["number"] for each in (await api.client.get("/v1/releases")).json()] == [1]
 
 
-async def test_an_adapter_that_was_trained_on_another_base_is_refused(
-    api: ApiApp, model_dir: Path, tmp_path: Path
-) -> None:
+async def test_an_adapter_of_another_base_model_is_refused(api: ApiApp, model_dir: Path, tmp_path: Path) -> None:
     name = make_named(model_dir, tmp_path, 1)
     async with api.sessions.begin() as session:
         await adapters.put(session, name, base="another", rank=4)
@@ -79,11 +75,11 @@ async def test_an_adapter_that_was_trained_on_another_base_is_refused(
 
 
 @pytest.mark.parametrize("name", ["../" + "a" * 32, "A" * 32, "a", ""])
-async def test_a_name_that_is_no_hash_reads_no_file(api: ApiApp, name: str) -> None:
+async def test_an_adapter_name_that_is_not_a_hash_is_refused(api: ApiApp, name: str) -> None:
     assert (await propose(api, name)).status_code == 400
 
 
-async def test_the_log_says_who_served_what_and_how_the_servers_proved_it(api: ApiApp) -> None:
+async def test_the_log_names_who_activated_what_and_has_the_proofs_of_the_servers(api: ApiApp) -> None:
     release_id = await release(api, api.demo.id)
     api.loads.refusal = AdapterError("off by 0.3")
     await api.client.post(f"/v1/releases/{release_id}/activate")
@@ -101,7 +97,7 @@ async def test_the_log_says_who_served_what_and_how_the_servers_proved_it(api: A
     assert (refused["action"], refused["detail"]["reason"]) == ("refused", "off by 0.3")
 
 
-async def test_the_log_comes_in_pages_and_of_one_project_or_release(api: ApiApp) -> None:
+async def test_the_log_is_paged_and_filtered_by_project_and_release(api: ApiApp) -> None:
     other = await api.project("other")
     ids = [await release(api, api.demo.id), await release(api, api.demo.id), await release(api, other.id)]
     for each in ids:
@@ -115,7 +111,7 @@ async def test_the_log_comes_in_pages_and_of_one_project_or_release(api: ApiApp)
     assert rest["next_cursor"] is None
 
 
-async def test_only_an_administrator_reads_the_log_and_only_of_what_the_key_sees(api: ApiApp) -> None:
+async def test_only_an_administrator_reads_the_log_of_the_projects_the_key_sees(api: ApiApp) -> None:
     other = await api.project("other")
     await api.client.post(f"/v1/releases/{await release(api, api.demo.id)}/activate")
     assert (await api.client.get("/v1/audit", headers=await api.key("tasks"))).status_code == 403

@@ -1,4 +1,4 @@
-"""Canaries and shadows over HTTP, and from the command line."""
+"""Canaries and shadow tasks, over HTTP and from the command line."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -26,7 +26,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 
 @pytest.fixture
 async def project(api: ApiApp) -> Project:
-    """The demo project, with a candidate and an API to read from and write to."""
+    """The demo project, with a candidate and an API that reads and writes."""
     document = Ledger().document("http://ledger.test")
     async with api.sessions.begin() as session:
         await apis.put(session, api.demo.id, "ledger", source="upload", document=document, digest="1")
@@ -35,7 +35,7 @@ async def project(api: ApiApp) -> Project:
 
 
 async def finished(project: Project, *calls: str, score: float | None = None) -> UUID:
-    """A task that the active release did with these calls."""
+    """A finished task of the active release with these calls."""
     [task_id] = await project.ended((await project.release(1)).id, score)
     made = tuple(Call(seq=seq, turn=0, api=api, arguments={}) for seq, api in enumerate(calls))
     async with project.sessions.begin() as session:
@@ -44,7 +44,7 @@ async def finished(project: Project, *calls: str, score: float | None = None) ->
     return task_id
 
 
-async def test_a_canary_begins_shows_live_figures_and_is_ended(api: ApiApp, project: Project) -> None:
+async def test_a_canary_starts_shows_live_metrics_and_ends(api: ApiApp, project: Project) -> None:
     path = f"/v1/releases/{project.candidate}/canary"
     assert problem(await api.client.get(path))["detail"] == "release 2 is candidate, not a canary"
     answer = await api.client.post(path, json={"percent": 10})
@@ -67,7 +67,9 @@ async def test_a_canary_begins_shows_live_figures_and_is_ended(api: ApiApp, proj
     ]
 
 
-async def test_what_cannot_be_a_canary_is_told_and_changes_nothing(api: ApiApp, project: Project) -> None:
+async def test_a_release_that_cannot_be_a_canary_is_refused_and_nothing_changes(
+    api: ApiApp, project: Project
+) -> None:
     path = f"/v1/releases/{project.candidate}/canary"
     for percent in (0, 101):
         assert (await api.client.post(path, json={"percent": percent})).status_code == 400
@@ -79,7 +81,7 @@ async def test_what_cannot_be_a_canary_is_told_and_changes_nothing(api: ApiApp, 
     assert (await project.release()).state is models.ReleaseState.CANDIDATE
 
 
-async def test_only_an_administrator_of_the_project_begins_canaries_and_shadows(
+async def test_only_an_administrator_of_the_project_starts_canaries_and_shadows(
     api: ApiApp, project: Project
 ) -> None:
     other = await api.key("admin", project_id=(await api.project("other")).id)
@@ -91,7 +93,7 @@ async def test_only_an_administrator_of_the_project_begins_canaries_and_shadows(
     assert api.loads.models == []
 
 
-async def test_shadows_are_asked_for_and_compared_in_pairs(api: ApiApp, project: Project) -> None:
+async def test_shadows_are_queued_and_compared_in_pairs(api: ApiApp, project: Project) -> None:
     path = f"/v1/releases/{project.candidate}/shadow"
     await finished(project, "ledger.add_entry", score=1.0)
     refused = await api.client.post(path, json={})
@@ -114,17 +116,17 @@ async def test_shadows_are_asked_for_and_compared_in_pairs(api: ApiApp, project:
     assert shown["tokens"]["difference"] == {"mean": -50.0, "low": -50.0, "high": -50.0}
 
 
-async def test_the_command_line_begins_shows_and_ends_them(api: ApiApp, project: Project) -> None:
+async def test_the_command_line_starts_shows_and_ends_them(api: ApiApp, project: Project) -> None:
     await finished(project, "ledger.list_entries")
     async with served(api) as client:
         shell = SageCommand(api, str(client.base_url))
-        begun = await shell.sage("releases", "2", "--canary", "12.5", "--shadow", "5")
+        begun = await shell.run("releases", "2", "--canary", "12.5", "--shadow", "5")
         assert begun.code == 0, begun.err
         lines = [line.split() for line in begun.out.splitlines()]
         assert ["canary_percent", "12.5"] in lines
         assert ["canary", "action", "wait"] in [line[:3] for line in lines]
         assert ["shadow", "pending", "1"] in lines
-        ended = await shell.sage("releases", "2", "--canary", "0")
+        ended = await shell.run("releases", "2", "--canary", "0")
         assert ["state", "candidate"] in [line.split() for line in ended.out.splitlines()]
-        refused = await shell.sage("releases", "--canary", "5")
+        refused = await shell.run("releases", "--canary", "5")
         assert "name the release" in refused.err

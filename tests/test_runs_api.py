@@ -1,4 +1,4 @@
-"""Training runs over HTTP; the test plays the worker by writing its rows."""
+"""The training-run routes; the tests write the rows that a worker would write."""
 
 import asyncio
 import json
@@ -50,13 +50,13 @@ async def shown(api: ApiApp, run_id: UUID) -> dict[str, Any]:
     return found
 
 
-async def test_a_run_is_queued_with_its_settings_and_the_bell_is_rung(api: ApiApp) -> None:
+async def test_a_run_is_queued_with_its_settings_and_the_workers_are_notified(api: ApiApp) -> None:
     body = {"kind": "rollout", "settings": {"steps": 3, "environment": "office", "lr": 0.01}}
     run_id = await train(api, **body)
     run = await shown(api, run_id)
     assert (run["project"], run["kind"], run["state"], run["step"]) == ("demo", "rollout", "queued", 0)
     assert (run["settings"]["steps"], run["settings"]["lr"], run["settings"]["kind"]) == (3, 0.01, "rollout")
-    assert run["settings"]["group"] == 8, "what was not said is as it was by default on that day"
+    assert run["settings"]["group"] == 8, "settings not given are stored with their defaults"
     assert api.wakes.runs == [run_id]
     assert (await shown(api, await train(api, settings={"kind": "sft"})))["kind"] == "sft"
 
@@ -75,7 +75,7 @@ async def test_a_run_is_queued_with_its_settings_and_the_bell_is_rung(api: ApiAp
         ({"settings": {"gate_scenarios": 29}}, "gate_scenarios"),
     ],
 )
-async def test_an_unknown_or_wrong_setting_is_named_and_nothing_is_queued(
+async def test_an_unknown_or_invalid_setting_is_named_and_nothing_is_queued(
     api: ApiApp, body: dict[str, object], named: str
 ) -> None:
     answer = await api.client.post(PATH, json=body)
@@ -85,14 +85,14 @@ async def test_an_unknown_or_wrong_setting_is_named_and_nothing_is_queued(
     assert api.wakes.runs == []
 
 
-async def test_a_gate_may_be_left_out_or_hear_as_few_scenarios_as_can_tell(api: ApiApp) -> None:
+async def test_a_gate_may_be_omitted_or_use_the_fewest_scenarios_that_can_decide(api: ApiApp) -> None:
     for count in (0, 30):
         asked = {"environment": "office?site=7", "gate_scenarios": count}
         run = await shown(api, await train(api, settings=asked))
         assert run["settings"]["gate_scenarios"] == count
 
 
-async def test_a_run_that_trains_shows_its_progress_and_its_last_figures(api: ApiApp) -> None:
+async def test_a_running_run_shows_its_progress_and_its_last_metrics(api: ApiApp) -> None:
     run_id = await train(api)
     assert (await shown(api, run_id))["last_step"] is None
     await claim(api)
@@ -121,7 +121,7 @@ async def test_runs_are_listed_newest_first_by_pages_and_by_state(api: ApiApp) -
     assert len(waiting) == 2
 
 
-async def test_cancelling_and_trying_again(api: ApiApp) -> None:
+async def test_a_cancelled_run_can_be_retried_and_an_ended_one_cannot_be_cancelled(api: ApiApp) -> None:
     run_id = await train(api)
     answer = await api.client.post(f"{PATH}/{run_id}/cancel")
     assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
@@ -138,7 +138,7 @@ async def test_cancelling_and_trying_again(api: ApiApp) -> None:
     assert (await api.client.post(f"{PATH}/{uuid4()}/cancel")).status_code == 404
 
 
-async def test_a_key_of_another_project_or_of_no_right_sees_no_run(api: ApiApp) -> None:
+async def test_a_key_of_another_project_or_without_the_scope_sees_no_run(api: ApiApp) -> None:
     run_id = await train(api)
     other = await api.key("admin", project_id=(await api.project("other")).id)
     for method, path in (
@@ -155,7 +155,7 @@ async def test_a_key_of_another_project_or_of_no_right_sees_no_run(api: ApiApp) 
     assert (await api.client.post(PATH, json={}, headers=await api.key("tasks"))).status_code == 403
 
 
-def told(text: str) -> list[tuple[str, str, dict[str, Any]]]:
+def parse_events(text: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Event, id and data of each message."""
     found = []
     for block in text.replace("\r\n", "\n").strip().split("\n\n"):
@@ -172,69 +172,69 @@ async def test_the_events_of_an_ended_run_are_its_steps_and_its_end(api: ApiApp)
     await finish(api, run_id, result={"release": 2})
     answer = await api.client.get(f"{PATH}/{run_id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
-    events = told(answer.text)
+    events = parse_events(answer.text)
     assert [(event, number) for event, number, _ in events] == [("step", "1"), ("step", "2"), ("done", "")]
     assert events[1][2]["metrics"] == {"reward": 0.2}
     assert events[2][2]["result"] == {"release": 2}
     rest = await api.client.get(f"{PATH}/{run_id}/events", headers={"Last-Event-ID": "1"})
-    assert [number for _, number, _ in told(rest.text)] == ["2", ""]
+    assert [number for _, number, _ in parse_events(rest.text)] == ["2", ""]
 
 
-class Listener:
-    """Hears a stream of a run: the number of each step, of the others the event and the state."""
+class StreamReader:
+    """Reads the stream of a run: the number of each step; of other events the name and the state."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self._news = asyncio.Event()
 
-    async def listen(self, lines: AsyncIterator[str]) -> None:
+    async def read(self, lines: AsyncIterator[str]) -> None:
         event = ""
         async for line in lines:
             if line.startswith("event: "):
                 event = line.removeprefix("event: ")
             elif line.startswith("data: "):
                 data = json.loads(line.removeprefix("data: "))
-                self.heard.append(str(data["index"]) if event == "step" else f"{event} {data['state']}")
+                self.received.append(str(data["index"]) if event == "step" else f"{event} {data['state']}")
                 self._news.set()
 
     async def until(self, *expected: str) -> None:
-        """Exactly that has come since the last time."""
+        """Wait until exactly these have been received since the last call."""
         async with asyncio.timeout(10):
-            while self.heard != list(expected):
+            while self.received != list(expected):
                 self._news.clear()
                 await self._news.wait()
-        self.heard.clear()
+        self.received.clear()
 
 
-async def test_a_live_stream_tells_states_and_steps_as_they_come_also_those_taken_again(api: ApiApp) -> None:
+async def test_a_live_stream_sends_states_and_steps_including_repeated_ones(api: ApiApp) -> None:
     run_id = await train(api)
-    listener = Listener()
+    reader = StreamReader()
     async with served(api) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
-        listening = asyncio.create_task(listener.listen(answer.aiter_lines()))
-        await listener.until("state queued")
+        reading = asyncio.create_task(reader.read(answer.aiter_lines()))
+        await reader.until("state queued")
         await claim(api)
-        await listener.until("state running")
+        await reader.until("state running")
         await step(api, run_id, 1, 2, 3)
-        await listener.until("1", "2", "3")
+        await reader.until("1", "2", "3")
         async with api.sessions.begin() as session:
             await run_queue.hand_back(session, run_id, "worker")
-        await listener.until("state queued")
+        await reader.until("state queued")
         await claim(api)
-        await listener.until("state running")
+        await reader.until("state running")
         for index in (2, 3):
             await step(api, run_id, index)
-            await listener.until(str(index))
+            await reader.until(str(index))
         await finish(api, run_id)
-        await listener.until("done done")
-        await asyncio.wait_for(listening, 5)
+        await reader.until("done done")
+        await asyncio.wait_for(reading, 5)
 
 
-async def test_the_stream_of_a_run_whose_project_was_deleted_ends(api: ApiApp) -> None:
+async def test_the_stream_ends_when_the_project_of_its_run_is_deleted(api: ApiApp) -> None:
     run_id = await train(api)
-    listener = Listener()
+    reader = StreamReader()
     async with served(api) as client, client.stream("GET", f"{PATH}/{run_id}/events") as answer:
-        listening = asyncio.create_task(listener.listen(answer.aiter_lines()))
-        await listener.until("state queued")
+        reading = asyncio.create_task(reader.read(answer.aiter_lines()))
+        await reader.until("state queued")
         assert (await client.delete("/v1/projects/demo")).status_code == 204
-        await asyncio.wait_for(listening, 5)
-    assert listener.heard == []
+        await asyncio.wait_for(reading, 5)
+    assert reader.received == []

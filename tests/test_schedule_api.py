@@ -1,4 +1,4 @@
-"""A project's schedule over HTTP."""
+"""The routes for the schedule of a project."""
 
 from collections.abc import AsyncIterator
 
@@ -17,7 +17,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def test_a_schedule_is_put_shown_changed_and_removed(api: ApiApp) -> None:
+async def test_a_schedule_is_set_shown_changed_and_deleted(api: ApiApp) -> None:
     assert problem(await api.client.get(PATH))["status"] == 404
     body = {"every_hours": 6, "settings": {"kind": "logged", "steps": 5}}
     put = await api.client.put(f"{PATH}?project=demo", json=body)
@@ -31,7 +31,7 @@ async def test_a_schedule_is_put_shown_changed_and_removed(api: ApiApp) -> None:
     assert (await api.client.delete(PATH)).status_code == 404
 
 
-async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(api: ApiApp) -> None:
+async def test_a_due_schedule_queues_a_run_with_its_settings(api: ApiApp) -> None:
     await api.client.put(PATH, json={"every_hours": 0.0003, "settings": {"steps": 7}})
     async with api.sessions.begin() as session:
         schedule = await schedules.get(session, api.demo.id)
@@ -55,7 +55,7 @@ async def test_a_schedule_that_is_due_queues_a_run_with_its_settings(api: ApiApp
         ({"every_hours": 1, "often": True}, "often"),
     ],
 )
-async def test_a_schedule_that_cannot_be_is_refused_with_the_name_of_what_is_wrong(
+async def test_an_invalid_schedule_is_refused_with_the_name_of_the_field(
     api: ApiApp, body: dict[str, object], named: str
 ) -> None:
     answer = await api.client.put(PATH, json=body)

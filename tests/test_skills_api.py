@@ -1,4 +1,4 @@
-"""Looking at skills and taking them out again, over HTTP."""
+"""The skill routes: list, search, show, retire, restore, delete."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
@@ -46,7 +46,7 @@ def offer_of(skill: models.Skill) -> Offer:
 
 
 async def use(api: ApiApp, task_id: UUID, skill: models.Skill, *, calls: int, returned: int) -> None:
-    """What the runner writes when a task was offered a skill and ended."""
+    """Write the rows that a runner writes for an ended task that was offered a skill."""
     uses = (Use(skill.name, True, calls, returned),)
     turns = (Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.1,), text="", uses=uses),)
     offer = offer_of(skill)
@@ -66,7 +66,7 @@ async def use(api: ApiApp, task_id: UUID, skill: models.Skill, *, calls: int, re
         assert await task_queue.finish(session, task_id, "runner", ended)
 
 
-async def test_the_edge_from_the_task_that_made_a_skill_to_one_that_used_it_can_be_read(api: ApiApp) -> None:
+async def test_a_skill_shows_the_task_that_wrote_it_and_the_tasks_that_used_it(api: ApiApp) -> None:
     maker = await api.submit("archive my mails from iris")
     skill = await add(api, "archive", task_id=maker)
     async with api.sessions.begin() as session:
@@ -104,7 +104,7 @@ async def test_an_offered_skill_that_never_returned_was_not_used(api: ApiApp) ->
     assert shown["used"] == []
 
 
-async def test_a_listing_is_narrowed_by_name_state_scenario_and_api(api: ApiApp) -> None:
+async def test_a_listing_is_filtered_by_name_state_scenario_and_api(api: ApiApp) -> None:
     await add(api, "archive")
     await add(api, "archive", source=SOURCE + "# better\n")
     await add(api, "count")
@@ -142,7 +142,7 @@ async def test_a_skill_is_retired_restored_and_deleted(api: ApiApp) -> None:
     assert problem(again)["error"] == "ConflictError"
 
 
-async def test_a_search_tells_what_a_task_would_be_offered(api: ApiApp) -> None:
+async def test_a_search_returns_what_a_task_would_be_offered(api: ApiApp) -> None:
     api.search.offers = [offer_of(await add(api, "archive"))]
     found = (await api.client.get("/v1/skills/search", params={"q": "archive my mails", "limit": 5})).json()
     assert [(each["name"], each["ranks"], each["source"]) for each in found] == [
@@ -152,7 +152,7 @@ async def test_a_search_tells_what_a_task_would_be_offered(api: ApiApp) -> None:
     assert (await api.client.get("/v1/skills/search?q=x&project=nowhere")).status_code == 404
 
 
-async def test_a_skill_of_another_project_is_not_there(api: ApiApp) -> None:
+async def test_a_skill_of_another_project_is_not_found(api: ApiApp) -> None:
     skill = await add(api, "archive")
     other = await api.project("other")
     headers = await api.key("skills", project_id=other.id)

@@ -1,4 +1,4 @@
-"""A task's events and trajectory, over HTTP on a real socket where it matters."""
+"""The event stream and the trajectory of a task; on a real socket where it matters."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def tell(api: ApiApp, task_id: UUID, *kinds: str) -> None:
+async def append_events(api: ApiApp, task_id: UUID, *kinds: str) -> None:
     for kind in kinds:
         async with api.sessions.begin() as session:
             await events.append(session, task_id, kind, {"of": kind})
@@ -39,9 +39,9 @@ async def finish(api: ApiApp, task_id: UUID) -> None:
         await task_queue.finish(session, task_id, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
 
 
-async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(api: ApiApp) -> None:
+async def test_the_events_of_an_ended_task_are_sent_in_order_and_the_stream_ends(api: ApiApp) -> None:
     task_id = await api.submit()
-    await tell(api, task_id, "turn", "call")
+    await append_events(api, task_id, "turn", "call")
     await finish(api, task_id)
     answer = await api.client.get(f"/v1/tasks/{task_id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -59,7 +59,7 @@ async def test_an_ended_tasks_events_are_told_in_order_and_the_stream_ends(api: 
 
 async def test_a_stream_resumes_after_the_last_event_it_saw(api: ApiApp) -> None:
     task_id = await api.submit()
-    await tell(api, task_id, "turn", "call")
+    await append_events(api, task_id, "turn", "call")
     await finish(api, task_id)
     rest = await api.client.get(f"/v1/tasks/{task_id}/events", headers={"Last-Event-ID": "2"})
     assert [line for line in rest.text.splitlines() if line.startswith("id")] == ["id: 3"]
@@ -74,8 +74,8 @@ async def test_an_event_arrives_while_the_stream_is_open(api: ApiApp) -> None:
     async with served(api) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
         lines = answer.aiter_lines()
         for kind in ("turn", "observation"):
-            await tell(api, task_id, kind)
-            async with asyncio.timeout(3):  # far less than the ping: the notice woke it
+            await append_events(api, task_id, kind)
+            async with asyncio.timeout(3):  # far less than the ping interval: the notification woke it
                 while await anext(lines) != f"event: {kind}":
                     pass
         await finish(api, task_id)
@@ -91,13 +91,13 @@ async def test_a_stream_ends_when_the_project_of_its_task_is_deleted(api: ApiApp
             assert "event: done" not in [line async for line in answer.aiter_lines()]
 
 
-async def test_many_streams_of_many_tasks_each_hear_their_own(api: ApiApp) -> None:
+async def test_each_of_many_streams_gets_the_events_of_its_own_task(api: ApiApp) -> None:
     tasks = [await api.submit(f"task {number}") for number in range(5)]
     async with served(api) as client:
         reading = [asyncio.create_task(client.get(f"/v1/tasks/{task}/events", timeout=20)) for task in tasks * 4]
         await asyncio.sleep(0.2)
         for task in tasks:
-            await tell(api, task, f"turn-{task}")
+            await append_events(api, task, f"turn-{task}")
         for task in tasks:
             await finish(api, task)
         for task, answer in zip(tasks * 4, await asyncio.gather(*reading), strict=True):
@@ -105,7 +105,7 @@ async def test_many_streams_of_many_tasks_each_hear_their_own(api: ApiApp) -> No
             assert f"event: turn-{task}" in answer.text
 
 
-async def test_a_server_told_to_stop_does_not_wait_for_open_streams(api: ApiApp) -> None:
+async def test_a_stopping_server_does_not_wait_for_open_streams(api: ApiApp) -> None:
     task_id = await api.submit()
     async with asyncio.timeout(5):
         async with served(api) as client:
@@ -114,7 +114,7 @@ async def test_a_server_told_to_stop_does_not_wait_for_open_streams(api: ApiApp)
         await asyncio.wait([reading])
 
 
-async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(api: ApiApp) -> None:
+async def test_a_trajectory_shows_the_spans_of_the_sampled_tokens(api: ApiApp) -> None:
     task_id = await api.submit()
     assert problem(await api.client.get(f"/v1/tasks/{task_id}/trajectory"))["status"] == 404
     turns = (
@@ -144,7 +144,7 @@ async def test_a_trajectory_shows_where_the_policys_own_tokens_lie(api: ApiApp) 
     assert brief["turns"][0]["text"] == "a"
 
 
-async def test_a_quiet_stream_says_that_it_lives(api: ApiApp) -> None:
+async def test_a_stream_without_news_sends_pings(api: ApiApp) -> None:
     task_id = await api.submit()
     async with served(api) as client, client.stream("GET", f"/v1/tasks/{task_id}/events") as answer:
         lines = answer.aiter_lines()
@@ -155,21 +155,21 @@ async def test_a_quiet_stream_says_that_it_lives(api: ApiApp) -> None:
         await finish(api, task_id)
 
 
-def test_by_default_it_says_so_every_fifteen_seconds(database_url: str) -> None:
+def test_by_default_a_ping_is_sent_every_fifteen_seconds(database_url: str) -> None:
     assert NotificationListener(database_url).ping_seconds == 15
 
 
-async def test_a_runner_hears_of_a_task_that_another_process_was_given(
+async def test_a_task_callback_is_called_for_a_submission_to_another_process(
     committed: Sessions, database_url: str
 ) -> None:
-    heard = asyncio.Event()
+    called = asyncio.Event()
     async with NotificationListener(database_url) as listener, asyncio.timeout(10):
-        listener.on_task(heard.set)
-        await heard.wait()  # it looks once when it begins to listen
-        heard.clear()
+        listener.on_task(called.set)
+        await called.wait()  # callbacks are called once the connection listens
+        called.clear()
         async with committed.begin() as session:
             await task_row(session, (await project_row(session)).id)
-        await heard.wait()
+        await called.wait()
 
 
 async def test_a_lost_listening_connection_is_replaced(api: ApiApp) -> None:
@@ -180,8 +180,8 @@ async def test_a_lost_listening_connection_is_replaced(api: ApiApp) -> None:
         assert await _only(session, f"SELECT pid {listening} AND pid <> {first}") != first
 
 
-async def test_a_listener_whose_host_is_lost_notices_within_a_minute() -> None:
-    """Nobody answers at the other end; what it would be asked over TCP is settled before."""
+async def test_a_lost_database_host_is_noticed_within_a_minute() -> None:
+    """Reads the keepalive options of the socket: no lost host is needed to check them."""
     asked: asyncio.Queue[int] = asyncio.Queue()
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,20 +195,20 @@ async def test_a_listener_whose_host_is_lost_notices_within_a_minute() -> None:
 
 
 def _seconds_until_lost(address: tuple[str, int]) -> int:
-    """The silence that the socket with this address, one of this process, bears."""
-    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir() if path.is_socket()]:
-        with socket.socket(fileno=os.dup(number)) as found:
+    """Seconds of silence after which this process's socket with this address is closed."""
+    for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir() if path.is_socket()]:
+        with socket.socket(fileno=os.dup(descriptor)) as found:
             if found.getsockname() == address:
-                said = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-                idle, pause, tries = (found.getsockopt(socket.IPPROTO_TCP, each) for each in said)
+                options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                idle, pause, tries = (found.getsockopt(socket.IPPROTO_TCP, each) for each in options)
                 return idle + pause * tries
     raise AssertionError("no socket has it")
 
 
 async def _only(session: AsyncSession, query: str) -> int:
-    """The one value, as soon as there is one."""
+    """The only value, as soon as it exists."""
     while True:
-        await session.rollback()  # a transaction would go on seeing what it saw
+        await session.rollback()  # a transaction keeps its snapshot
         if (found := (await session.execute(text(query))).scalar()) is not None:
             return int(found)
         await asyncio.sleep(0.05)

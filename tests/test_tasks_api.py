@@ -1,4 +1,4 @@
-"""Submitting tasks and asking how they went, over HTTP."""
+"""The task routes: submit, list, show, cancel."""
 
 from collections.abc import AsyncIterator
 from uuid import uuid4
@@ -37,7 +37,7 @@ async def test_a_submitted_task_is_stored_and_the_runner_is_woken(api: ApiApp) -
     assert shown["release"] is None
 
 
-async def test_json_is_read_whatever_curl_says_it_is(api: ApiApp) -> None:
+async def test_json_is_accepted_with_any_content_type(api: ApiApp) -> None:
     answer = await api.client.post(
         "/v1/tasks",
         content=b'{"instruction": "tidy up"}',
@@ -46,7 +46,7 @@ async def test_json_is_read_whatever_curl_says_it_is(api: ApiApp) -> None:
     assert answer.status_code == 202
 
 
-async def test_many_tasks_are_accepted_in_order_and_together(api: ApiApp) -> None:
+async def test_a_list_of_tasks_is_accepted_in_order(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": f"task {number}"} for number in range(3)]}
     answer = await api.client.post("/v1/tasks", json=body)
     assert answer.status_code == 202
@@ -55,18 +55,18 @@ async def test_many_tasks_are_accepted_in_order_and_together(api: ApiApp) -> Non
     assert [each["id"] for each in listed] == ids[::-1]  # newest first
 
 
-async def test_one_bad_task_of_many_stores_none(api: ApiApp) -> None:
+async def test_one_invalid_task_of_a_list_stores_none(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "good"}, {"instruction": "bad", "project": "nowhere"}]}
     assert (await api.client.post("/v1/tasks", json=body)).status_code == 404
     assert (await api.client.get("/v1/tasks")).json() == {"tasks": [], "next_cursor": None}
 
 
-async def test_more_than_a_thousand_max_tasks_in_flight_are_refused(api: ApiApp) -> None:
+async def test_more_than_a_thousand_tasks_in_one_submission_are_refused(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "again"}] * 1001}
     assert problem(await api.client.post("/v1/tasks", json=body))["field"] == "tasks"
 
 
-async def test_a_submission_sent_twice_under_one_key_makes_each_task_once(api: ApiApp) -> None:
+async def test_repeating_a_submission_with_its_idempotency_key_creates_no_tasks(api: ApiApp) -> None:
     body = {"tasks": [{"instruction": "one"}, {"instruction": "two"}]}
     headers = {"Idempotency-Key": "order-7"}
     first = await api.client.post("/v1/tasks", json=body, headers=headers)
@@ -99,18 +99,18 @@ async def test_a_submission_sent_twice_under_one_key_makes_each_task_once(api: A
         ({"tasks": []}, "tasks"),
     ],
 )
-async def test_a_task_that_cannot_be_is_refused_with_what_is_wrong(api: ApiApp, body: object, hint: str) -> None:
+async def test_an_invalid_task_is_refused_with_the_reason(api: ApiApp, body: object, hint: str) -> None:
     answer = await api.client.post("/v1/tasks", json=body)
     assert answer.status_code == 400
     assert hint in str(problem(answer)["detail"])
     assert api.wakes.runner_wakes == 0
 
 
-async def test_a_missing_body_is_asked_for(api: ApiApp) -> None:
+async def test_a_missing_body_is_reported(api: ApiApp) -> None:
     assert problem(await api.client.post("/v1/tasks"))["detail"] == "send a JSON body"
 
 
-async def test_a_body_that_ends_too_early_is_called_that(api: ApiApp) -> None:
+async def test_a_truncated_body_is_reported(api: ApiApp) -> None:
     for path in ("/v1/tasks", "/v1/training-runs"):
         answer = await api.client.post(path, content=b'{"kind":')
         assert problem(answer)["detail"] == "the body is truncated JSON"
@@ -129,13 +129,13 @@ async def test_a_body_of_forty_megabytes_is_refused(api: ApiApp) -> None:
     problem(answer)
 
 
-async def test_a_task_of_an_unknown_project_is_refused_and_says_where_to_look(api: ApiApp) -> None:
+async def test_a_task_of_an_unknown_project_is_refused_with_where_to_find_the_projects(api: ApiApp) -> None:
     answer = await api.client.post("/v1/tasks", json={"instruction": "ok", "project": "nowhere"})
     assert answer.status_code == 404
     assert "GET /v1/projects" in str(problem(answer)["detail"])
 
 
-async def test_with_two_projects_a_task_must_name_one(api: ApiApp) -> None:
+async def test_with_two_projects_a_task_must_name_its_project(api: ApiApp) -> None:
     await api.project("other")
     answer = await api.client.post("/v1/tasks", json={"instruction": "ok"})
     assert answer.status_code == 400
@@ -143,7 +143,7 @@ async def test_with_two_projects_a_task_must_name_one(api: ApiApp) -> None:
     assert (await api.client.post("/v1/tasks", json={"instruction": "ok", "project": "other"})).status_code == 202
 
 
-async def test_a_listing_is_narrowed_and_paged(api: ApiApp) -> None:
+async def test_a_listing_is_filtered_and_paged(api: ApiApp) -> None:
     ids = [
         str(await api.submit(f"task {number}", scenario="even" if number % 2 == 0 else "odd"))
         for number in range(5)
@@ -175,13 +175,13 @@ async def test_a_listing_is_narrowed_and_paged(api: ApiApp) -> None:
         "created_after=noon",
     ],
 )
-async def test_a_bad_filter_is_refused(api: ApiApp, query: str) -> None:
+async def test_an_invalid_filter_is_refused(api: ApiApp, query: str) -> None:
     answer = await api.client.get(f"/v1/tasks?{query}")
     assert answer.status_code == 400
     assert query.partition("=")[0] in str(problem(answer)["detail"])
 
 
-async def test_an_unknown_task_and_a_malformed_id_are_named_problems(api: ApiApp) -> None:
+async def test_an_unknown_task_and_a_malformed_id_are_reported(api: ApiApp) -> None:
     missing = await api.client.get(f"/v1/tasks/{uuid4()}")
     assert problem(missing)["error"] == "NotFoundError"
     malformed = await api.client.get("/v1/tasks/7")
@@ -189,7 +189,7 @@ async def test_an_unknown_task_and_a_malformed_id_are_named_problems(api: ApiApp
     problem(malformed)
 
 
-async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(api: ApiApp) -> None:
+async def test_a_queued_task_is_cancelled_immediately_and_an_ended_one_cannot_be(api: ApiApp) -> None:
     task_id = await api.submit()
     cancelled = await api.client.post(f"/v1/tasks/{task_id}/cancel")
     assert cancelled.status_code == 202
@@ -209,7 +209,7 @@ async def test_a_waiting_task_is_cancelled_at_once_and_an_ended_one_cannot_be(ap
     assert (await api.client.post(f"/v1/tasks/{other}/cancel")).status_code == 409
 
 
-async def test_a_running_task_is_only_asked_to_stop(api: ApiApp) -> None:
+async def test_cancelling_a_running_task_only_requests_it(api: ApiApp) -> None:
     task_id = await api.submit()
     async with api.sessions.begin() as session:
         await task_queue.claim(session, "runner", 30)

@@ -27,10 +27,10 @@ async def shell(committed: Sessions, database_url: str) -> AsyncIterator[SageCom
 
 async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) -> None:
     options = ("--kind", "rollout", "--set", "environment=office", "--set", "steps=2", "--set", "skills=false")
-    training = asyncio.create_task(shell.sage("train", *options))
+    training = asyncio.create_task(shell.run("train", *options))
     await shell.run_id()
     first = {"outcome": 0.5, "warnings": ["functions are rarely written"]}
-    await shell.work(first, {"no_signal": True}, result={"decision": "passed", "evidence": {"sgc": 0.9}})
+    await shell.execute_run(first, {"no_signal": True}, result={"decision": "passed", "evidence": {"sgc": 0.9}})
     ended = await training
     assert ended.code == 0, ended.err
     assert ended.out == "decision      passed\nevidence sgc  0.9\n"
@@ -43,8 +43,8 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) 
 
 
 async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: SageCommand) -> None:
-    training = asyncio.create_task(shell.sage("train"))
-    await shell.work(state=RunState.FAILED, failure="InvalidError: there is nothing to learn from")
+    training = asyncio.create_task(shell.run("train"))
+    await shell.execute_run(state=RunState.FAILED, failure="InvalidError: there is nothing to learn from")
     ended = await training
     assert ended.code == 1
     assert ended.err.splitlines()[-1] == "Error: InvalidError: there is nothing to learn from"
@@ -52,27 +52,27 @@ async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: Sag
 
 
 async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: SageCommand) -> None:
-    assert (await shell.sage("train", "--no-follow")).code == 0
+    assert (await shell.run("train", "--no-follow")).code == 0
     run_id = str(await shell.run_id())
-    following = asyncio.create_task(shell.sage("runs", run_id, "--follow"))
-    shown = await shell.sage("runs", run_id, "--cancel")
+    following = asyncio.create_task(shell.run("runs", run_id, "--follow"))
+    shown = await shell.run("runs", run_id, "--cancel")
     assert ["state", "cancelled"] in [line.split() for line in shown.out.splitlines()]
-    again = await shell.sage("runs", run_id, "--cancel")
+    again = await shell.run("runs", run_id, "--cancel")
     assert (again.code, again.err) == (0, f"run {run_id} was cancelled before\n")
     ended = await following
     assert (ended.code, f"Error: run {run_id} was cancelled" in ended.err) == (1, True)
-    assert "queued" in (await shell.sage("runs", run_id, "--retry")).out
+    assert "queued" in (await shell.run("runs", run_id, "--retry")).out
 
 
 async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell: SageCommand) -> None:
-    await shell.sage("train", "--no-follow", "--set", "steps=1")
-    await shell.work({"reward": 0.25}, state=RunState.FAILED, failure="EngineError: down")
-    listed = (await shell.sage("runs")).out.splitlines()
+    await shell.run("train", "--no-follow", "--set", "steps=1")
+    await shell.execute_run({"reward": 0.25}, state=RunState.FAILED, failure="EngineError: down")
+    listed = (await shell.run("runs")).out.splitlines()
     assert listed[0].split() == ["run", "kind", "state", "steps", "asked", "for", "failure"]
     assert "failed  1/1" in listed[1]
     assert listed[1].endswith("EngineError: down")
-    assert len((await shell.sage("runs", "--state", "queued")).out.splitlines()) == 1
-    shown = (await shell.sage("runs", str(await shell.run_id()))).out
+    assert len((await shell.run("runs", "--state", "queued")).out.splitlines()) == 1
+    shown = (await shell.run("runs", str(await shell.run_id()))).out
     assert ["last", "step", "reward", "0.25"] in [line.split() for line in shown.splitlines()]
 
 
@@ -80,7 +80,7 @@ async def test_a_chat_file_is_sent_as_a_path_that_a_worker_in_another_directory_
     shell: SageCommand,
 ) -> None:
     near = "README.md"  # any file will do
-    assert (await shell.sage("train", "--no-follow", "--kind", "sft", "--set", f"data={near}")).code == 0
+    assert (await shell.run("train", "--no-follow", "--kind", "sft", "--set", f"data={near}")).code == 0
     run = (await shell.api.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
     assert run["settings"]["data"] == f"{os.getcwd()}/{near}"
 
@@ -99,7 +99,7 @@ async def test_a_chat_file_is_sent_as_a_path_that_a_worker_in_another_directory_
 async def test_what_cannot_be_asked_for_is_one_clear_line(
     shell: SageCommand, options: tuple[str, ...], said: str
 ) -> None:
-    ended = await shell.sage("train", *options)
+    ended = await shell.run("train", *options)
     assert ended.code != 0
     assert said in ended.err.splitlines()[-1]
     assert (await shell.api.client.get("/v1/training-runs")).json()["runs"] == []
@@ -110,27 +110,27 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
     async with api.sessions.begin() as session:
         release = await releases.propose(session, api.demo.id, "abc")
         await releases.reject(session, release.id, {"reason": "fewer solved"})
-    listed = (await shell.sage("releases")).out.splitlines()
+    listed = (await shell.run("releases")).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [["2", "rejected", "abc"], ["1", "active", "base"]]
     assert listed[1].endswith("fewer solved")
-    refused = await shell.sage("releases", "2", "--activate")
+    refused = await shell.run("releases", "2", "--activate")
     assert (refused.code, refused.err.startswith("Error: ConflictError: release 2 was rejected")) == (
         1,
         True,
     )
     assert "--allow-rejected" in refused.err
-    shown = (await shell.sage("releases", "2", "--activate", "--allow-rejected")).out
+    shown = (await shell.run("releases", "2", "--activate", "--allow-rejected")).out
     assert ["state", "active"] in [line.split() for line in shown.splitlines()]
     api.loads.refusal = AdapterError("there is no adapter in ...")
-    refused = await shell.sage("releases", "1", "--activate")
+    refused = await shell.run("releases", "1", "--activate")
     assert "AdapterError: there is no adapter" in refused.err
     api.loads.refusal = None
-    assert (await shell.sage("releases", "1", "--activate")).code == 0
-    assert [line.split()[1] for line in (await shell.sage("releases")).out.splitlines()[1:]] == [
+    assert (await shell.run("releases", "1", "--activate")).code == 0
+    assert [line.split()[1] for line in (await shell.run("releases")).out.splitlines()[1:]] == [
         "retired",
         "active",
     ]
-    assert "there is no release 7" in (await shell.sage("releases", "7")).err
+    assert "there is no release 7" in (await shell.run("releases", "7")).err
 
 
 async def test_a_stream_that_breaks_off_is_taken_up_after_the_last_step_that_was_heard() -> None:

@@ -1,4 +1,4 @@
-"""docker/compose.yaml as Docker Compose would read it, for tests that have no Docker."""
+"""docker/compose.yaml, read as Docker Compose would, for tests without Docker."""
 
 import re
 import shlex
@@ -16,11 +16,11 @@ _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::(?P<sign>[-?])(?P<rest>[^${}]*))?\
 
 
 class UnsetError(Exception):
-    """A variable that has no default is not set. The message is the file's own."""
+    """A required variable is not set. The message comes from the file."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """What a test needs of one; all else is in `read`."""
+    """The command and environment of a service; `read` has the rest."""
 
     command: list[str] | str = []
     environment: dict[str, str] = {}
@@ -31,13 +31,12 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(values: Mapping[str, str] = PASSWORDS) -> dict[str, Any]:
-    """With all variables filled in from `values` or by default. Raises UnsetError."""
+    """The file with its variables replaced by `values` or their defaults. Raises UnsetError."""
     filled: dict[str, Any] = _fill(yaml.safe_load(COMPOSE.read_text()), values)
     return filled
 
 
 def service(name: str, values: Mapping[str, str] = PASSWORDS) -> Service:
-    """The one place where others learn how a service is started."""
     return msgspec.convert(read(values)["services"][name], Service)
 
 
@@ -54,9 +53,9 @@ def _interpolate(text: str, values: Mapping[str, str]) -> str:
     >>> _interpolate("${A:-${B:?set B}!}", {"B": "b"})
     'b!'
     """
-    while found := _VARIABLE.search(text):
-        value = values.get(found["name"], "")
-        if not value and found["sign"] == "?":
-            raise UnsetError(f"{found['name']}: {found['rest']}")
-        text = text[: found.start()] + (value or found["rest"] or "") + text[found.end() :]
+    while match := _VARIABLE.search(text):
+        value = values.get(match["name"], "")
+        if not value and match["sign"] == "?":
+            raise UnsetError(f"{match['name']}: {match['rest']}")
+        text = text[: match.start()] + (value or match["rest"] or "") + text[match.end() :]
     return text

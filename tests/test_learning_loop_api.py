@@ -1,4 +1,4 @@
-"""The loop over HTTP: a task goes in, is solved by code against a live API, and leaves a skill for the next."""
+"""The loop over HTTP: a task is solved by code against a live API, and leaves a skill for the next one."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ print(write_entry("{word}"))"""
 
 
 def writing(prompt: str, turn: int) -> Answer:
-    """Looks up the documents and writes a skill; with a skill on offer it needs no look-up."""
+    """Looks up the API and writes a skill; if it is offered a skill, it needs no look-up."""
     word = prompt.partition("write ")[2].split()[0]
     if "skills:" in prompt:
         return block(f"write_entry('{word}')\napis.supervisor.complete_task()")
@@ -80,7 +80,9 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
         yield opened
 
 
-async def test_the_second_task_of_a_kind_is_solved_with_the_skill_of_the_first(client: httpx.AsyncClient) -> None:
+async def test_the_second_task_of_a_scenario_is_solved_with_the_skill_of_the_first(
+    client: httpx.AsyncClient,
+) -> None:
     await client.post("/v1/projects", json={"name": "demo"})
     document = Ledger().document("http://ledger.test")
     assert (await client.post("/v1/apis", json={"name": "ledger", "document": document})).status_code == 201

@@ -1,6 +1,6 @@
-"""The services of docker/compose.yaml as processes of this machine: their commands, environment and health checks.
+"""Runs the services of docker/compose.yaml as local processes, with their commands, environment and health checks.
 
-Only what a container has of its own differs: host names and ports, /data and /models, and where `sage` lies.
+Only what belongs to a container differs: host names and ports, /data and /models, and the path of `sage`.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.compose import ROOT, read, service
+from tests.compose_file import ROOT, read, service
 from tests.processes import free_ports
 
 READY_SECONDS = 200
-_OURS = {"sage": [sys.executable, "-m", "app.cli"], "python": [sys.executable], "python3": [sys.executable]}
+_EXECUTABLES = {"sage": [sys.executable, "-m", "app.cli"], "python": [sys.executable], "python3": [sys.executable]}
 
 
 @dataclass
-class Composed:
-    """`values` are what docker/.env would hold."""
+class ComposeProcesses:
+    """`values` are the content of docker/.env."""
 
     directory: Path
     values: dict[str, str]
@@ -32,8 +32,8 @@ class Composed:
         names = ("api", "engine", "demo-apis")
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
 
-    def near(self, word: str, port: int) -> str:
-        """A word of the file as it is meant on this machine, for a service that listens on `port` here."""
+    def localize(self, word: str, port: int) -> str:
+        """A word of the file, translated for a local process that listens on `port`."""
         if word in ("/data", "/tmp"):
             return str(self.directory)
         if word in ("http://engine:8000", "http://embeddings:8000"):
@@ -42,21 +42,25 @@ class Composed:
 
     def command(self, words: list[str], port: int) -> list[str]:
         first, *rest = words
-        return [*_OURS[first], *(self.near(word, port) for word in rest)]
+        return [*_EXECUTABLES[first], *(self.localize(word, port) for word in rest)]
 
     def environment(self, name: str) -> dict[str, str]:
-        """The file's alone, beside what any process has: what is missing there is missing here."""
-        given = dict(service(name, self.values).environment)
-        bare = {
+        """Only what the file sets, and the few variables that every process needs."""
+        declared = dict(service(name, self.values).environment)
+        inherited = {
             key: os.environ[key] for key in ("PATH", "HOME", "PYTHONPATH", "OMP_NUM_THREADS") if key in os.environ
         }
-        ours = {key: self.values[key] for key in self.values.keys() & given.keys()}
-        if given.pop("BROKER_URL", ""):
-            ours["BROKER_URL"] = ""  # no Redis here: folders in /data
-        return bare | {key: self.near(value, self.ports["api"]) for key, value in given.items()} | ours
+        overrides = {key: self.values[key] for key in self.values.keys() & declared.keys()}
+        if declared.pop("BROKER_URL", ""):
+            overrides["BROKER_URL"] = ""  # no Redis here: folders in /data
+        return (
+            inherited
+            | {key: self.localize(value, self.ports["api"]) for key, value in declared.items()}
+            | overrides
+        )
 
     async def run(self, name: str, *arguments: str) -> str:
-        """To its end, with the service's environment; what it printed. No arguments: the service's command."""
+        """Run `arguments`, or else the service's command, with its environment. Returns the output."""
         words = list(arguments) or service(name, self.values).argv
         process = await self._spawn(self.command(words, 0), name, subprocess.PIPE)
         out, _ = await process.communicate()
@@ -67,8 +71,8 @@ class Composed:
         command = self.command(service(name, self.values).argv, port)
         self.running[name] = await self._spawn(command, name, subprocess.DEVNULL)
 
-    async def healthy(self, name: str, port: int) -> None:
-        """By the service's own health check."""
+    async def until_healthy(self, name: str, port: int) -> None:
+        """Wait until the service's health check succeeds."""
         test = read(self.values)["services"][name]["healthcheck"]["test"]
         assert test[0] == "CMD"
         command = self.command(test[1:], port)
@@ -78,7 +82,7 @@ class Composed:
                 await asyncio.sleep(0.5)
 
     async def stop(self, name: str) -> float:
-        """As `docker compose stop` begins; the seconds that it took."""
+        """Send SIGTERM, as `docker compose stop` does, and wait. Returns the seconds it took."""
         process = self.running.pop(name)
         began = time.monotonic()
         if process.returncode is None:
@@ -95,7 +99,7 @@ class Composed:
         return await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=environment, stdout=stdout)
 
 
-def grace_of(name: str) -> float:
-    """Seconds that the service gets to stop before it is killed."""
+def grace_seconds(name: str) -> float:
+    """The seconds after which Docker would kill a stopping service."""
     count, unit = re.fullmatch(r"(\d+)(s|m)", read()["services"][name]["stop_grace_period"]).groups()  # type: ignore[union-attr]
     return int(count) * (60 if unit == "m" else 1)
