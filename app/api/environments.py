@@ -1,4 +1,4 @@
-"""GET the environments that the training workers have installed."""
+"""Route for the environments that the training workers have installed."""
 
 import msgspec
 from litestar import Controller, get
