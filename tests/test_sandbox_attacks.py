@@ -1,4 +1,4 @@
-"""Hostile code is contained: it gets nowhere, it ends in time, and nobody beside it notices.
+"""Hostile code is contained: it reaches nothing, ends in time, and does not affect its siblings.
 
 Bubblewrap is left out on purpose, so that the filter and the limits have to hold alone.
 """
@@ -88,7 +88,7 @@ async def test_an_attack_is_contained(attack: Attack, outcomes: dict[str, Outcom
     assert attack.stop is None or _stops(attack) & {seen.stop for seen in outcome.observations}, shown
 
 
-async def test_a_sibling_lives_through_all_attacks_with_its_state(outcomes: dict[str, Outcome]) -> None:
+async def test_a_sibling_survives_all_attacks_with_its_state(outcomes: dict[str, Outcome]) -> None:
     assert {outcome.sibling for outcome in outcomes.values()} == {"[1, 2] x\n"}
 
 

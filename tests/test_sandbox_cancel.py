@@ -1,4 +1,4 @@
-"""Opening a session is called off half-way, as it is when a task is cancelled."""
+"""The opening of a session is cancelled half-way, as when a task is cancelled."""
 
 import asyncio
 from contextlib import suppress
@@ -12,7 +12,7 @@ async def no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
     raise LookupError(f"{api} {args} {kwargs}")
 
 
-async def test_sessions_opened_after_one_was_called_off_are_their_own() -> None:
+async def test_sessions_opened_after_a_cancelled_one_are_not_mixed_up() -> None:
     async with ForkedSandbox(bwrap=False) as sandbox:
         for turns in range(1, 12, 2):  # of the event loop, until it is called off
             opening = asyncio.ensure_future(sandbox.open({}, no_call, SessionLimits()))

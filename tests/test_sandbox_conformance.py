@@ -1,4 +1,4 @@
-"""Code in the sandbox behaves as code in plain CPython does."""
+"""Code in the sandbox behaves as in plain CPython."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 
 
 @pytest.mark.parametrize("name", _SNIPPETS)
-async def test_a_snippet_prints_and_raises_what_it_does_in_cpython(
+async def test_a_snippet_prints_and_raises_the_same_as_in_cpython(
     name: str, cpython: dict[str, Report], sandbox: ForkedSandbox
 ) -> None:
     apis = mock_apis.make()

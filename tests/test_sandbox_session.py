@@ -1,4 +1,4 @@
-"""What a session of the sandbox can be relied on for."""
+"""Sessions of the sandbox: calls, limits, isolation and determinism."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ async def _run(
         await session.close()
 
 
-async def test_a_call_reaches_the_host_with_its_arguments_and_brings_the_answer(sandbox: ForkedSandbox) -> None:
+async def test_a_call_reaches_the_host_with_its_arguments_and_returns_the_answer(sandbox: ForkedSandbox) -> None:
     (seen,) = await _run(sandbox, "print(apis.mail.search('iris', limit=(1, None)))")
     assert seen.stdout == "{'api': 'mail.search', 'args': ['iris'], 'kwargs': {'limit': [1, None]}}\n"
     assert (seen.calls, seen.stop, seen.alive) == (1, RunStop.OK, True)
@@ -60,19 +60,19 @@ async def test_a_host_error_is_an_exception_of_that_name(sandbox: ForkedSandbox)
     assert seen.error.endswith("    apis.mail.send()\nApiError: no such address")
 
 
-async def test_an_unknown_name_suggests_the_nearest_and_says_where_to_look(sandbox: ForkedSandbox) -> None:
+async def test_an_unknown_name_suggests_the_nearest_and_names_the_look_up(sandbox: ForkedSandbox) -> None:
     operation, app = await _run(sandbox, "apis.mail.serch", "apis.male")
     assert "no operation 'serch'. Did you mean 'search'?" in (operation.error or "")
     assert "apis.api_docs.show_api_descriptions(app_name='mail')" in (operation.error or "")
     assert "no app 'male'. Did you mean 'mail'? apis.api_docs.show_app_descriptions()" in (app.error or "")
 
 
-async def test_dir_lists_what_there_is(sandbox: ForkedSandbox) -> None:
+async def test_dir_lists_apps_and_operations(sandbox: ForkedSandbox) -> None:
     (seen,) = await _run(sandbox, "print(dir(apis), dir(apis.mail), apis.mail.send)")
     assert seen.stdout == "['api_docs', 'mail'] ['search', 'send'] apis.mail.send\n"
 
 
-async def test_apps_and_operations_are_called_so_in_error_messages(sandbox: ForkedSandbox) -> None:
+async def test_type_errors_name_apps_and_operations(sandbox: ForkedSandbox) -> None:
     app, operation = await _run(sandbox, "apis.mail()", "apis.mail.send[0]")
     assert (app.error or "").endswith("TypeError: 'App' object is not callable")
     assert (operation.error or "").endswith("TypeError: 'Operation' object is not subscriptable")
@@ -90,7 +90,7 @@ async def test_a_traceback_shows_the_agents_lines_and_no_frame_of_ours(sandbox: 
     )
 
 
-async def test_a_traceback_through_the_standard_library_names_no_place_of_this_machine(
+async def test_a_traceback_through_the_standard_library_contains_no_path_of_this_machine(
     sandbox: ForkedSandbox,
 ) -> None:
     (seen,) = await _run(sandbox, "import json\njson.loads('{')")
@@ -105,7 +105,7 @@ async def test_the_soft_cpu_limit_raises_and_keeps_the_state(sandbox: ForkedSand
     assert second.stdout == "1\n"
 
 
-async def test_what_cannot_be_interrupted_is_killed_at_twice_the_limit(sandbox: ForkedSandbox) -> None:
+async def test_uninterruptible_code_is_killed_at_twice_the_limit(sandbox: ForkedSandbox) -> None:
     session = await sandbox.open(_APIS, _call, _LIMITS)
     seen = await session.run("print('begun')\nsum(range(10**11))")
     assert (seen.stdout, seen.stop, seen.alive) == ("begun\n", RunStop.CPU, False)
@@ -120,7 +120,7 @@ async def test_the_wall_limit_ends_a_run_that_waits_for_the_host(sandbox: Forked
     assert (seen.stdout, seen.stop, seen.alive, seen.calls) == ("before\n", RunStop.WALL, False, 1)
 
 
-async def test_a_full_memory_is_an_error_and_the_session_goes_on(sandbox: ForkedSandbox) -> None:
+async def test_exhausted_memory_is_an_error_and_the_session_survives(sandbox: ForkedSandbox) -> None:
     limits = SessionLimits(memory_bytes=64 << 20)
     fits, bursts, after = await _run(
         sandbox, "x = bytearray(40 << 20)\ndel x", "x = bytearray(80 << 20)", "print('on')", limits=limits
@@ -130,7 +130,7 @@ async def test_a_full_memory_is_an_error_and_the_session_goes_on(sandbox: Forked
     assert after.stdout == "on\n"
 
 
-async def test_calls_beyond_the_budget_raise_and_the_session_lives(sandbox: ForkedSandbox) -> None:
+async def test_calls_beyond_the_budget_raise_and_the_session_survives(sandbox: ForkedSandbox) -> None:
     within, beyond, after = await _run(
         sandbox, "for _ in range(5): apis.mail.search()", "apis.mail.search()", "print('on')"
     )
@@ -140,7 +140,7 @@ async def test_calls_beyond_the_budget_raise_and_the_session_lives(sandbox: Fork
     assert after.stdout == "on\n"
 
 
-async def test_output_is_cut_at_the_limit_and_says_so(sandbox: ForkedSandbox) -> None:
+async def test_output_is_truncated_at_the_limit_with_a_notice(sandbox: ForkedSandbox) -> None:
     cut, whole = await _run(sandbox, "for i in range(2000): print('0123456789')", "print('z' * 999)")
     assert cut.stdout == ("0123456789\n" * 91)[:1000] + "\n[output cut after 1,000 characters]\n"
     assert whole.stdout == "z" * 999 + "\n"
@@ -176,7 +176,7 @@ async def test_a_failure_of_the_host_itself_is_raised_to_the_caller(sandbox: For
     assert not session.alive
 
 
-async def test_a_seed_makes_random_numbers_the_same_and_none_makes_them_differ(sandbox: ForkedSandbox) -> None:
+async def test_random_numbers_repeat_with_a_seed_and_differ_without(sandbox: ForkedSandbox) -> None:
     code = "import random, uuid, secrets\nprint(random.random(), uuid.uuid4(), secrets.token_hex(4))"
     seeded = [(await _run(sandbox, code, seed=7))[0].stdout for _ in range(2)]
     free = [(await _run(sandbox, code))[0].stdout for _ in range(2)]
@@ -198,7 +198,7 @@ async def test_a_prelude_function_that_does_not_load_is_named(sandbox: ForkedSan
         await _run(sandbox, prelude=[Function("missing", "x = 1\n")])
 
 
-async def test_a_zygote_that_died_is_replaced_at_the_next_open() -> None:
+async def test_a_dead_zygote_is_replaced_at_the_next_open() -> None:
     async with ForkedSandbox() as sandbox:
         session = await sandbox.open(_APIS, _call, _LIMITS)
         zygote = sandbox._zygote
@@ -217,13 +217,13 @@ async def test_64_sessions_live_at_once(sandbox: ForkedSandbox) -> None:
     await asyncio.gather(*(session.close() for session in sessions))
 
 
-async def test_describe_says_which_walls_stand() -> None:
+async def test_describe_lists_the_layers_of_confinement() -> None:
     async with ForkedSandbox(bwrap=False) as plain:
         assert "seccomp" in plain.describe()
         assert "without bubblewrap (switched off)" in plain.describe()
 
 
-async def test_a_bubblewrap_that_does_not_work_is_left_out_and_the_reason_told(
+async def test_a_broken_bubblewrap_is_disabled_and_the_reason_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bwrap"
@@ -241,7 +241,7 @@ async def test_bubblewrap_hides_other_processes_where_it_is_installed(sandbox: F
     assert (int(seen.stdout) in descendants(os.getpid())) != inside  # the warm interpreter, by its number out here
 
 
-async def test_a_frozen_clock_stands_still_but_for_sleep(sandbox: ForkedSandbox) -> None:
+async def test_only_sleep_advances_a_frozen_clock(sandbox: ForkedSandbox) -> None:
     now = datetime(2023, 5, 18, 12, 30, 1, 250_000, tzinfo=UTC)
     (seen,) = await _run(
         sandbox,
@@ -261,7 +261,7 @@ async def test_a_frozen_clock_stands_still_but_for_sleep(sandbox: ForkedSandbox)
     )
 
 
-async def test_a_frozen_clock_makes_asyncio_wait_for_nothing(sandbox: ForkedSandbox) -> None:
+async def test_a_frozen_clock_makes_asyncio_sleep_instantly(sandbox: ForkedSandbox) -> None:
     code = (
         "import asyncio, time\nasync def f(n):\n    await asyncio.sleep(n)\n    print(n)\n"
         "async def m(): await asyncio.gather(f(3000), f(1000))\n"

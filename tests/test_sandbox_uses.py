@@ -1,4 +1,4 @@
-"""Which functions ran, and whether they returned: the use signal of the reward."""
+"""Counts of calls and returns of functions: the use signal of the reward."""
 
 from collections.abc import AsyncIterator
 
@@ -40,7 +40,7 @@ async def test_calls_and_returns_are_counted_per_turn(sandbox: ForkedSandbox) ->
     assert third == set()
 
 
-async def test_redefining_an_offered_function_makes_it_the_agents_own_from_then_on(sandbox: ForkedSandbox) -> None:
+async def test_a_redefined_offered_function_is_the_agents_own_from_then_on(sandbox: ForkedSandbox) -> None:
     first, second = await _uses(sandbox, "half(1)\nold = half\ndef half(n):\n    return old(n)\nhalf(2)", "old(1)")
     assert first == {Use("half", True, 1, 1), Use("half", False, 2, 2)}
     assert second == {Use("half", False, 1, 1)}
@@ -62,7 +62,7 @@ async def test_a_definition_that_is_not_reached_changes_nothing(sandbox: ForkedS
         "class half:\n    def __init__(self, n): pass\nhalf(1)",
     ],
 )
-async def test_a_name_alone_earns_no_use(forgery: str, sandbox: ForkedSandbox) -> None:
+async def test_a_name_alone_is_not_a_use(forgery: str, sandbox: ForkedSandbox) -> None:
     (seen,) = await _uses(sandbox, forgery)
     assert not any(use.function == "half" and use.calls for use in seen)
 
@@ -95,7 +95,7 @@ async def test_definitions_under_a_condition_count_and_methods_and_inner_functio
     assert seen == {Use("a", False, 1, 1)}
 
 
-async def test_counting_changes_nothing_that_code_can_see(sandbox: ForkedSandbox) -> None:
+async def test_counting_is_invisible_to_code(sandbox: ForkedSandbox) -> None:
     session = await sandbox.open({}, _call, SessionLimits(), prelude=[_HALF])
     seen = await session.run(
         "import inspect\nprint(half.__name__, half.__doc__, inspect.signature(half), half.__code__.co_varnames)\n"
@@ -107,7 +107,7 @@ async def test_counting_changes_nothing_that_code_can_see(sandbox: ForkedSandbox
     await session.close()
 
 
-async def test_a_function_cut_off_by_the_cpu_limit_did_not_return(sandbox: ForkedSandbox) -> None:
+async def test_a_function_stopped_by_the_cpu_limit_did_not_return(sandbox: ForkedSandbox) -> None:
     session = await sandbox.open({}, _call, SessionLimits(cpu_seconds=0.2))
     seen = await session.run("def spin():\n    while True: pass\nspin()")
     assert seen.uses == (Use("spin", False, 1, 0),)

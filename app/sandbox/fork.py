@@ -1,4 +1,4 @@
-"""One forked process as the host sees it: what it spends, and how it is ended. Its own word counts for nothing."""
+"""A forked process, measured and killed from the host: nothing it reports is trusted."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _CPUCLOCK_SCHED = 2
 
 
 class Fork:
-    """Holds a pidfd, so that a kill can never hit another process that got the same number."""
+    """Identified by a pidfd, so that a kill can never hit another process that reuses the pid."""
 
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
@@ -21,14 +21,14 @@ class Fork:
         self._closed = False
 
     def cpu_seconds(self) -> float:
-        """CPU time of the process so far, user and system; of a dead one, as of the last look."""
-        clock = (~self._pid << 3) | _CPUCLOCK_SCHED  # what clock_getcpuclockid(3) computes
+        """CPU time of the process so far, user and system; of a dead process, as of the last call."""
+        clock = (~self._pid << 3) | _CPUCLOCK_SCHED  # as clock_getcpuclockid(3) computes it
         with suppress(OSError):
             self._cpu_seconds = time.clock_gettime(clock)
         return self._cpu_seconds
 
     def address_space(self) -> int:
-        """Bytes of address space it holds now."""
+        """Address space in bytes."""
         pages = Path(f"/proc/{self._pid}/statm").read_text().split()[0]
         return int(pages) * resource.getpagesize()
 
@@ -38,7 +38,7 @@ class Fork:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill it and let go."""
+        """Kill the process and release the pidfd."""
         self.kill()
         if not self._closed:
             self._closed = True
@@ -46,9 +46,9 @@ class Fork:
 
 
 def _pid_of(pidfd: int) -> int:
-    """In our own process namespace, whichever the process itself lives in."""
-    said = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
-    found = re.search(r"^Pid:\s*(\d+)$", said, re.MULTILINE)
-    if found is None:
+    """The pid in our own process namespace, whichever namespace the process runs in."""
+    fdinfo = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+    match = re.search(r"^Pid:\s*(\d+)$", fdinfo, re.MULTILINE)
+    if match is None:
         raise ProcessLookupError("the fork died at once")
-    return int(found[1])
+    return int(match[1])

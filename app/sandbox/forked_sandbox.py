@@ -1,4 +1,4 @@
-"""The sandbox: a warm interpreter that forks a locked-in process for every session."""
+"""A sandbox that forks a confined process from a warm interpreter for every session."""
 
 import asyncio
 import os
@@ -20,9 +20,9 @@ _FORK_SECONDS = 10.0
 
 
 class ForkedSandbox:
-    """Fulfils `Sandbox`. Any number of sessions at once; none of them takes a thread of the host.
+    """Fulfils `Sandbox`. Any number of concurrent sessions, none of which takes a thread of the host.
 
-    `bwrap=False` leaves bubblewrap out where it is installed.
+    `bwrap=False` disables bubblewrap.
     """
 
     def __init__(self, *, bwrap: bool = True) -> None:
@@ -30,7 +30,7 @@ class ForkedSandbox:
         self._why_not = "" if bwrap else "switched off"
         self._bpf = b""
         self._zygote: Zygote | None = None
-        self._asking = asyncio.Lock()
+        self._zygote_lock = asyncio.Lock()
         self._sessions: set[ForkedSession] = set()
 
     async def __aenter__(self) -> Self:
@@ -41,19 +41,19 @@ class ForkedSandbox:
         await self.close()
 
     async def start(self) -> None:
-        """Warm up and prove that a session opens. Raises SandboxError with what to install if not."""
+        """Start the zygote and check that a session opens. Raises SandboxError with what to install."""
         if sys.platform != "linux":
             raise SandboxError("the sandbox needs Linux: run the server in its container")
         self._bpf = await asyncio.to_thread(seccomp.build)
         if self._bwrap and find_bwrap() is None:
             self._bwrap, self._why_not = False, "not installed"
-        async with self._asking:
+        async with self._zygote_lock:
             self._zygote = await self._launch()
         session = await self.open({}, _no_call, SessionLimits())
         await session.close()
 
     async def close(self) -> None:
-        """Ends every session and the warm interpreter."""
+        """End every session and the zygote."""
         for session in list(self._sessions):
             await session.close()
         self._sessions.clear()
@@ -62,11 +62,11 @@ class ForkedSandbox:
             self._zygote = None
 
     def describe(self) -> str:
-        """One line for the start-up message: which walls stand."""
+        """One line for the start-up log: the layers of confinement in place."""
         if self._zygote is None:
             return "sandbox: not started"
-        second = "in bubblewrap namespaces" if self._bwrap else f"without bubblewrap ({self._why_not})"
-        return f"sandbox: forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {second}"
+        namespaces = "in bubblewrap namespaces" if self._bwrap else f"without bubblewrap ({self._why_not})"
+        return f"sandbox: forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {namespaces}"
 
     async def open(
         self,
@@ -102,24 +102,24 @@ class ForkedSandbox:
     async def _fork(self) -> tuple[Fork, socket.socket]:
         """A new process and our end of its socket.
 
-        One that was asked for is always taken from the zygote, also when the caller is cancelled meanwhile: left
-        there, it would be given to the next who asks.
+        A requested fork is always received from the zygote, even if the caller is cancelled meanwhile: otherwise
+        the next request would receive it.
         """
-        asked = asyncio.ensure_future(self._fork_in_turn())
+        request = asyncio.ensure_future(self._fork_exclusively())
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(request)
         except asyncio.CancelledError:
-            asked.add_done_callback(_discard)
+            request.add_done_callback(_discard)
             raise
 
-    async def _fork_in_turn(self) -> tuple[Fork, socket.socket]:
-        """A zygote that died is replaced once."""
-        async with self._asking:
+    async def _fork_exclusively(self) -> tuple[Fork, socket.socket]:
+        """Forks one at a time. A zygote that died is replaced once."""
+        async with self._zygote_lock:
             for attempt in range(2):
                 if self._zygote is None or attempt:
                     self._zygote = await self._restart()
                 try:
-                    return await _ask(self._zygote)
+                    return await _request_fork(self._zygote)
                 except (OSError, EOFError, TimeoutError):
                     continue
         raise SandboxError("the sandbox's warm process dies at every fork; is the machine out of memory?")
@@ -135,12 +135,12 @@ class ForkedSandbox:
         if self._bwrap:
             try:
                 return await launch(self._bpf, bwrap=True)
-            except SandboxError as error:  # namespaces are denied in many containers; `describe` says so
+            except SandboxError as error:  # many containers deny namespaces; `describe` reports it
                 self._bwrap, self._why_not = False, str(error)
         return await launch(self._bpf, bwrap=False)
 
 
-async def _ask(zygote: Zygote) -> tuple[Fork, socket.socket]:
+async def _request_fork(zygote: Zygote) -> tuple[Fork, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with theirs:
@@ -151,20 +151,20 @@ async def _ask(zygote: Zygote) -> tuple[Fork, socket.socket]:
         if not message or not fds:
             raise EOFError("the zygote is gone")
         ours.setblocking(False)
-        return _hold(fds[0]), ours
+        return _open_fork(fds[0]), ours
     except BaseException:
         ours.close()
         raise
 
 
-def _discard(asked: asyncio.Future[tuple[Fork, socket.socket]]) -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        fork, stream = asked.result()
+def _discard(request: asyncio.Future[tuple[Fork, socket.socket]]) -> None:
+    if not request.cancelled() and request.exception() is None:
+        fork, stream = request.result()
         fork.close()
         stream.close()
 
 
-def _hold(pidfd: int) -> Fork:
+def _open_fork(pidfd: int) -> Fork:
     try:
         return Fork(pidfd)
     except OSError:

@@ -1,4 +1,4 @@
-"""The host's end of one session: it counts, answers, waits no longer than allowed, and kills."""
+"""The host's end of one session: counts, answers calls, enforces limits and kills."""
 
 import asyncio
 import re
@@ -11,11 +11,11 @@ from app.sandbox.frames import pack, plain
 from app.sandbox.protocol import HostCall, Observation, RunStop, SessionLimits
 from app.sandbox.reader import CallMessage, DoneMessage, MessageReader, OutputMessage, ReadyMessage, ViolationError
 
-_MAX_MESSAGES = 20_000  # of one run, beside its calls
+_MAX_MESSAGES = 20_000  # of one run, without its calls
 _REFUSALS = 100  # calls beyond the budget until the session is killed
-_NOTICE_CHARS = 100  # what the sandbox adds where it cuts the output
+_NOTICE_CHARS = 100  # the notice that the sandbox appends to truncated output
 _MESSAGE_CHARS = 5_000  # of a host error
-_GROWTH = 6  # a byte of text takes up to 6 as JSON
+_GROWTH = 6  # a byte of text takes up to 6 bytes as JSON
 _SLACK = 1 << 16
 _DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 _STOPS = {stop.value: stop for stop in (RunStop.OK, RunStop.ERROR, RunStop.CPU, RunStop.MEMORY)}
@@ -67,14 +67,14 @@ class ForkedSession:
         if not self._alive:
             raise SandboxError("this session has ended: open a new one")
         if self._running is not None:
-            raise SandboxError("this session runs code already: one run at a time")
+            raise SandboxError("this session is already running code: one run at a time")
         if len(code) > self._limits.frame_bytes // 12:  # a character takes up to 12 bytes as JSON
             return Observation(stdout="", error="SyntaxError: the code is too long", stop=RunStop.ERROR)
         self._runs += 1
         self._defined.update(_DEFINED.findall(code))
         run = self._running = _Run(self._fork, self._limits)
         try:
-            await self._attend(run, code)
+            await self._drive(run, code)
         except BaseException:
             run.alive = False
             raise
@@ -86,15 +86,15 @@ class ForkedSession:
         return run.observation()
 
     async def close(self) -> None:
-        """Kills it, and whatever it is doing."""
+        """Kill the process."""
         self._alive = False
         self._fork.close()
         self._writer.close()
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _attend(self, run: "_Run", code: str) -> None:
-        """Follow a run to its end, whichever it is."""
+    async def _drive(self, run: "_Run", code: str) -> None:
+        """Drive a run to its end, whatever ends it."""
         clock = asyncio.timeout(self._limits.wall_seconds)
         try:
             async with clock:
@@ -103,7 +103,7 @@ class ForkedSession:
                 run.finish(done, self._uses(done))
         except TimeoutError:
             if not clock.expired():
-                raise  # it came from a host call
+                raise  # raised by a host call
             run.end(RunStop.WALL, f"it took more than {self._limits.wall_seconds:g} s")
         except (EOFError, ConnectionError):
             run.end(run.killed or RunStop.CRASH, run.why)
@@ -151,7 +151,7 @@ class ForkedSession:
         await self._writer.drain()
 
     def _uses(self, done: DoneMessage) -> tuple[Use, ...]:
-        """Only what can be true: functions that were offered, or stand in code that was sent."""
+        """Only plausible uses: of functions that were offered, or that the code sent defines."""
         uses = []
         for name, inherited, calls, returned in done.uses:
             if name in (self._offered if inherited else self._defined) and 0 <= returned <= calls < 1 << 53:
@@ -160,7 +160,7 @@ class ForkedSession:
 
 
 class _Run:
-    """What is known of the run in progress."""
+    """The state of the run in progress."""
 
     def __init__(self, fork: Fork, limits: SessionLimits) -> None:
         self.alive = True
@@ -177,7 +177,7 @@ class _Run:
         self._stop = RunStop.OK
         self._error: str | None = None
         self._uses: tuple[Use, ...] = ()
-        self.watch = asyncio.get_running_loop().call_later(2 * limits.cpu_seconds, self._look)
+        self.watch = asyncio.get_running_loop().call_later(2 * limits.cpu_seconds, self._check_cpu)
 
     def print(self, text: str) -> None:
         if len(text) > self._chars_left:
@@ -198,7 +198,7 @@ class _Run:
         self._uses = uses
 
     def end(self, stop: RunStop, why: str) -> None:
-        """The session is gone with this run."""
+        """End the run together with its session."""
         self.alive = False
         self._stop = stop
         self._error = f"The session was ended ({stop}): {why}. Its variables are lost."
@@ -217,11 +217,11 @@ class _Run:
     def _cpu_used(self) -> float:
         return self._fork.cpu_seconds() - self._cpu_before
 
-    def _look(self) -> None:
-        """One thread spends no more CPU time than time passes, so the next look can wait for what is left."""
-        left = 2 * self._limits.cpu_seconds - self._cpu_used()
-        if left > 0:
-            self.watch = asyncio.get_running_loop().call_later(left + 0.01, self._look)
+    def _check_cpu(self) -> None:
+        """A single thread uses no more CPU time than wall time, so the next check can wait for the remainder."""
+        remaining = 2 * self._limits.cpu_seconds - self._cpu_used()
+        if remaining > 0:
+            self.watch = asyncio.get_running_loop().call_later(remaining + 0.01, self._check_cpu)
         else:
             self._kill(
                 RunStop.CPU, f"it used {2 * self._limits.cpu_seconds:g} s of CPU time and could not be interrupted"

@@ -1,4 +1,4 @@
-"""What goes between host and sandbox: a 4-byte length, then JSON. Used by both ends: stdlib only."""
+"""The frames between host and sandbox: a 4-byte length, then JSON. Used by both ends: stdlib only."""
 
 import json
 import math
@@ -8,13 +8,13 @@ LENGTH_BYTES = 4
 MAX_DEPTH = 64
 MAX_NODES = 200_000
 _FLOAT_BYTES = 17
-MAX_INT_BITS = 1023  # as far as a float reaches; longer ones cost quadratic time to read
+MAX_INT_BITS = 1023  # the range of a float; parsing longer ones takes quadratic time
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def pack(message: Any, max_bytes: int) -> bytes:
-    """One frame. The message must be plain. Raises ValueError if it is larger than allowed."""
+    """Encode a plain message as a frame. Raises ValueError if it is larger than allowed."""
     body = _encode(message).encode()
     if len(body) > max_bytes:
         raise ValueError(f"it takes {len(body):,} bytes, at most {max_bytes:,} are allowed")
@@ -22,10 +22,10 @@ def pack(message: Any, max_bytes: int) -> bytes:
 
 
 def plain(value: Any, max_bytes: int) -> Any:
-    """A copy made of exact builtin types only. Runs no code of the value's classes and never calls repr.
+    """A copy made of exact builtin types. Runs no code of the value's classes and never calls repr.
 
-    Depth, nodes and bytes are counted on the way, so a small object that unfolds into a huge one costs little.
-    Raises TypeError for what JSON cannot say, ValueError for what is too large, too deep or not finite.
+    Depth, nodes and bytes are limited while copying, so a small object that expands to a huge one costs little.
+    Raises TypeError for types that JSON lacks, ValueError for values too large, too deep or not finite.
     """
     return _Copy(max_bytes).copy(value, 0)
 

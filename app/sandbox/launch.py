@@ -1,4 +1,4 @@
-"""Starts the zygote: a fresh interpreter with an empty environment, inside bubblewrap where that works."""
+"""Launches the zygote: a new interpreter with an empty environment, in bubblewrap where that works."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from app.sandbox.zygote im
 
 
 class Zygote(NamedTuple):
-    """A warm process, and the socket by which it is asked for forks."""
+    """A warm process, and the socket that requests forks from it."""
 
     process: Process
     control: socket.socket
@@ -30,7 +30,7 @@ class Zygote(NamedTuple):
         return self.process.returncode is None
 
     async def end(self) -> None:
-        """Every session of it dies, too."""
+        """Kill it, and with it every session."""
         self.control.close()
         with suppress(ProcessLookupError):
             self.process.kill()
@@ -38,7 +38,7 @@ class Zygote(NamedTuple):
 
 
 async def launch(bpf: bytes, *, bwrap: bool) -> Zygote:
-    """Raises SandboxError with what the process said, if it does not come up."""
+    """Start a zygote. Raises SandboxError with the process's last output if it does not come up."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     command = [*(_bwrap() if bwrap else []), *_python()]
@@ -57,14 +57,14 @@ async def launch(bpf: bytes, *, bwrap: bool) -> Zygote:
         raise SandboxError(f"cannot start {command[0]}: {error}") from error
     finally:
         theirs.close()
-    return await _greet(process, ours, bpf)
+    return await _handshake(process, ours, bpf)
 
 
 def find_bwrap() -> str | None:
     return shutil.which("bwrap")
 
 
-async def _greet(process: Process, control: socket.socket, bpf: bytes) -> Zygote:
+async def _handshake(process: Process, control: socket.socket, bpf: bytes) -> Zygote:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_START_SECONDS):
@@ -76,20 +76,20 @@ async def _greet(process: Process, control: socket.socket, bpf: bytes) -> Zygote
         control.close()
         with suppress(ProcessLookupError):
             process.kill()
-        _, said = await process.communicate()
-        lines = said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        _, stderr = await process.communicate()
+        lines = stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise SandboxError(f"the sandbox did not start: {lines[-1]}")
     return Zygote(process, control, **json.loads(hello))
 
 
 def _python() -> list[str]:
-    interpreter = str(Path(sys.executable).resolve())  # past the virtual environment, whose packages stay out
+    interpreter = str(Path(sys.executable).resolve())  # without the virtual environment and its packages
     return [interpreter, "-s", "-S", "-P", "-B", "-c", _BOOT, str(_PACKAGE.parent)]
 
 
 def _bwrap() -> list[str]:
-    places = {"/usr", "/lib", "/lib64", sys.base_prefix, str(_PACKAGE)}
-    binds = [word for place in sorted(places) for word in ("--ro-bind-try", place, place)]
+    paths = {"/usr", "/lib", "/lib64", sys.base_prefix, str(_PACKAGE)}
+    binds = [word for path in sorted(paths) for word in ("--ro-bind-try", path, path)]
     return [
         find_bwrap() or "bwrap",
         "--unshare-all",

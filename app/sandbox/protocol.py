@@ -1,4 +1,4 @@
-"""Where the agent's code runs. Code that fails is an observation; a sandbox that fails is an error."""
+"""The sandbox that runs the agent's code. Failing code is an observation; a failing sandbox is an error."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,19 +11,19 @@ from app.records import Json, Use
 
 
 class RunStop(StrEnum):
-    """How one run of code ended."""
+    """The way one run of code ended."""
 
     OK = "ok"
-    ERROR = "error"  # it raised; the traceback is in `error`
+    ERROR = "error"  # it raised; `error` has the traceback
     CPU = "cpu"
     WALL = "wall"
     MEMORY = "memory"
     CALLS = "calls"  # the call budget is spent
-    CRASH = "crash"  # the process died of itself
+    CRASH = "crash"  # the process died
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one session may spend."""
+    """The limits of one session."""
 
     cpu_seconds: float = 5.0  # per run: raises TimeoutError inside; twice that kills
     wall_seconds: float = 60.0  # per run, time spent in host calls included
@@ -34,7 +34,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run of code."""
+    """The result of one run of code."""
 
     stdout: str
     error: str | None = None  # the traceback, framework frames removed
@@ -46,13 +46,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostCall(Protocol):
-    """The one way out of the sandbox. JSON only. Raises HostError for what the agent's code should see raised."""
+    """The only way out of the sandbox. JSON only. Raises HostError for errors that the agent's code should see."""
 
     async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json: ...
 
 
 class Function(msgspec.Struct, frozen=True):
-    """A function the session starts with, as plain source under a label of its own in tracebacks."""
+    """A function defined at the start of a session, as source, under its own label in tracebacks."""
 
     name: str
     source: str
@@ -77,5 +77,5 @@ class Sandbox(Protocol):
         seed: int | None = None,
         now: datetime | None = None,
     ) -> Session:
-        """A new session. `apis` names the operations of each app; `now` freezes the clock the code sees."""
+        """A new session. `apis` lists the operations of each app; `now` freezes the clock."""
         ...

@@ -1,4 +1,4 @@
-"""Reads what a session sends. Everything is bounded before it is believed: bytes, depth, nodes, messages."""
+"""Reads the messages of a session. Bytes, depth, nodes and messages are limited before anything is trusted."""
 
 import asyncio
 import re
@@ -9,12 +9,12 @@ import msgspec
 from app.records import Json
 from app.sandbox.frames import LENGTH_BYTES, MAX_NODES
 
-_SLACK = 1 << 18  # what a frame needs beside the value in it, and room for one chunk of output
+_SLACK = 1 << 18  # of a frame around its value, and one chunk of output
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 class ViolationError(Exception):
-    """The other end does not keep to the protocol: it is no longer our code that speaks."""
+    """The other end broke the protocol: it no longer runs our code."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -26,19 +26,19 @@ class ReadyMessage(_Message, frozen=True, tag="ready"):
 
 
 class FailedMessage(_Message, frozen=True, tag="failed"):
-    """They are not."""
+    """An offered function does not load."""
 
     reason: str
 
 
 class OutputMessage(_Message, frozen=True, tag="out"):
-    """Something was printed."""
+    """The code printed text."""
 
     text: str
 
 
 class CallMessage(_Message, frozen=True, tag="call"):
-    """The code calls an API, and waits."""
+    """The code calls an API and waits for the result."""
 
     api: str
     args: list[Json]
@@ -46,7 +46,7 @@ class CallMessage(_Message, frozen=True, tag="call"):
 
 
 class DoneMessage(_Message, frozen=True, tag="done"):
-    """The run is over."""
+    """The run has ended."""
 
     stop: str
     error: str | None
@@ -65,7 +65,7 @@ class MessageReader:
         self._max_bytes = max_bytes + _SLACK
 
     async def next(self, run: int, messages_left: int) -> SessionMessage:
-        """Raises IncompleteReadError when the process is gone, ViolationError for what is out of order."""
+        """The next message. Raises IncompleteReadError if the process died, ViolationError if it is invalid."""
         if messages_left <= 0:
             raise ViolationError("too many messages in one run")
         length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
@@ -87,5 +87,5 @@ def _decode(frame: bytes) -> SessionMessage:
 
 
 def _nodes(frame: bytes) -> int:
-    """At least as many as there are values in it, found without building one of them."""
+    """An upper bound of the number of values in a frame, without decoding it."""
     return frame.count(b",") + frame.count(b"[") + frame.count(b"{")

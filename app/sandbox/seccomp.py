@@ -1,4 +1,4 @@
-"""The list of system calls that sandboxed code may make, as a BPF program. Everything else fails or kills."""
+"""The system calls that sandboxed code may make, as a BPF program. All others fail or kill the process."""
 
 import errno
 import importlib
@@ -29,7 +29,7 @@ utimensat
 
 
 def build() -> bytes:
-    """The filter for this machine's architecture. Calls of any other one, x32 included, kill the process."""
+    """The filter for this machine's architecture. System calls of other ones, x32 included, kill the process."""
     seccomp = _libseccomp()
     rules = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
     rules.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
@@ -40,13 +40,13 @@ def build() -> bytes:
     for name in _NOT_EXECUTABLE:
         rules.add_rule(seccomp.ALLOW, name, seccomp.Arg(2, seccomp.MASKED_EQ, _PROT_EXEC, 0))
     for name in _NO_FILES.split():
-        rules.add_rule(seccomp.ERRNO(errno.EACCES), name)  # so that open() is a plain PermissionError
+        rules.add_rule(seccomp.ERRNO(errno.EACCES), name)  # so that open() raises PermissionError
     return _export(rules)
 
 
 def _libseccomp() -> Any:
     try:
-        return importlib.import_module("pyseccomp")  # looks for the library at import, so not at ours
+        return importlib.import_module("pyseccomp")  # loads libseccomp when imported
     except (ImportError, RuntimeError) as error:
         raise SandboxError(
             "the sandbox needs Linux with libseccomp: install the package libseccomp2 (Debian, Ubuntu) or "

@@ -1,7 +1,7 @@
-"""The warm process that sessions are forked from. Started as a fresh exec with an empty environment, stdlib only.
+"""The warm process that sessions are forked from. Started with an empty environment, stdlib only.
 
-Standard input is the control socket: first the host sends the seccomp program, later one socket for each session
-it wants, and gets back a pidfd of the fork that lives behind it.
+Standard input is the control socket: the host sends first the seccomp program, then one socket per session, and
+receives the pidfd of each fork.
 """
 
 import builtins
@@ -22,21 +22,21 @@ _REAP_SECONDS = 1.0
 
 
 def main() -> None:
-    """Serves until the host closes the control socket; every session dies with this process."""
+    """Serve until the host closes the control socket. Every session dies with this process."""
     os.environ["TZ"] = "UTC"
     time.tzset()
     kept = modules.preload()
     serial.install()
-    warnings.simplefilter("ignore")  # they name files of this machine, and no model reads them
-    for name in ("exit", "quit"):  # the `site` module, which is left out, would define them
+    warnings.simplefilter("ignore")  # they contain paths of this machine, and no model reads them
+    for name in ("exit", "quit"):  # usually defined by the `site` module, which is not loaded
         setattr(builtins, name, sys.exit)
     control = socket.socket(fileno=0)
     bpf = control.recv(1 << 16)
-    _give_up_root()
+    _drop_root()
     sys.path.clear()
     sys.argv = [""]
     control.send(json.dumps({"python": platform.python_version(), "uid": os.getuid()}).encode())
-    os.dup2(1, 2)  # so far it told the host why a start failed
+    os.dup2(1, 2)  # until here it reported failures of the start
     control.settimeout(_REAP_SECONDS)
     gc.collect()
     gc.freeze()
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _serve(control: socket.socket) -> int | None:
-    """In a fork: the session's descriptor. In the zygote itself: None, at the end."""
+    """Returns the session's descriptor in a fork, and None in the zygote when the host has gone."""
     zygote = os.getpid()
     while True:
         _reap()
@@ -60,7 +60,7 @@ def _serve(control: socket.socket) -> int | None:
         pid = os.fork()
         if pid == 0:
             confine.keep_only(fds[0])
-            confine.die_with(zygote)
+            confine.exit_with(zygote)
             control.detach()
             return confine.SESSION_FD
         pidfd = os.pidfd_open(pid)
@@ -77,8 +77,8 @@ def _reap() -> None:
         pass
 
 
-def _give_up_root() -> None:
-    """One wall more where nobody built a user namespace around us; the filter does not depend on it."""
+def _drop_root() -> None:
+    """An additional layer without a user namespace; the filter does not depend on it."""
     if os.getuid() == 0:
         try:
             os.setgroups([])

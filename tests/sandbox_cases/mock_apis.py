@@ -1,4 +1,4 @@
-"""A small deterministic set of APIs for the snippets. Stdlib only: plain CPython runs it for reference."""
+"""A small deterministic set of APIs for the snippets. Stdlib only, since plain CPython runs it for reference."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,6 +1,6 @@
-"""Runs snippets in plain CPython, each in a fork of its own.
+"""Runs snippets in plain CPython, each in its own fork.
 
-In: a JSON list of lists of sources. Out: a line for each snippet, a JSON list of [stdout, last line of the error].
+Reads a JSON list of lists of sources. Prints a line per snippet: a JSON list of [stdout, last line of the error].
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def turn(source: str, module: ModuleType) -> tuple[str, str | None]:
     with contextlib.redirect_stdout(printed):
         try:
             exec(compile(source, "<turn>", "exec"), module.__dict__)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the sandbox must say the same
+        except BaseException as error:  # noqa: BLE001 - the sandbox must raise the same
             last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1].strip()
     printed.flush()
     return raw.getvalue().decode(), last

@@ -1,4 +1,4 @@
-"""`apis.<app>.<operation>(...)`: names that the host knows, and nothing behind them but the question to it."""
+"""`apis.<app>.<operation>(...)`: proxies that forward every call to the host."""
 
 import difflib
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The sandbox's end of the one socket it has. Asks the host, one call at a time."""
+"""The sandbox's end of its only socket: calls the host, one call at a time."""
 
 import builtins
 import json
@@ -11,7 +11,7 @@ from app.sandbox.frames import LENGTH_BYTES, pack, plain
 
 _loads = json.loads
 _read, _write, _leave = os.read, os.write, os._exit
-_SLACK = 1 << 17  # what a frame needs beside the value in it, and room for one chunk of output
+_SLACK = 1 << 17  # of a frame around its value, and one chunk of output
 
 
 class HostChannel:
@@ -31,19 +31,19 @@ class HostChannel:
         self._write(pack([kind, self.run, *fields], self._frame_bytes + _SLACK))
 
     def receive(self) -> Any:
-        """The next message. Ends the process when the host has gone."""
+        """The next message. Exits when the host has gone."""
         length = int.from_bytes(self._read_exactly(LENGTH_BYTES), "big")
         return _loads(self._read_exactly(length))
 
     def call(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the host answers. Raises what the host wants raised, TypeError or ValueError for bad arguments."""
+        """The host's answer. Raises the host's exception, and TypeError or ValueError for invalid arguments."""
         try:
             values = plain([list(args), kwargs], self._frame_bytes)
             frame = pack(["call", self.run, api, *values], self._frame_bytes + _SLACK)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"cannot pass the arguments of {api}: {_reason(error)}") from None
-        with self._cpu.held_back():
+        with self._cpu.deferred():
             self._before_call()
             self._write(frame)
             answer = self.receive()
@@ -56,7 +56,7 @@ class HostChannel:
         if isinstance(known, type) and issubclass(known, BaseException):
             try:
                 return known(message)
-            except TypeError:  # such as UnicodeDecodeError, which wants more than a message
+            except TypeError:  # such as UnicodeDecodeError, which needs more than a message
                 pass
         if kind not in self._kinds:
             self._kinds[kind] = type(kind, (Exception,), {"__module__": "__main__"})

@@ -1,4 +1,4 @@
-"""The life of one fork: lock itself in, load the offered functions, then run what the host sends."""
+"""Runs the host's code in one fork: confines the process, defines the offered functions, then serves runs."""
 
 import builtins
 import io
@@ -16,39 +16,39 @@ from app.sandbox.child.output import Output
 from app.sandbox.child.uses import Uses
 
 _TRACE_SECONDS = 0.5  # to print an exception, whose own code may run meanwhile
-_BALLAST_BYTES = 4 << 20
+_RESERVE_BYTES = 4 << 20
 
 
 def serve(channel: HostChannel, bpf: bytes) -> None:
-    """Never returns: the process ends with its socket."""
+    """Serve a session. Never returns: the process exits with its socket."""
     setup = channel.receive()
     cpu = CpuLimit(setup["cpu_seconds"])
     output = Output(channel, cpu, setup["output_chars"])
-    channel.limit(setup["frame_bytes"], cpu, output.deliver)
+    channel.limit(setup["frame_bytes"], cpu, output.flush_to_host)
     if setup["now"] is not None:
         frozen_clock.freeze(setup["now"])
     _seed(setup["seed"])
-    session = _Session(channel, cpu, output, Apis(channel, setup["apis"]))
+    runner = _CodeRunner(channel, cpu, output, Apis(channel, setup["apis"]))
     confine.confine(bpf, setup["address_space"])
-    session.load(setup["prelude"])
+    runner.load(setup["prelude"])
     while True:
-        session.run(channel.receive()[1])
+        runner.run(channel.receive()[1])
 
 
-class _Session:
+class _CodeRunner:
     def __init__(self, channel: HostChannel, cpu: CpuLimit, output: Output, apis: Apis) -> None:
         self._channel = channel
         self._cpu = cpu
         self._output = output
         self._uses = Uses()
-        self._ballast: mmap.mmap | None = None
+        self._reserve: mmap.mmap | None = None
         main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, apis=apis)
         sys.modules["__main__"] = main
         self._namespace = main.__dict__
 
     def load(self, prelude: list[tuple[str, str]]) -> None:
-        """Define the offered functions and tell the host that the session is ready, or why not."""
+        """Define the offered functions, and report to the host that the session is ready or why it failed."""
         for name, source in prelude:
             error = self._execute(source, f"<skill {name}>", offered=name)
             if error is None and name not in self._namespace:
@@ -62,20 +62,20 @@ class _Session:
         self._channel.send("ready")
 
     def run(self, source: str) -> None:
-        """One run, from code to what came of it."""
+        """Run code and report the result."""
         self._channel.run += 1
         self._output.restart()
-        if self._ballast is None:
-            self._ballast = _ballast()
+        if self._reserve is None:
+            self._reserve = _reserve()
         error = self._execute(source, f"<turn {self._channel.run}>")
         if isinstance(error, MemoryError):
-            self._ballast = None  # room to tell of it
+            self._reserve = None  # frees memory to report it
         sys.settrace(None)
         sys.setprofile(None)
         stop = _stop(error, self._cpu)
         trace = None if error is None else self._describe(error)
         del error
-        self._output.deliver()
+        self._output.flush_to_host()
         self._channel.send("done", stop, trace, self._uses.report(self._namespace))
 
     def _execute(self, source: str, label: str, offered: str | None = None) -> BaseException | None:
@@ -88,7 +88,7 @@ class _Session:
                 exec(self._uses.compile(source, label, offered), self._namespace)
             finally:
                 self._cpu.disarm()
-        except BaseException as error:  # noqa: BLE001 - the last resort: whatever the code raises is an observation
+        except BaseException as error:  # noqa: BLE001 - the last resort: any exception of the code is an observation
             self._cpu.disarm()
             return error
         return None
@@ -113,10 +113,10 @@ def _stop(error: BaseException | None, cpu: CpuLimit) -> str:
     return "memory" if type(error) is MemoryError else "error"
 
 
-def _ballast() -> mmap.mmap | None:
-    """Address space that nobody touches, so it costs nothing. None where there is none left."""
+def _reserve() -> mmap.mmap | None:
+    """Reserved address space, never touched and so free of cost. None if there is none left."""
     try:
-        return mmap.mmap(-1, _BALLAST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, _RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, MemoryError):
         return None
 
@@ -126,7 +126,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _seed(seed: int | None) -> None:
-    """Every fork draws its own numbers, or, with a seed, the same ones each time: random, uuid4, secrets."""
+    """Seed random, uuid4 and secrets; without a seed every fork draws its own numbers."""
     random.seed(seed)
     if seed is not None:
         source = random.Random(seed)

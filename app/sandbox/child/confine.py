@@ -1,4 +1,4 @@
-"""How a fresh fork locks itself in: no file to open, no process to start, no memory to make executable."""
+"""Confines a new fork: it cannot open files, start processes or map executable memory."""
 
 import ctypes
 import os
@@ -20,14 +20,14 @@ class _Program(ctypes.Structure):
 
 
 def keep_only(session_fd: int) -> None:
-    """Leave the session's socket as the one open file, beside /dev/null three times."""
+    """Close all files but the session's socket; standard streams are /dev/null."""
     os.dup2(session_fd, SESSION_FD)
     os.dup2(1, 0)
     os.closerange(SESSION_FD + 1, 1024)
 
 
-def die_with(parent: int) -> None:
-    """Be killed when the zygote goes, however it goes."""
+def exit_with(parent: int) -> None:
+    """Be killed when the zygote dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

@@ -1,4 +1,4 @@
-"""The soft CPU limit: raises inside the agent's code, which may clean up and whose state is kept."""
+"""The soft CPU limit: raises in the agent's code, which may clean up and keeps its state."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class CpuLimit:
-    """Arms a timer of the process's own CPU time. Never raises in the middle of a message to the host."""
+    """A timer of the process's CPU time. Never raises in the middle of a message to the host."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -18,7 +18,7 @@ class CpuLimit:
         signal.signal(signal.SIGVTALRM, self._on_timer)
 
     def arm(self, seconds: float | None = None) -> None:
-        """Starts afresh. It raises again and again, for code that catches everything."""
+        """Restart the timer. It raises repeatedly, for code that catches everything."""
         seconds = seconds or self._seconds
         self.raised, self._pending, self._armed = None, False, True
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 4)
@@ -28,8 +28,8 @@ class CpuLimit:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     @contextmanager
-    def held_back(self) -> Iterator[None]:
-        """A limit that is reached in this block is raised at its end."""
+    def deferred(self) -> Iterator[None]:
+        """Defer the exception to the end of this block."""
         outer, self._masked = self._masked, True
         try:
             yield

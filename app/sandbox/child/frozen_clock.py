@@ -1,7 +1,7 @@
-"""A clock that stands still but for sleep, so that a practice world looks the same on every day it is played.
+"""A frozen clock that only sleep advances, so that a training world looks the same on every day.
 
-The methods of `datetime` and `date` are exchanged inside the classes themselves: subclasses of our own would print
-and compare differently. That is possible only below the language, so it happens here and before the filter is on.
+The methods of `datetime` and `date` are replaced inside the classes, since subclasses would print and compare
+differently. That needs ctypes, so it is done before the seccomp filter is installed.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ class Clock:
     def sleep(self, seconds: float, /) -> None:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        self._now += -int(-seconds * _BILLION // 1)  # rounded up: who sleeps until t wakes no earlier
+        self._now += -int(-seconds * _BILLION // 1)  # rounded up: a sleep until t never ends before t
 
     def gmtime(self, seconds: float | None = None, /) -> struct_time:
         return _gmtime(self.time() if seconds is None else seconds)
@@ -57,7 +57,7 @@ class Clock:
 
 
 def freeze(now: float) -> None:
-    """From here on every clock of this process says `now` (seconds since 1970)."""
+    """Freeze every clock of this process at `now` (seconds since 1970)."""
     clock = Clock(now)
     methods = ("time", "time_ns", "monotonic", "monotonic_ns", "sleep", "gmtime", "ctime", "asctime", "strftime")
     for name, method in {
@@ -77,13 +77,13 @@ def freeze(now: float) -> None:
     def today(cls: type[datetime.date]) -> datetime.date:
         return cls.fromtimestamp(clock.time())
 
-    _exchange(datetime.datetime, "now", now_)
-    _exchange(datetime.datetime, "utcnow", now_without_zone)
-    _exchange(datetime.datetime, "today", now_without_zone)
-    _exchange(datetime.date, "today", today)
+    _replace_method(datetime.datetime, "now", now_)
+    _replace_method(datetime.datetime, "utcnow", now_without_zone)
+    _replace_method(datetime.datetime, "today", now_without_zone)
+    _replace_method(datetime.date, "today", today)
 
 
-def _exchange(kind: type, name: str, function: Any) -> None:
+def _replace_method(kind: type, name: str, function: Any) -> None:
     function.__name__ = name
     function.__qualname__ = f"{kind.__name__}.{name}"
     (methods,) = (held for held in gc.get_referents(kind.__dict__) if isinstance(held, dict))

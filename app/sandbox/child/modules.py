@@ -1,4 +1,4 @@
-"""The standard library of agent code. Nothing can be opened later, so it is imported first."""
+"""The standard library modules of the agent's code, imported before files become inaccessible."""
 
 import hashlib
 import importlib
@@ -20,7 +20,7 @@ encodings.utf_16_be encodings.utf_16_le encodings.utf_32 encodings.utf_8_sig
 
 
 def preload() -> list[object]:
-    """Import everything. Keep the result: time zones stay known only as long as somebody holds them."""
+    """Import all modules. Keep the result: time zones are cached only while they are referenced."""
     modules: list[object] = [importlib.import_module(name) for name in _NAMES.split()]
     hashlib.sha256(b"").hexdigest()  # OpenSSL reads its configuration at the first use
     return modules + [zoneinfo.ZoneInfo(key) for key in sorted(zoneinfo.available_timezones())]

@@ -1,4 +1,4 @@
-"""What the code prints, sent on while it runs and cut at the limit, so that neither side ever holds more."""
+"""Forwards the code's output while it runs, truncated at the limit, so that neither side holds more."""
 
 import io
 import time
@@ -7,12 +7,12 @@ from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.cpu import CpuLimit
 
 _CHUNK_CHARS = 8192
-_DELAY_SECONDS = 0.05  # full lines that are lost at most when the process is killed
+_DELAY_SECONDS = 0.05  # output that a kill can lose, at most
 _monotonic = time.monotonic
 
 
 class Output(io.TextIOBase):
-    """Stands for both sys.stdout and sys.stderr."""
+    """Replaces both sys.stdout and sys.stderr."""
 
     encoding = "utf-8"
     errors = "strict"
@@ -25,11 +25,11 @@ class Output(io.TextIOBase):
         self.restart()
 
     def restart(self) -> None:
-        """A new run: the whole allowance again."""
+        """Reset the limit for a new run."""
         self._left = self._max_chars
-        self._waiting: list[str] = []
-        self._waiting_chars = 0
-        self._delivered = 0.0
+        self._buffer: list[str] = []
+        self._buffer_chars = 0
+        self._flushed = 0.0
 
     def writable(self) -> bool:
         return True
@@ -41,27 +41,27 @@ class Output(io.TextIOBase):
         kept = str.__getitem__(text, slice(0, max(self._left, 0)))
         if not str.isascii(kept):
             str.encode(kept)  # raises for half a surrogate pair, as a real stream does
-        with self._cpu.held_back():
-            self._keep(kept)
+        with self._cpu.deferred():
+            self._append(kept)
             if length > len(kept) and self._left >= 0:
                 self._left = -1
-                self._keep(f"\n[output cut after {self._max_chars:,} characters]\n")
+                self._append(f"\n[output cut after {self._max_chars:,} characters]\n")
         return length
 
-    def deliver(self) -> None:
-        """Send what waits."""
-        if self._waiting:
-            text = "".join(self._waiting)
-            self._waiting, self._waiting_chars = [], 0
+    def flush_to_host(self) -> None:
+        """Send the buffered output."""
+        if self._buffer:
+            text = "".join(self._buffer)
+            self._buffer, self._buffer_chars = [], 0
             for start in range(0, len(text), _CHUNK_CHARS):
                 self._channel.send("out", text[start : start + _CHUNK_CHARS])
-        self._delivered = _monotonic()
+        self._flushed = _monotonic()
 
-    def _keep(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         if self._left > 0:
             self._left -= len(text)
-        self._waiting.append(text)
-        self._waiting_chars += len(text)
-        late = text.endswith("\n") and _monotonic() - self._delivered > _DELAY_SECONDS
-        if late or self._waiting_chars >= _CHUNK_CHARS:
-            self.deliver()
+        self._buffer.append(text)
+        self._buffer_chars += len(text)
+        late = text.endswith("\n") and _monotonic() - self._flushed > _DELAY_SECONDS
+        if late or self._buffer_chars >= _CHUNK_CHARS:
+            self.flush_to_host()

@@ -1,4 +1,4 @@
-"""asyncio, threads and executors without a second thread: everything runs in order, host calls one at a time."""
+"""asyncio, threads and executors on a single thread: everything runs sequentially, one host call at a time."""
 
 import asyncio
 import concurrent.futures
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _NoSelector:
-    """There is nothing to wait for but time."""
+    """Waits for timeouts only."""
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
@@ -35,7 +35,7 @@ class SerialLoop(asyncio.BaseEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+        except Exception as error:  # noqa: BLE001 - raised by awaiting the future
             future.set_exception(error)
         return future
 
@@ -49,7 +49,7 @@ class SerialPolicy(asyncio.DefaultEventLoopPolicy):
 
 
 class SerialExecutor(concurrent.futures.Executor):
-    """Stands for both pools: what is submitted is done at once."""
+    """Replaces both pools: runs each submission immediately."""
 
     def __init__(
         self, max_workers: int | None = None, *_args: Any, initializer: Any = None, initargs: Any = (), **_kw: Any
@@ -67,16 +67,16 @@ class SerialExecutor(concurrent.futures.Executor):
         future.set_running_or_notify_cancel()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - as a pool does: it belongs to whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - raised by result(), as in a pool
             future.set_exception(error)
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - its shape
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - the signature of the original
         self._closed = True
 
 
 def install() -> None:
-    """Exchange what would need a second thread, in the modules the agent's code imports."""
+    """Replace everything that needs a second thread in the modules that the agent's code imports."""
     asyncio.set_event_loop_policy(SerialPolicy())
     for name in ("ThreadPoolExecutor", "ProcessPoolExecutor"):
         setattr(concurrent.futures, name, SerialExecutor)
@@ -91,7 +91,7 @@ def install() -> None:
 
 
 def _start(thread: threading.Thread) -> None:
-    """Runs the thread to its end."""
+    """Run the thread to its end."""
     if thread.__dict__.get("_ended") is not None:
         raise RuntimeError("threads can only be started once")
     thread.__dict__["_ended"] = False
@@ -99,13 +99,13 @@ def _start(thread: threading.Thread) -> None:
         thread.run()
     except SystemExit:
         pass
-    except Exception as error:  # noqa: BLE001 - an uncaught one ends the thread and is printed, as ever
+    except Exception as error:  # noqa: BLE001 - ends the thread and is printed, as usual
         threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, thread)))
     finally:
         thread.__dict__["_ended"] = True
 
 
-def _join(thread: threading.Thread, timeout: float | None = None) -> None:  # noqa: ARG001 - its shape
+def _join(thread: threading.Thread, timeout: float | None = None) -> None:  # noqa: ARG001 - the signature of the original
     ended = thread.__dict__.get("_ended")
     if ended is None:
         raise RuntimeError("cannot join thread before it is started")

@@ -1,4 +1,4 @@
-"""What the agent sees of an exception: its own lines, and not a frame of ours."""
+"""Formats exceptions for the agent: its own frames, none of ours."""
 
 import linecache
 import os
@@ -10,12 +10,12 @@ _MAX_CHARS = 20_000
 
 
 def remember(label: str, source: str) -> None:
-    """Let tracebacks and `inspect` find the lines of a source that is no file."""
+    """Make the lines of source without a file available to tracebacks and `inspect`."""
     linecache.cache[label] = (len(source), None, [line + "\n" for line in source.splitlines()], label)
 
 
 def describe(error: BaseException) -> str:
-    """The traceback as Python prints it. Raises whatever the exception's own code raises."""
+    """The traceback as Python prints it. Propagates what the exception's own code raises."""
     outer = traceback.TracebackException.from_exception(error)
     waiting: list[traceback.TracebackException | None] = [outer]
     while waiting:

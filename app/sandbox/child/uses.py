@@ -1,9 +1,9 @@
-"""Counts calls and returns of the functions that matter: offered ones, and those the agent defines at top level.
+"""Counts calls and returns of offered functions and of those the agent defines at top level.
 
-The counting goes into the function's own body, at compile time, as calls of C-level counters that sit among the
-code object's constants. So there is no name to rebind and no wrapper to take off; frames, tracebacks, signatures,
-recursion and generators stay as they were; and a function that nobody counts costs nothing. A profiler
-(`sys.setprofile`) would slow down every call of every function, and the code could switch it off.
+The counting is compiled into the function's body, as calls of C-level counters among the code object's constants.
+So there is no name to rebind and no wrapper to remove; frames, tracebacks, signatures, recursion and generators
+are unchanged; and uncounted functions cost nothing. A profiler (`sys.setprofile`) would slow down every call of
+every function, and the code could disable it.
 """
 
 import ast
@@ -19,7 +19,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 class _Site:
-    """One definition: its counters, and how much of them was reported already."""
+    """The counters of one definition, and how much of them has been reported."""
 
     def __init__(self, name: str, inherited: bool) -> None:
         self.name = name
@@ -27,8 +27,8 @@ class _Site:
         self.entered, self.raised = count(), count()
         self._reported = (0, 0)
 
-    def news(self) -> tuple[int, int]:
-        """(calls, returns) since the last time. A generator that still waits counts as returned."""
+    def unreported(self) -> tuple[int, int]:
+        """(calls, returns) since the last time. A suspended generator counts as returned."""
         entered, raised = _value(self.entered), _value(self.raised)
         calls, failures = entered - self._reported[0], raised - self._reported[1]
         self._reported = (entered, raised)
@@ -39,19 +39,19 @@ class Uses:
     """The counters of one session."""
 
     def __init__(self) -> None:
-        self._secret = os.urandom(16).hex()  # so that no constant of the agent's looks like a mark
+        self._secret = os.urandom(16).hex()  # so that no constant of the agent can be a mark
         self._marks: dict[str, object] = {}
         self._sites: list[_Site] = []
-        self._offered: dict[str, object] = {}  # inherited names that still mean the offered function
+        self._offered: dict[str, object] = {}  # offered names that are not redefined
         self._settled: dict[tuple[str, bool], list[int]] = {}
 
     def offer(self, name: str, function: object) -> None:
         self._offered[name] = function
 
     def compile(self, source: str, label: str, offered: str | None = None) -> CodeType:
-        """Like the builtin, with counters. `offered` names the one function of a prelude source to count."""
+        """Compile with counters. `offered` is the one function of a prelude source to count."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # counters look like slips to the compiler; nobody reads its warnings
+            warnings.simplefilter("ignore")  # the compiler warns about calls of constants
             if "def " not in source:
                 return compile(source, label, "exec", dont_inherit=True)
             self._marks.clear()
@@ -61,7 +61,7 @@ class Uses:
         return _replace(code, self._marks)
 
     def report(self, namespace: dict[str, Any]) -> list[tuple[str, bool, int, int]]:
-        """(name, inherited, calls, returned) since the last report, functions that were not called left out."""
+        """(name, inherited, calls, returned) since the last report, without functions that were not called."""
         for name, function in list(self._offered.items()):
             if namespace.get(name) is not function:
                 self._disown(name)
@@ -83,15 +83,15 @@ class Uses:
     def _count(self, node: ast.FunctionDef | ast.AsyncFunctionDef, inherited: bool) -> None:
         """Body B becomes: try: entered(); B; except BaseException: raised(); raise.
 
-        entered() stands inside: an exception that a signal raises at the head of a loop belongs, to Python, to the
-        instruction before it, which must not lie outside.
+        entered() is inside the block: Python attributes an exception that a signal raises at the head of a loop to
+        the instruction before it, which must be inside too.
         """
         site = _Site(node.name, inherited)
         self._sites.append(site)
         docstring = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
         rest = node.body[len(docstring) :] or [ast.copy_location(ast.Pass(), node.body[0])]
         first = rest[0]
-        failure = Exception if _is_generator(node) else BaseException  # closing a generator is no failure
+        failure = Exception if _is_generator(node) else BaseException  # closing a generator is not a failure
         handler = ast.ExceptHandler(
             type=_at(ast.Constant(self._mark(failure)), first),
             name=None,
@@ -107,7 +107,7 @@ class Uses:
         return mark
 
     def _disown(self, name: str) -> None:
-        """The agent redefined an offered function: what is counted under its name from now on is the agent's."""
+        """The agent redefined an offered function: further uses of its name are not inherited."""
         if self._offered.pop(name, None) is not None:
             self._settle()
             for site in self._sites:
@@ -116,7 +116,7 @@ class Uses:
 
     def _settle(self) -> None:
         for site in self._sites:
-            calls, returned = site.news()
+            calls, returned = site.unreported()
             if calls:
                 total = self._settled.setdefault((site.name, site.inherited), [0, 0])
                 total[0] += calls
@@ -124,7 +124,7 @@ class Uses:
 
 
 def _statement_lists(tree: ast.Module) -> Iterator[list[ast.stmt]]:
-    """Every block whose definitions become globals: the module's own, and those under if, for, try, with."""
+    """Every block whose definitions become globals: the module's, and those under if, for, try, with."""
     waiting: list[Any] = [tree]
     while waiting:
         node = waiting.pop()
@@ -147,13 +147,13 @@ def _is_generator(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return False
 
 
-def _calling(mark: str, where: ast.AST) -> ast.Expr:
-    call = ast.Call(func=_at(ast.Constant(mark), where), args=[], keywords=[])
-    return ast.copy_location(ast.Expr(_at(call, where)), where)
+def _calling(mark: str, location: ast.AST) -> ast.Expr:
+    call = ast.Call(func=_at(ast.Constant(mark), location), args=[], keywords=[])
+    return ast.copy_location(ast.Expr(_at(call, location)), location)
 
 
-def _at(node: Any, where: ast.AST) -> Any:
-    return ast.copy_location(node, where)
+def _at(node: Any, location: ast.AST) -> Any:
+    return ast.copy_location(node, location)
 
 
 def _replace(code: CodeType, marks: dict[str, object]) -> CodeType:
@@ -168,5 +168,5 @@ def _replace(code: CodeType, marks: dict[str, object]) -> CodeType:
 
 
 def _value(counter: Iterator[int]) -> int:
-    """Without moving it: repr(count(3)) is 'count(3)'."""
+    """The counter's value without advancing it: repr(count(3)) is 'count(3)'."""
     return int(repr(counter)[6:-1])
