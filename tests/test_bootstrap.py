@@ -1,4 +1,4 @@
-"""The seed policy from nothing, in miniature: killed on the way, and gone on with."""
+"""A miniature seed policy, built from scratch, killed on the way and resumed."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from app.agent.prompt import choose_profile
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
-from trainer.demo.seed_policy.bootstrap import Plan, bootstrap, prepare, teach
+from trainer.demo.seed_policy.bootstrap import SeedPlan, bootstrap, prepare, teach
 from trainer.demo.seed_policy.chunks import make_chunks
 from trainer.demo.seed_policy.recipe import Recipe
 from trainer.demo.seed_policy.samples import load_samples
@@ -31,9 +31,9 @@ TINY = Recipe(hidden=32, heads=1, layers=1, mlp=32, drills=300, drill_steps=2, s
 
 @dataclass(frozen=True)
 class Made:
-    """What two calls left: the first was killed during the demonstrations."""
+    """The result of two calls, the first of which was killed during the demonstrations."""
 
-    plan: Plan
+    plan: SeedPlan
     metrics: tuple[PolicyMetrics, PolicyMetrics]
     prepared_at: int  # when the first call wrote the tokenizer
 
@@ -42,25 +42,25 @@ class Made:
         return len(load_samples([self.plan.work / "demonstrations-0000.npz"]))
 
 
-def plan(directory: Path) -> Plan:
-    return Plan(
+def plan(directory: Path) -> SeedPlan:
+    return SeedPlan(
         work=directory / "work",
         out=directory / "seed",
         recipe=TINY,
         scenarios=100,
-        exam=2,
+        test_scenarios=2,
         processes=1,
         device=torch.device("cpu"),
         command="sage bootstrap seed",
     )
 
 
-def bootstrap_alone(of: Plan) -> None:
+def bootstrap_alone(of: SeedPlan) -> None:
     os.setsid()
     bootstrap(of)
 
 
-def kill_while_demonstrating(of: Plan) -> None:
+def kill_while_demonstrating(of: SeedPlan) -> None:
     process = get_context("spawn").Process(target=bootstrap_alone, args=(of,))
     process.start()
     until = time.monotonic() + 60
@@ -91,26 +91,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_where_it_was(made: Made) -> None:
+def test_a_killed_run_resumes(made: Made) -> None:
     assert (made.plan.work / "tokenizer.json").stat().st_mtime_ns == made.prepared_at
     assert made.demonstrations > 280
 
 
 @pytest.mark.slow
-def test_the_card_names_the_profile_and_tells_the_figures(made: Made) -> None:
+def test_the_card_names_the_profile_and_the_metrics(made: Made) -> None:
     text = (made.plan.out / "README.md").read_text()
     front = yaml.safe_load(text.split("---")[1])
     assert front["prompt_profile"] == "compact"
     assert "| 2 scenarios, 6 tasks |" in text
     assert "| TGC, % | 0.0 [0.0, 0.0] | 0.0 [0.0, 0.0] |" in text
-    assert "Made with `sage bootstrap seed` on " in text
+    assert "Built with `sage bootstrap seed` on " in text
     assert f"on {made.demonstrations} demonstrations" in " ".join(text.split())
     assert made.metrics[0].tgc.mean == 0
 
 
 @pytest.mark.slow
 def test_the_directory_is_what_servers_and_transformers_load(made: Made) -> None:
-    """The model server has loaded it already, for the exam."""
+    """The model server has loaded it already, for the evaluation."""
     tokenizer = ChatTokenizer.load(made.plan.out)
     assert isinstance(choose_profile("", tokenizer.card), Compact)
     assert tokenizer.max_length == 2048
@@ -120,8 +120,8 @@ def test_the_directory_is_what_servers_and_transformers_load(made: Made) -> None
 
 
 @pytest.mark.slow
-def test_called_again_it_teaches_nothing_twice(made: Made) -> None:
-    """The stages one by one: the exam, which is sat again each time, would take half of the time."""
+def test_a_second_call_repeats_no_stage(made: Made) -> None:
+    """The stages one by one: the evaluation, which every call repeats, would take half of the time."""
     before = written_at(made.plan.work)
     prepare(made.plan.work, made.plan.recipe)
     make_chunks(made.plan.work, made.plan.recipe.seed, 1, 1)
@@ -129,7 +129,7 @@ def test_called_again_it_teaches_nothing_twice(made: Made) -> None:
     assert written_at(made.plan.work) == before
 
 
-def test_a_preparation_that_was_interrupted_is_made_whole(tmp_path: Path) -> None:
+def test_an_interrupted_preparation_is_completed(tmp_path: Path) -> None:
     prepare(tmp_path, TINY)
     whole = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     (tmp_path / "config.json").unlink()
@@ -140,7 +140,7 @@ def test_a_preparation_that_was_interrupted_is_made_whole(tmp_path: Path) -> Non
 
 def test_work_of_another_recipe_is_not_mixed_in(tmp_path: Path) -> None:
     prepare(tmp_path, Recipe(seed=1))
-    with pytest.raises(InvalidError, match="begun with seed=1: go on so, or name another"):
+    with pytest.raises(InvalidError, match="begun with seed=1: use the same values, or another"):
         prepare(tmp_path, Recipe(seed=2))
 
 
@@ -159,7 +159,7 @@ def test_the_options_of_the_command_become_the_recipe(tmp_path: Path) -> None:
 def test_scenarios_that_fill_no_chunks_are_refused_in_one_line(tmp_path: Path, count: str) -> None:
     ended = sage("bootstrap", tmp_path / "out", "--work", tmp_path / "work", "--scenarios", count)
     assert ended.exit_code == 1
-    assert ended.output == f"Error: {count} scenarios cannot be taught from: give a multiple of 100\n"
+    assert ended.output == f"Error: {count} scenarios fill no whole chunks: choose a multiple of 100\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,7 +172,7 @@ def test_a_file_is_no_place_for_a_model(tmp_path: Path, place: str) -> None:
     assert (tmp_path / place).read_text() == "precious"
 
 
-async def test_a_model_server_that_does_not_come_up_says_so(tmp_path: Path) -> None:
+async def test_a_model_server_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="ended with code"):
         async with asyncio.timeout(60), engine_process(tmp_path, "cpu"):
             pass

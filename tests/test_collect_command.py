@@ -135,7 +135,7 @@ async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Pa
             ["--expert", "scripted", "--environment", "tests.counting_environment.counting:load_environment"],
             "the scripted expert knows the environment office only",
         ),
-        (["--expert", "scripted", "--profile", "odd"], "no prompt profile 'odd'"),
+        (["--expert", "scripted", "--profile", "odd"], "no prompt profile is named 'odd'"),
         (["--expert", "scripted", "--out", "/dev/null/out.jsonl"], "/dev/null/out.jsonl cannot be written: "),
     ],
 )

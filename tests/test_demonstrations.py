@@ -9,7 +9,7 @@ import pytest
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.demo.seed_policy.bootstrap import prepare
-from trainer.demo.seed_policy.demonstrations import Classroom, Kept
+from trainer.demo.seed_policy.demonstrations import Demonstrations, Demonstrator
 from trainer.demo.seed_policy.recipe import MAX_LENGTH, Recipe
 from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import Scenario
@@ -35,12 +35,12 @@ async def classroom_sandbox() -> AsyncIterator[ForkedSandbox]:
 
 
 @pytest.fixture(scope="module")
-def classroom(tokenizer: ChatTokenizer, classroom_sandbox: ForkedSandbox) -> Classroom:
-    return Classroom(tokenizer, classroom_sandbox)
+def classroom(tokenizer: ChatTokenizer, classroom_sandbox: ForkedSandbox) -> Demonstrator:
+    return Demonstrator(tokenizer, classroom_sandbox)
 
 
 @pytest.fixture(scope="module")
-async def kept(classroom: Classroom) -> Kept:
+async def kept(classroom: Demonstrator) -> Demonstrations:
     return await classroom.demonstrate(scenarios(), seed=1)
 
 
@@ -49,17 +49,17 @@ def scenarios(count: int = 20) -> Sequence[Scenario]:
 
 
 @pytest.fixture(scope="module")
-def texts(kept: Kept, tokenizer: ChatTokenizer) -> list[str]:
+def texts(kept: Demonstrations, tokenizer: ChatTokenizer) -> list[str]:
     return [tokenizer.decode(sample.ids) for sample in kept.samples]
 
 
-async def test_the_expert_is_kept_and_fits_the_policy(kept: Kept) -> None:
+async def test_the_expert_is_kept_and_fits_the_policy(kept: Demonstrations) -> None:
     assert kept.tried == 60
     assert len(kept.samples) >= 57
     assert max(len(sample.ids) for sample in kept.samples) < MAX_LENGTH
 
 
-async def test_only_successes_are_kept(classroom: Classroom) -> None:
+async def test_only_successes_are_kept(classroom: Demonstrator) -> None:
     """An instruction that speaks of another world than its own can be followed, but not fulfilled."""
     first, second = OfficeEnvironment(site=5).scenarios("train", 2, seed=3)
     tasks = [
@@ -71,7 +71,9 @@ async def test_only_successes_are_kept(classroom: Classroom) -> None:
     assert (len(kept.samples), kept.tried) == (0, 3)
 
 
-async def test_what_is_learned_is_what_the_expert_said_and_no_more(kept: Kept, tokenizer: ChatTokenizer) -> None:
+async def test_what_is_learned_is_what_the_expert_said_and_no_more(
+    kept: Demonstrations, tokenizer: ChatTokenizer
+) -> None:
     for sample in kept.samples:
         said = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if own])
         heard = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if not own])
@@ -82,7 +84,7 @@ async def test_what_is_learned_is_what_the_expert_said_and_no_more(kept: Kept, t
 
 
 async def test_the_same_seed_gives_the_same_samples_and_another_gives_others(
-    classroom: Classroom, kept: Kept
+    classroom: Demonstrator, kept: Demonstrations
 ) -> None:
     again = await classroom.demonstrate(scenarios(), seed=1)
     assert again.samples == kept.samples
@@ -142,7 +144,7 @@ async def test_a_habit_that_was_asked_for_is_shown_in_every_task(
     assert not any(each.trajectory.offered for each in inline)
 
 
-def test_samples_survive_the_disk(kept: Kept, tmp_path: Path) -> None:
+def test_samples_survive_the_disk(kept: Demonstrations, tmp_path: Path) -> None:
     save_samples(kept.samples[:5], tmp_path / "a.npz")
     save_samples(kept.samples[5:], tmp_path / "b.npz")
     assert load_samples([tmp_path / "a.npz", tmp_path / "b.npz"]) == kept.samples

@@ -1,7 +1,7 @@
-"""Makes the seed policy from nothing: tokenizer, demonstrations, training, examination, model directory.
+"""Builds the seed policy from scratch: tokenizer, demonstrations, training, model directory, evaluation.
 
-Every stage but the examination leaves its result in the work directory and is skipped where that is there already,
-so an interrupted run goes on where it was, and a stage may run on another machine.
+Every stage but the evaluation leaves its result in the work directory and is skipped if the result exists, so an
+interrupted build resumes, and a stage may run on another machine.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from trainer.demo.seed_policy.card import Making, card
+from trainer.demo.seed_policy.card import Provenance, card
 from trainer.demo.seed_policy.chunks import CHUNK, chunk_files, make_chunks
 from trainer.demo.seed_policy.demonstrations import LIMITS
 from trainer.demo.seed_policy.llama import as_llama
@@ -35,28 +35,28 @@ from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import PolicyMetrics, measure
 from trainer.rollouts.episode import EpisodeRunner
 
-_EXAM_SEED = 7
+_TEST_SEED = 7
 _RECIPE = "recipe.json"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to make."""
+class SeedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to build, and where."""
 
     work: Path
     out: Path
     recipe: Recipe
-    scenarios: int  # that the expert demonstrates, three tasks each
-    exam: int  # held-out scenarios
+    scenarios: int  # to demonstrate, three tasks each
+    test_scenarios: int  # held out, for the evaluation
     processes: int
     device: torch.device
     command: str
 
 
 def prepare(work: Path, recipe: Recipe) -> None:
-    """The tokenizer, and the words to drill. Raises InvalidError if `work` was begun with another recipe."""
+    """Write the tokenizer and the words of the drills. Raises InvalidError if `work` holds another recipe's."""
     work.mkdir(parents=True, exist_ok=True)
     _agree(work / _RECIPE, recipe)
-    if (work / "config.json").exists():  # what is written last
+    if (work / "config.json").exists():  # written last
         return
     words = vocabulary()
     actions = {template.function.partition("_by_")[0] for template in TEMPLATES}
@@ -66,16 +66,16 @@ def prepare(work: Path, recipe: Recipe) -> None:
     as_llama(new_model(recipe, tokenizer)).config.save_pretrained(work)
 
 
-def teach(plan: Plan) -> None:
-    """The weights."""
+def teach(plan: SeedPlan) -> None:
+    """Train the weights."""
     if not is_trained(plan.work):
         train(plan.work, plan.recipe, plan.device)
 
 
-async def examine_on_test(plan: Plan) -> tuple[PolicyMetrics, PolicyMetrics]:
-    """With the library and without, on the same held-out scenarios, greedily."""
+async def examine_on_test(plan: SeedPlan) -> tuple[PolicyMetrics, PolicyMetrics]:
+    """Evaluate greedily on the same held-out scenarios, with the library and without."""
     environment = OfficeEnvironment()
-    scenarios = environment.scenarios("test", plan.exam, _EXAM_SEED)
+    scenarios = environment.scenarios("test", plan.test_scenarios, _TEST_SEED)
     async with (
         engine_process(plan.out, plan.device.type) as url,
         HttpEngine([url]) as engine,
@@ -84,7 +84,7 @@ async def examine_on_test(plan: Plan) -> tuple[PolicyMetrics, PolicyMetrics]:
         agent = Agent(engine, ChatTokenizer.load(plan.out), Compact(), sandbox, LIMITS)
         results = []
         for library in (True, False):
-            with tqdm(total=3 * len(scenarios), desc=f"exam, library {'on' if library else 'off'}") as bar:
+            with tqdm(total=3 * len(scenarios), desc=f"evaluation, library {'on' if library else 'off'}") as bar:
                 results.append(
                     measure(
                         await evaluate_scenarios(
@@ -95,21 +95,24 @@ async def examine_on_test(plan: Plan) -> tuple[PolicyMetrics, PolicyMetrics]:
     return results[0], results[1]
 
 
-def bootstrap(plan: Plan) -> tuple[PolicyMetrics, PolicyMetrics]:
-    """All stages. Raises InvalidError if the scenarios are too few, or the work was begun in another way."""
+def bootstrap(plan: SeedPlan) -> tuple[PolicyMetrics, PolicyMetrics]:
+    """Run all stages.
+
+    Raises InvalidError if the scenarios fill no whole chunks, or `work` holds another recipe's.
+    """
     if plan.scenarios < CHUNK or plan.scenarios % CHUNK:
-        raise InvalidError(f"{plan.scenarios} scenarios cannot be taught from: give a multiple of {CHUNK}")
+        raise InvalidError(f"{plan.scenarios} scenarios fill no whole chunks: choose a multiple of {CHUNK}")
     prepare(plan.work, plan.recipe)
     make_chunks(plan.work, plan.recipe.seed, plan.scenarios // CHUNK, plan.processes)
     teach(plan)
     assemble(plan)
     metrics = asyncio.run(examine_on_test(plan))
-    (plan.out / "README.md").write_text(card(_making(plan), *metrics))
+    (plan.out / "README.md").write_text(card(_provenance(plan), *metrics))
     return metrics
 
 
-def assemble(plan: Plan) -> None:
-    """The model directory, its card still without figures."""
+def assemble(plan: SeedPlan) -> None:
+    """Write the model directory; its card has no metrics yet."""
     plan.out.mkdir(parents=True, exist_ok=True)
     for path in sorted((plan.work / "model").iterdir()):
         shutil.copyfile(path, plan.out / path.name)
@@ -119,7 +122,7 @@ def assemble(plan: Plan) -> None:
 
 
 def _agree(path: Path, recipe: Recipe) -> None:
-    """What is in the work directory is of one recipe; two would be mixed without a word."""
+    """Raises InvalidError if the work directory belongs to another recipe: results of two would mix silently."""
     if not path.exists():
         path.write_bytes(msgspec.json.encode(recipe))
         return
@@ -127,11 +130,11 @@ def _agree(path: Path, recipe: Recipe) -> None:
     other = [name for name, value in msgspec.structs.asdict(recipe).items() if begun[name] != value]
     if other:
         was = ", ".join(f"{name}={begun[name]}" for name in other)
-        raise InvalidError(f"{path.parent} was begun with {was}: go on so, or name another work directory")
+        raise InvalidError(f"{path.parent} was begun with {was}: use the same values, or another work directory")
 
 
-def _making(plan: Plan) -> Making:
-    return Making(
+def _provenance(plan: SeedPlan) -> Provenance:
+    return Provenance(
         command=plan.command,
         training=read_record(plan.work),
         demonstrations=len(load_samples(chunk_files(plan.work))),

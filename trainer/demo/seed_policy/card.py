@@ -1,10 +1,10 @@
-"""The model card: what the seed policy is, how it was made, and what it can do. Pure."""
+"""The model card: what the seed policy is, how it was trained, and its metrics. Pure."""
 
 import json
 
 import msgspec
 
-from trainer.demo.seed_policy.pretrain import Record
+from trainer.demo.seed_policy.pretrain import TrainingCost
 from trainer.demo.seed_policy.recipe import Recipe
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.policy_metrics import PolicyMetrics
@@ -14,17 +14,16 @@ license: apache-2.0
 library_name: transformers
 pipeline_tag: text-generation
 prompt_profile: compact
-tags: [agent, code, practice-world]
+tags: [agent, code]
 ---
 # Seed policy
 
-A {parameters:,}-parameter Qwen2, written down as a Llama of the same function so that AutoTokenizer and vLLM keep
-its tokenizer. It works in the bundled practice world (`trainer/environments/office`) and knows nothing else: its
-vocabulary is that world's words. It was taught from nothing on {demonstrations:,}
-demonstrations of the scripted expert, all of which had passed every check of the verifier. It is the start that
-reinforcement learning improves on, and what answers where no other model is named.
+A {parameters:,}-parameter Qwen2, converted to a Llama that computes the same function so that AutoTokenizer and vLLM keep its
+tokenizer. It works in the bundled demo environment and knows nothing else: its vocabulary is that environment's
+words. It was trained from scratch on {demonstrations:,} demonstrations of the scripted expert, all of which had passed every check
+of the verifier. Reinforcement learning improves on it, and it serves where no other model is named.
 
-Made with `{command}` on {machine}, in {minutes:.0f} minutes of training.
+Built with `{command}` on {machine}, in {minutes:.0f} minutes of training.
 
 Recipe: `{recipe}`
 
@@ -36,21 +35,21 @@ Intervals are 95 %, by bootstrap over scenarios. TGC: tasks solved. SGC: scenari
 """
 
 
-class Making(msgspec.Struct, frozen=True, kw_only=True):
-    """How the policy came about."""
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """How the policy was built."""
 
     command: str
-    training: Record
+    training: TrainingCost
     demonstrations: int
     recipe: Recipe
 
 
-def card(making: Making, with_library: PolicyMetrics, without: PolicyMetrics) -> str:
-    facts = msgspec.structs.asdict(making) | {
-        "parameters": making.training.parameters,
-        "minutes": making.training.seconds / 60,
-        "machine": making.training.machine,
-        "recipe": json.dumps(msgspec.to_builtins(making.recipe)),
+def card(provenance: Provenance, with_library: PolicyMetrics, without: PolicyMetrics) -> str:
+    facts = msgspec.structs.asdict(provenance) | {
+        "parameters": provenance.training.parameters,
+        "minutes": provenance.training.seconds / 60,
+        "machine": provenance.training.machine,
+        "recipe": json.dumps(msgspec.to_builtins(provenance.recipe)),
         "figures": metrics_table({"with its library": with_library, "without": without}),
     }
     return _TEXT.format(**facts)

@@ -1,4 +1,4 @@
-"""Demonstrations on disk, a chunk of scenarios a file: what is made stays made, and several are made at once."""
+"""Demonstrations on disk, one file per chunk of scenarios, written by several processes and never twice."""
 
 import asyncio
 from concurrent.futures import ProcessPoolExecutor
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
-from trainer.demo.seed_policy.demonstrations import Classroom
+from trainer.demo.seed_policy.demonstrations import Demonstrator
 from trainer.demo.seed_policy.samples import save_samples
 from trainer.environments.office.office_environment import OfficeEnvironment
 
@@ -30,7 +30,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def make_chunks(work: Path, seed: int, count: int, processes: int) -> None:
-    """Those of `count` chunks that are not there yet."""
+    """Write those of the `count` chunks that are missing."""
     chunks = [Chunk(work, seed, index) for index in range(count)]
     missing = [chunk for chunk in chunks if not chunk.file.exists()]
     made = CHUNK * (count - len(missing))
@@ -47,12 +47,14 @@ def chunk_files(work: Path) -> list[Path]:
 
 
 def _make(chunk: Chunk) -> None:
-    """Runs in a process of its own."""
+    """Demonstrate one chunk, in a process of its own."""
 
     async def run() -> None:
         scenarios = OfficeEnvironment().scenarios("train", CHUNK, chunk.seed * 100_000 + chunk.index)
         async with ForkedSandbox() as sandbox:
-            kept = await Classroom(ChatTokenizer.load(chunk.work), sandbox).demonstrate(scenarios, chunk.seed)
-        save_samples(kept.samples, chunk.file)
+            demonstrated = await Demonstrator(ChatTokenizer.load(chunk.work), sandbox).demonstrate(
+                scenarios, chunk.seed
+            )
+        save_samples(demonstrated.samples, chunk.file)
 
     asyncio.run(run())

@@ -1,7 +1,7 @@
-"""Copying drills: a policy that cannot look a value up in its prompt cannot write code about it.
+"""Copying drills: a policy that cannot look up a value in its prompt cannot write code about it.
 
-Each drill shows pairs of words and asks for the partners of some of them. Copying, not code, is what a small model
-is slow to learn, and a drill teaches it in a fraction of the tokens that demonstrations need.
+Each drill lists pairs of words and asks for the partners of some of them. A small model is slow to learn copying,
+not code, and a drill takes a fraction of the tokens that demonstrations need.
 """
 
 from random import Random

@@ -1,8 +1,8 @@
-"""The trained Qwen2 written down as a Llama of the same function.
+"""Converts the trained Qwen2 to a Llama that computes the same function.
 
-For every Qwen2, transformers takes Qwen's own tokenizer class, whatever the model directory names, and that one
-cuts text in its own way. A Llama keeps the tokenizer it comes with. The two differ in one bias, after attention's
-output, which Llama has and is zero here.
+For every Qwen2, transformers uses Qwen's own tokenizer class, whatever the model directory names, and that class
+splits text in its own way. A Llama keeps the tokenizer in its directory. The two differ in one bias, after the
+attention output, which Llama has and is zero here.
 """
 
 import torch
@@ -28,7 +28,7 @@ _ADDED = "self_attn.o_proj.bias"
 
 @torch.no_grad()
 def as_llama(model: PreTrainedModel) -> LlamaForCausalLM:
-    """A copy on the CPU. Raises RuntimeError if a weight has no place."""
+    """A copy on the CPU. Raises RuntimeError if a weight has no counterpart."""
     shared = {name: getattr(model.config, name) for name in _SHARED}
     llama = LlamaForCausalLM(LlamaConfig(**shared, attention_bias=True))
     weights = {name: weight.cpu() for name, weight in model.state_dict().items()}

@@ -1,8 +1,7 @@
-"""Teaches the seed policy: copying drills, then supervised steps on demonstrations.
+"""Trains the seed policy: copying drills, then supervised steps on demonstrations.
 
-It needs torch, transformers and the work directory that the demonstrations were written to, nothing of the rest:
-run it where a GPU is, `python -m trainer.demo.seed_policy.pretrain WORK --device cuda`, and go on with the result
-here.
+It needs only torch, transformers and the work directory with the demonstrations. To use a GPU elsewhere, run
+`python -m trainer.demo.seed_policy.pretrain WORK --device cuda` there and copy the work directory back.
 """
 
 import argparse
@@ -54,16 +53,16 @@ def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
     return model
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What training took."""
+class TrainingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of the training."""
 
     parameters: int
-    seconds: float  # of the last call: a resumed training counts from where it was resumed
+    seconds: float  # of the last call: a resumed training counts from its resumption
     machine: str
 
 
 def train(work: Path, recipe: Recipe, device: torch.device) -> None:
-    """All of it, from checkpoints in `work` where there are any; leaves `model/` and a record of itself there."""
+    """Run all phases, resuming from checkpoints in `work`; writes `model/` and a record there."""
     started = time.monotonic()
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     words = msgspec.json.decode((work / _DRILL_WORDS).read_bytes(), type=list[str])
@@ -75,19 +74,19 @@ def train(work: Path, recipe: Recipe, device: torch.device) -> None:
     demonstrations = load_samples(sorted(work.glob("demonstrations-*.npz")))
     _phase(work, "sft", model, demonstrations, recipe, recipe.steps)
     as_llama(model).save_pretrained(work / "model")
-    record = Record(
+    record = TrainingCost(
         parameters=model.num_parameters(), seconds=time.monotonic() - started, machine=_machine(device)
     )
     (work / _RECORD).write_bytes(msgspec.json.encode(record))
 
 
 def is_trained(work: Path) -> bool:
-    """The record is written last: where it is, the model is whole."""
+    """The record is written last, so the model is complete if it exists."""
     return (work / _RECORD).exists()
 
 
-def read_record(work: Path) -> Record:
-    return msgspec.json.decode((work / _RECORD).read_bytes(), type=Record)
+def read_record(work: Path) -> TrainingCost:
+    return msgspec.json.decode((work / _RECORD).read_bytes(), type=TrainingCost)
 
 
 def _machine(device: torch.device) -> str:
@@ -97,7 +96,7 @@ def _machine(device: torch.device) -> str:
 
 
 def write_drill_words(work: Path, words: list[str]) -> None:
-    """What the drills are made of; kept beside the tokenizer so that training needs no world."""
+    """Store the words of the drills beside the tokenizer, so that training needs no environment."""
     (work / _DRILL_WORDS).write_bytes(msgspec.json.encode(sorted(words)))
 
 

@@ -1,4 +1,4 @@
-"""Samples on disk: a few megabytes for millions of tokens."""
+"""Training samples on disk: a few megabytes for millions of tokens."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -10,9 +10,11 @@ from trainer.learning.batch import Sample
 
 
 def save_samples(samples: Sequence[Sample], path: Path) -> None:
-    """Write samples so that a crash leaves no half a file under this name."""
+    """Write samples; a crash leaves no partial file under this name."""
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:  # given a name, numpy would end it in .npz, and it would be taken for whole
+    with partial.open(
+        "wb"
+    ) as file:  # to a name, numpy would append .npz, and the partial file would look complete
         np.savez_compressed(
             file,
             ids=np.array([token for sample in samples for token in sample.ids], dtype=np.uint16),
@@ -23,7 +25,7 @@ def save_samples(samples: Sequence[Sample], path: Path) -> None:
 
 
 def load_samples(paths: Iterable[Path]) -> list[Sample]:
-    """All samples of some files, in order."""
+    """The samples of several files, in order."""
     return [sample for path in paths for sample in _load(path)]
 
 

@@ -1,7 +1,7 @@
-"""Pieces of code and prose that never vary, each one token, so that a turn is short.
+"""Fixed pieces of code and prose, one token each, so that turns are short.
 
-What does vary (names, values, labels, page numbers, rules) is left out: it comes from the world's vocabulary,
-one token a word, and is for the policy to choose.
+What varies (names, values, labels, page numbers, rules) is left out: it comes from the environment's vocabulary,
+one token per word, and is for the policy to choose.
 """
 
 PROSE = (

@@ -1,8 +1,8 @@
-"""A word-level tokenizer for the seed policy: each word of the practice world is one token, wherever it stands.
+"""A word-level tokenizer for the seed policy: each word of the demo environment is one token everywhere.
 
-A small model learns to copy a value only if the value is spelled alike in prompt and code, so words carry no
-leading space and whole identifiers are tokens. Anything else falls back to letters, and outside ASCII to bytes,
-so every text survives the round trip.
+A small model learns to copy a value only if the value has the same tokens in prompt and code, so words include no
+leading space and whole identifiers are tokens. Other text falls back to characters, and outside ASCII to bytes, so
+every text survives a round trip.
 """
 
 import json
@@ -23,9 +23,9 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(pieces: Iterable[str]) -> Tokenizer:
-    """A tokenizer that cuts text into as few of these pieces as possible.
+    """A tokenizer that splits text into as few of these pieces as possible.
 
-    It is a unigram model with equal scores; single characters score lower than any word, bytes lower still.
+    It is a unigram model with equal scores; single characters score lower than any word, and bytes lower still.
     """
     words = sorted({piece for piece in pieces if len(piece) > 1}, key=lambda piece: (len(piece), piece))
     characters = sorted({*string.printable[:95], "\n", *(str(digit) for digit in range(10))})
