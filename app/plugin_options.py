@@ -1,4 +1,4 @@
-"""Plug-ins with options, as settings name them: "office", "office?site=0&busy=0.4", "module:attribute?option=x".
+"""Plug-ins with options, as settings name them: "name", "name?site=0&busy=0.4", "module:attribute?option=x".
 
 The options of a plug-in are the keyword parameters of the function that loads it: their annotations and defaults
 are its schema. Everything here is pure.
@@ -28,8 +28,8 @@ class PluginSpec(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> "PluginSpec":
         """Raises InvalidError for options that are not written `option=value&option=value`.
 
-        >>> PluginSpec.parse("office?site=0&busy=0.4")
-        PluginSpec(name='office', options={'site': '0', 'busy': '0.4'})
+        >>> PluginSpec.parse("name?site=0&busy=0.4")
+        PluginSpec(name='name', options={'site': '0', 'busy': '0.4'})
         """
         name, _, query = text.partition("?")
         try:

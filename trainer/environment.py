@@ -79,7 +79,7 @@ class Environment(Protocol):
 
 
 def open_environment(text: str) -> Environment:
-    """The environment that a setting names, such as "office?site=0".
+    """The environment that a setting names, such as "name?site=0".
 
     Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
     """
