@@ -11,7 +11,11 @@ from trainer.demo.admin_token import make_token
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8100, show_default=True)
 @click.option(
-    "--busy", type=click.FloatRange(0, 0.9), default=0.0, show_default=True, help="share of log-ins refused with 503"
+    "--busy",
+    type=click.FloatRange(0, 0.9),
+    default=0.0,
+    show_default=True,
+    help="share of log-ins refused with 503",
 )
 def demo_apis(host: str, port: int, busy: float) -> None:
     """Serve the APIs of the demo project over HTTP."""

@@ -18,10 +18,11 @@ tags: [agent, code]
 ---
 # Seed policy
 
-A {parameters:,}-parameter Qwen2, converted to a Llama that computes the same function so that AutoTokenizer and vLLM keep its
-tokenizer. It works in the bundled demo environment and knows nothing else: its vocabulary is that environment's
-words. It was trained from scratch on {demonstrations:,} demonstrations of the scripted expert, all of which had passed every check
-of the verifier. Reinforcement learning improves on it, and it serves where no other model is named.
+A {parameters:,}-parameter Qwen2, converted to a Llama that computes the same function so that AutoTokenizer and
+vLLM keep its tokenizer. It works in the bundled demo environment and knows nothing else: its vocabulary is that
+environment's words. It was trained from scratch on {demonstrations:,} demonstrations of the scripted expert, all
+of which had passed every check of the verifier. Reinforcement learning improves on it, and it serves where no
+other model is named.
 
 Built with `{command}` on {machine}, in {minutes:.0f} minutes of training.
 
