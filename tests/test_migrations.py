@@ -95,7 +95,7 @@ _OLD_SCHEDULE = text(
 
 
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0006"))
+    (tmp_path / "bad.py").write_text(_FAILING.format(parent="0007"))
     engine = create_engine(empty_database_url, poolclass=NullPool)
     with pytest.raises(Exception, match="nonsense"), engine.begin() as connection:  # noqa: PT012
         config = alembic_config(connection)

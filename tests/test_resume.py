@@ -181,9 +181,9 @@ async def test_pending_calls_and_their_events_are_written_when_the_rollout_ends(
     await journal.end(look)
     await journal.flush()
     async with project.sessions() as session:
-        [told] = await events.after(session, row.id)
+        [event] = await events.after(session, row.id)
         [made] = await calls.of_task(session, row.id)
-    assert (told.kind, told.data["api"], told.data["arguments"]) == (
+    assert (event.kind, event.data["api"], event.data["arguments"]) == (
         "call",
         "ledger.list_entries",
         {"token": "***"},

@@ -65,11 +65,19 @@ async def test_a_finished_task_has_a_trajectory_and_its_events(project: LedgerPr
         trajectory = await trajectories.of_task(session, task_id)
     assert trajectory.policy.release == row.release_id
     assert row.generated_tokens == trajectory.generated_tokens > 0
-    told = await project.events(task_id)
-    assert [kind for kind, _ in told] == ["turn", "call", "observation", "turn", "observation", "skill", "done"]
-    assert told[1][1]["api"] == "ledger.add_entry"
-    assert told[2][1]["text"] == "1"
-    assert told[-1][1]["stop_reason"] == "completed"
+    recorded = await project.events(task_id)
+    assert [kind for kind, _ in recorded] == [
+        "turn",
+        "call",
+        "observation",
+        "turn",
+        "observation",
+        "skill",
+        "done",
+    ]
+    assert recorded[1][1]["api"] == "ledger.add_entry"
+    assert recorded[2][1]["text"] == "1"
+    assert recorded[-1][1]["stop_reason"] == "completed"
 
 
 async def test_the_next_task_uses_the_skill_that_the_first_one_wrote(project: LedgerProject) -> None:
@@ -82,13 +90,13 @@ async def test_the_next_task_uses_the_skill_that_the_first_one_wrote(project: Le
         await project.ended(without)
     async with project.sessions() as session:
         [made] = await skills.made_by(session, first)
-        [(edge, skill)] = await offers.to_task(session, second)
+        [(offer, skill)] = await offers.to_task(session, second)
         assert await offers.to_task(session, without) == []
     assert (made.name, made.apis, skill.id) == ("write_entry", ["ledger.add_entry"], made.id)
-    assert (edge.calls, edge.returned) == (1, 1)
+    assert (offer.calls, offer.returned) == (1, 1)
     assert [entry.text for entry in project.ledger.entries] == ["hello", "goodbye", "nothing"]
-    told = [data["status"] for kind, data in await project.events(second) if kind == "skill"]
-    assert told == ["offered", "used"]
+    recorded = [data["status"] for kind, data in await project.events(second) if kind == "skill"]
+    assert recorded == ["offered", "used"]
 
 
 async def test_a_cancelled_task_stops_within_two_seconds(project: LedgerProject) -> None:

@@ -43,16 +43,16 @@ async def test_an_adapter_trained_on_one_host_is_served_by_another_and_continued
     committed: Sessions, first: Settings, tiny: Path, tmp_path: Path
 ) -> None:
     data = chats(tmp_path / "chats.jsonl")
-    shop = await TrainingProject.open(committed, first)
-    made = await train(await shop.job(**SFT, data=data), ProgressRecorder())
+    project = await TrainingProject.open(committed, first)
+    made = await train(await project.job(**SFT, data=data), ProgressRecorder())
     serving = AdapterDirectory(
         tmp_path / "second", tiny, AdapterStore(tmp_path / "second", first.adapter_store), base=first.model
     )
     assert (await serving.verified(made.adapter)).path == tmp_path / "second" / made.adapter
-    await shop.activate(made.adapter)
+    await project.activate(made.adapter)
     third = msgspec.structs.replace(first, data_dir=tmp_path / "third")
     next_one = await train(
-        await TrainingProject(committed, third, shop.project_id).job(**SFT, data=data), ProgressRecorder()
+        await TrainingProject(committed, third, project.project_id).job(**SFT, data=data), ProgressRecorder()
     )
     assert next_one.adapter != made.adapter
     assert (third.adapters_dir / made.adapter).is_dir(), "where its run began"

@@ -43,8 +43,10 @@ async def test_a_skill_that_does_not_load_is_skipped_with_an_event_and_stops_no_
             row = await project.ended(await project.submit(INSTRUCTION))
     assert (row.state, row.failure) == (TaskState.DONE, None)
     async with project.sessions() as session:
-        assert [(skill.id, edge.returned) for edge, skill in await offers.to_task(session, row.id)] == [(good, 1)]
-    told = [data for kind, data in await project.events(row.id) if data.get("status") == "skipped"]
-    assert [each["id"] for each in told] == [str(bad)]
-    assert reason in told[0]["reason"]
+        assert [(skill.id, offer.returned) for offer, skill in await offers.to_task(session, row.id)] == [
+            (good, 1)
+        ]
+    skipped = [data for kind, data in await project.events(row.id) if data.get("status") == "skipped"]
+    assert [each["id"] for each in skipped] == [str(bad)]
+    assert reason in skipped[0]["reason"]
     assert [line["skill"] for line in logs if line["event"] == "a skill does not load"] == [str(bad)]

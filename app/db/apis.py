@@ -56,12 +56,12 @@ async def get(session: AsyncSession, project_id: UUID, name: str) -> models.Api:
 
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
-    gone = await session.scalar(
+    deleted = await session.scalar(
         sql_delete(models.Api)
         .where(models.Api.project_id == project_id, models.Api.name == name)
         .returning(models.Api.id)
     )
-    if gone is None:
+    if deleted is None:
         raise _unknown(name)
 
 

@@ -1,21 +1,18 @@
 """The contents of releases: sets of skills and sets of API documents, each stored under its hash."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ARRAY, ColumnElement, any_, bindparam, exists, select
+from sqlalchemy import exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import models
+from app.db.in_array import in_array
 from app.db.models import SkillState
 from app.records import Json
-
-Key = TypeVar("Key")
 
 
 class SkillName(msgspec.Struct, frozen=True):
@@ -53,7 +50,7 @@ async def skill_ids(session: AsyncSession, digest: str) -> list[UUID]:
 async def skill_names(session: AsyncSession, skill_ids: Collection[UUID]) -> list[SkillName]:
     """Ordered by name and version."""
     skill = models.Skill
-    query = select(skill.id, skill.name, skill.version).where(_among(skill.id, skill_ids))
+    query = select(skill.id, skill.name, skill.version).where(in_array(skill.id, skill_ids))
     query = query.order_by(skill.name, skill.version, skill.id)
     return [SkillName(*row) for row in await session.execute(query)]
 
@@ -72,7 +69,7 @@ async def store_tools(session: AsyncSession, project_id: UUID, digests: Mapping[
     """
     api, document = models.Api, models.ToolDocument
     wanted = select(api.digest, api.document).where(
-        api.project_id == project_id, _among(api.digest, digests.values())
+        api.project_id == project_id, in_array(api.digest, digests.values())
     )
     await session.execute(insert(document).from_select(["digest", "document"], wanted).on_conflict_do_nothing())
     digest = _hash(sorted(digests.items()))
@@ -91,7 +88,7 @@ async def documents(session: AsyncSession, digests: Collection[str]) -> dict[str
     """Stored documents by digest."""
     document = models.ToolDocument
     rows = await session.execute(
-        select(document.digest, document.document).where(_among(document.digest, digests))
+        select(document.digest, document.document).where(in_array(document.digest, digests))
     )
     return {row.digest: row.document for row in rows}
 
@@ -104,11 +101,6 @@ async def is_unused(session: AsyncSession, release: models.Release) -> bool:
         return False
     await session.execute(select(row.id).where(row.id == release.id).with_for_update())
     return not await session.scalar(begun)
-
-
-def _among(column: InstrumentedAttribute[Key], keys: Iterable[Key]) -> ColumnElement[bool]:
-    """One array parameter for any number of keys: a query takes no more than 65,535 parameters."""
-    return column == any_(bindparam(None, list(keys), ARRAY(column.type)))
 
 
 def _hash(parts: Sequence[object]) -> str:

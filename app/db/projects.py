@@ -46,8 +46,8 @@ async def list_all(session: AsyncSession) -> Sequence[models.Project]:
 
 async def delete(session: AsyncSession, project_id: UUID) -> None:
     """Delete a project with everything in it. Raises NotFoundError."""
-    gone = await session.scalar(
+    deleted = await session.scalar(
         sql_delete(models.Project).where(models.Project.id == project_id).returning(models.Project.id)
     )
-    if gone is None:
+    if deleted is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")

@@ -1,4 +1,4 @@
-"""Training runs, as those who ask for them see them. Their leases are in `run_queue`."""
+"""Training runs, as their submitters see them. Processes claim them through `run_queue`."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -73,10 +73,10 @@ async def get(session: AsyncSession, project_id: UUID) -> models.Schedule:
 
 async def remove(session: AsyncSession, project_id: UUID) -> None:
     """Delete the schedule; its runs stay. Raises NotFoundError."""
-    gone = await session.scalar(
+    deleted = await session.scalar(
         delete(_schedule).where(_schedule.project_id == project_id).returning(_schedule.id)
     )
-    if gone is None:
+    if deleted is None:
         raise NotFoundError("this project has no schedule")
 
 

@@ -3,11 +3,11 @@
 The counter row serialises the writers of one project, so that revisions become visible in order.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ARRAY, Uuid, any_, bindparam, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -43,22 +43,13 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
     api: str | None = None  # "app.operation", or an app: all of its operations
 
 
-class Restored(msgspec.Struct, frozen=True):
-    """The changes of a project's skills when an earlier set was restored."""
-
-    restored: list[models.Skill]  # active again
-    superseded: list[models.Skill]  # by a restored version of their name
-    withdrawn: list[models.Skill]  # of other names; the agent may write these again
-    deleted: list[models.Skill]  # of the set, but permanently deleted
-
-
 async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
     """Add the next version of a name and supersede the active one.
 
     If the name was retired by hand, the new version is stored as retired, until one of them is restored.
     If the current version has the same source, it is returned and nothing is written.
     """
-    rev = await _next_rev(session, project_id)
+    rev = await next_rev(session, project_id)
     active = await _in_state(session, project_id, new.name, SkillState.ACTIVE)
     former = active or await _in_state(session, project_id, new.name, SkillState.RETIRED)
     if former is not None and former.source == new.source:
@@ -152,35 +143,6 @@ async def restore(session: AsyncSession, skill_id: UUID) -> models.Skill:
     return await _move(session, skill, SkillState.ACTIVE, rev)
 
 
-async def restore_set(session: AsyncSession, project_id: UUID, skill_ids: Collection[UUID]) -> Restored:
-    """Make exactly these skills of the project active, except deleted ones."""
-    rev = await _next_rev(session, project_id)
-    skill, wanted = models.Skill, set(skill_ids)
-    among = skill.id == any_(bindparam(None, list(wanted), ARRAY(Uuid)))  # one parameter however many ids
-    rows = await session.scalars(
-        select(skill)
-        .where(skill.project_id == project_id, among != (skill.state == SkillState.ACTIVE))
-        .order_by(skill.name, skill.version)
-        .execution_options(populate_existing=True)
-    )
-    changing = rows.all()
-    back = [row for row in changing if row.id in wanted and row.state is not SkillState.DELETED]
-    away = [row for row in changing if row.id not in wanted]
-    names = {row.name for row in back}
-    for row in away:
-        row.state, row.rev = SkillState.SUPERSEDED, rev  # not retired, which only a person does
-    await session.flush()  # first, because of each name only one version may be active
-    for row in back:
-        row.state, row.rev = SkillState.ACTIVE, rev
-    await session.flush()
-    return Restored(
-        restored=back,
-        superseded=[row for row in away if row.name in names],
-        withdrawn=[row for row in away if row.name not in names],
-        deleted=[row for row in changing if row.state is SkillState.DELETED],
-    )
-
-
 async def delete(session: AsyncSession, skill_id: UUID) -> models.Skill:
     """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
     skill, rev = await _locked(session, skill_id, SkillState.DELETED)
@@ -216,8 +178,8 @@ async def set_vectors(
         await session.flush()
 
 
-async def _next_rev(session: AsyncSession, project_id: UUID) -> int:
-    """Take the next revision. Other writers of the project wait until this transaction ends."""
+async def next_rev(session: AsyncSession, project_id: UUID) -> int:
+    """Take the next revision of the project's skills. Its other writers wait until this transaction ends."""
     rev = await session.scalar(
         update(models.Project)
         .where(models.Project.id == project_id)
@@ -235,7 +197,7 @@ async def _locked(
 ) -> tuple[models.Skill, int]:
     """The skill, after waiting for its project's other writers. ConflictError if it cannot become `goal`."""
     project_id = (await get(session, skill_id)).project_id
-    rev = await _next_rev(session, project_id)
+    rev = await next_rev(session, project_id)
     skill = await get(session, skill_id)
     if goal is not None and goal not in SKILL_MOVES[skill.state]:
         raise ConflictError(f"skill {skill.name} version {skill.version} is {skill.state}: it cannot be {goal}")

@@ -5,11 +5,11 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ARRAY, ColumnElement, Uuid, any_, bindparam, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import models
+from app.db.in_array import in_array
 from app.db.models import SkillState, TaskState
 from app.records import Trajectory
 
@@ -70,7 +70,7 @@ async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> Async
         some = task_ids[start : start + _BATCH]
         rows = await session.execute(
             select(models.Trajectory.task_id, models.Trajectory.record).where(
-                _among(models.Trajectory.task_id, some)
+                in_array(models.Trajectory.task_id, some)
             )
         )
         records = {row.task_id: row.record for row in rows}
@@ -85,14 +85,7 @@ async def skills(
     skill = models.Skill
     rows = await session.execute(
         select(skill.id, skill.task_id, skill.state, skill.source, skill.slots)
-        .where(skill.project_id == project_id, or_(_among(skill.task_id, made_by), _among(skill.id, ids)))
+        .where(skill.project_id == project_id, or_(in_array(skill.task_id, made_by), in_array(skill.id, ids)))
         .order_by(skill.rev)
     )
     return [LoggedSkill(**row) for row in rows.mappings()]
-
-
-def _among(
-    column: InstrumentedAttribute[UUID] | InstrumentedAttribute[UUID | None], ids: Collection[UUID]
-) -> ColumnElement[bool]:
-    """One array parameter for any number of ids: a query takes no more than 65,535 parameters."""
-    return column == any_(bindparam(None, list(ids), ARRAY(Uuid)))

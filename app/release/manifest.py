@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, manifests, models, releases, skills
+from app.db import apis, audit, manifests, models, releases, skill_sets
 from app.db.manifests import SkillName
 from app.db.models import AuditAction, ReleaseState
 from app.records import Json
@@ -189,7 +189,7 @@ async def _cease(session: AsyncSession, former: models.Release, prompt_hash: str
 
 
 async def _restore_skills(session: AsyncSession, project_id: UUID, skill_set: str) -> dict[str, Json]:
-    moved = await skills.restore_set(session, project_id, await manifests.skill_ids(session, skill_set))
+    moved = await skill_sets.restore(session, project_id, await manifests.skill_ids(session, skill_set))
     named = {how: list(map(SkillName.of, rows)) for how, rows in msgspec.structs.asdict(moved).items() if rows}
     return {"skills": msgspec.to_builtins(named)} if named else {}
 

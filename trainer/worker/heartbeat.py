@@ -86,7 +86,7 @@ class Heartbeat:
     async def _beat(self, sessions: Sessions) -> None:
         lease, stopping, cancelled = self._lease, self._asked_to_stop, False
         if lease.worker and os.getppid() != lease.worker:
-            self._exit(LOST, "the worker is gone")
+            self._exit(LOST, "the worker has died")
         try:
             async with sessions.begin() as session:
                 if stopping:
