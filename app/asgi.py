@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 import httpx
 import msgspec
@@ -18,11 +19,12 @@ from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
 from app.api.request_log import configure_logging
-from app.db.database import open_database
+from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
 from app.engine.capability import Capabilities, ServerRequirements
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEmbedder, HttpEngine
+from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import HostError, SettingError
@@ -63,59 +65,50 @@ def app() -> Litestar:
         if not getattr(settings, name):
             raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
     tokenizer = ChatTokenizer.load(settings.model_dir)
-    profile = choose_profile(settings.prompt_profile, tokenizer.card)
-    retrieval = load_retrieval(settings.retrieval)
-    judge = load_judge(settings.judge)
-    tokenizer = _fit_context(tokenizer, _probe_servers(settings, tokenizer))
-    return create_app(lambda: _open_dependencies(settings, tokenizer, profile, retrieval, judge))
+    parts = _Parts(
+        settings=settings,
+        profile=choose_profile(settings.prompt_profile, tokenizer.card),
+        retrieval=load_retrieval(settings.retrieval),
+        judge=load_judge(settings.judge),
+        tokenizer=_fit_context(tokenizer, _probe_servers(settings, tokenizer)),
+    )
+    return create_app(lambda: _open_dependencies(parts))
+
+
+class _Parts(NamedTuple):
+    """What is loaded once, before the application starts."""
+
+    settings: Settings
+    tokenizer: ChatTokenizer
+    profile: Profile
+    retrieval: Retrieval
+    judge: Judge | None
 
 
 @asynccontextmanager
-async def _open_dependencies(
-    settings: Settings, tokenizer: ChatTokenizer, profile: Profile, retrieval: Retrieval, judge: Judge | None
-) -> AsyncIterator[Dependencies]:
+async def _open_dependencies(parts: _Parts) -> AsyncIterator[Dependencies]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
-    urls = urls_in(settings.engine_urls)
+    settings = parts.settings
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
-        engine = await stack.enter_async_context(_engine(settings, tokenizer))
+        engine = await stack.enter_async_context(_engine(settings, parts.tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
-        swap = await stack.enter_async_context(AdapterLoader(engine, database.sessions, adapters))
-        prompt = prompt_hash(profile, tokenizer)
-        promoter = Promoter(database.sessions, swap, prompt)
-        keeper = await stack.enter_async_context(Keeper(database.sessions, promoter, prompt))
+        loader = await stack.enter_async_context(AdapterLoader(engine, database.sessions, adapters))
+        prompt = prompt_hash(parts.profile, parts.tokenizer)
+        promoter = Promoter(database.sessions, loader, prompt)
+        reconciler = await stack.enter_async_context(Keeper(database.sessions, promoter, prompt))
         sandbox = await stack.enter_async_context(ForkedSandbox())
         log.info(sandbox.describe())
-        embedder = HttpEmbedder(settings.embeddings_url or urls[0])
-        stack.push_async_callback(embedder.close)
-        library = Library(
-            database.sessions,
-            open_embedder=embedder.resolve_model,
-            retrieval=retrieval,
-            limit=settings.skills_offered,
-        )
-        agent = Agent(
-            RetryingEngine(swap),
-            tokenizer,
-            profile,
-            sandbox,
-            RolloutLimits.of(settings),
-            temperature=settings.temperature,
-        )
+        library = _library(stack, parts, database.sessions)
+        agent = _agent(parts, RetryingEngine(loader), sandbox)
         api_client = await stack.enter_async_context(_api_client(settings.max_tasks_in_flight))
-        executor = TaskExecutor(database.sessions, agent, library, api_client, settings, judge)
+        executor = TaskExecutor(database.sessions, agent, library, api_client, settings, parts.judge)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         document_client = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
-        options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
-        runner = await stack.enter_async_context(Runner(database.sessions, executor.execute, options))
-        listener.on_task(runner.wake)
-        listener.on_release(swap.wake)
-        listener.on_release(keeper.wake)
-        shadow_runner = ShadowRunner(
-            database.sessions, executor, lambda: runner.running < settings.max_tasks_in_flight
-        )
-        listener.on_release((await stack.enter_async_context(shadow_runner)).wake)
+        runner = await _start_runners(stack, settings, executor, listener)
+        listener.on_release(loader.wake)
+        listener.on_release(reconciler.wake)
         yield Dependencies(
             sessions=database.sessions,
             listener=listener,
@@ -127,11 +120,40 @@ async def _open_dependencies(
             http_client=document_client,
             readiness_checks={
                 "database": lambda: check_schema(database.engine),
-                "engine": swap.ready,
+                "engine": loader.ready,
                 "sandbox": lambda: _open_and_close(sandbox),
             },
             occupancy=engine.occupancy,
         )
+
+
+def _library(stack: AsyncExitStack, parts: _Parts, sessions: Sessions) -> Library:
+    settings = parts.settings
+    embedder = HttpEmbedder(settings.embeddings_url or urls_in(settings.engine_urls)[0])
+    stack.push_async_callback(embedder.close)
+    return Library(
+        sessions,
+        open_embedder=embedder.resolve_model,
+        retrieval=parts.retrieval,
+        limit=settings.skills_offered,
+    )
+
+
+def _agent(parts: _Parts, engine: Engine, sandbox: Sandbox) -> Agent:
+    limits, temperature = RolloutLimits.of(parts.settings), parts.settings.temperature
+    return Agent(engine, parts.tokenizer, parts.profile, sandbox, limits, temperature=temperature)
+
+
+async def _start_runners(
+    stack: AsyncExitStack, settings: Settings, executor: TaskExecutor, listener: NotificationListener
+) -> Runner:
+    """Of tasks and, while there is room, of their shadows."""
+    options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
+    runner = await stack.enter_async_context(Runner(executor.sessions, executor.execute, options))
+    listener.on_task(runner.wake)
+    shadows = ShadowRunner(executor.sessions, executor, lambda: runner.running < settings.max_tasks_in_flight)
+    listener.on_release((await stack.enter_async_context(shadows)).wake)
+    return runner
 
 
 def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:

@@ -16,7 +16,7 @@ from tests.rows import LEASE, new_skill, project_row, task_row
 
 
 async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> models.Release:
-    """As the edge does it. The document says its version."""
+    """As the API does it. The document contains its version."""
     serving = await manifest.hold(session, project_id)
     document, digest = {"version": version}, f"{name} {version}"
     await apis.put(session, project_id, name, source=f"http://{version}", document=document, digest=digest)
