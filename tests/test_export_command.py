@@ -20,7 +20,7 @@ from app.records import Offer, Stop, Task, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
-from trainer.client import Server
+from trainer.client import SageClient
 from trainer.sft_data.chat_records import ChatRecord, read_records
 from trainer.sft_data.export import Wanted, export
 
@@ -136,7 +136,7 @@ async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
     for number in range(5):
         await shop.task(turn_of(f"{number}"))
     heard: list[None] = []
-    with Server(shop.url, shop.key) as server:
+    with SageClient(shop.url, shop.key) as server:
         found = await asyncio.to_thread(export, server, Wanted(), lambda: heard.append(None), page=2)
     assert [answers(record) for record in found.records] == [["0"], ["1"], ["2"], ["3"], ["4"]]
     assert len(heard) == 5

@@ -16,7 +16,7 @@ from tests.api_app import open_api_app
 from tests.evaluated_server import serving
 from tests.http_server import served
 from tests.sage_command import SageCommand
-from trainer.client import Server
+from trainer.client import SageClient
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
     assert "there is no release 7" in (await shell.run("releases", "7")).err
 
 
-async def test_a_stream_that_breaks_off_is_taken_up_after_the_last_step_that_was_heard() -> None:
+async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event() -> None:
     asked: list[bytes] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
@@ -141,13 +141,14 @@ async def test_a_stream_that_breaks_off_is_taken_up_after_the_last_step_that_was
             return
         asked.append(dict(scope["headers"])[b"last-event-id"])
         second = len(asked) > 1
-        told = 'event: done\ndata: {"state": "done"}' if second else 'id: 3\nevent: step\ndata: {"index": 3}'
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": f": ping\n\n{told}\n\n".encode()})
+        event = 'event: done\ndata: {"state": "done"}' if second else 'id: 3\nevent: step\ndata: {"index": 3}'
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": f": ping\n\n{event}\n\n: ping\n\n".encode()})
 
     def listen(url: str) -> list[tuple[str, dict[str, Any]]]:
-        with Server(url, "key") as server:
-            return [(event.kind, event.data) for event in server.events_of(uuid4())]
+        with SageClient(url, "key") as server:
+            return [(event.kind, event.data) for event in server.run_events(uuid4())]
 
     async with serving(app) as url:
         heard = await asyncio.to_thread(listen, url)

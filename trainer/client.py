@@ -1,6 +1,5 @@
-"""A running server, as commands talk to it."""
+"""A REST client for a running server, as the commands use it."""
 
-import json
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -9,27 +8,27 @@ from uuid import UUID
 
 import httpx
 import msgspec
+from httpx_sse import EventSource, SSEError
 
 from app.errors import AppError
 
-_TIMEOUT = httpx.Timeout(60)  # an event stream says every 15 s that it lives
-_TRIES = 10  # in a row, to hear more where a stream breaks off
+_TIMEOUT = httpx.Timeout(60)  # an event stream sends a ping every 15 s
+_RETRIES = 10  # in a row, where an event stream breaks off
 _PAUSE_SECONDS = 1.0  # between them
 
 
 class ServerError(AppError):
-    """The server refused, or does not answer."""
+    """The server refused a request, or does not answer."""
 
 
-class Event(msgspec.Struct, frozen=True):
-    """A message of an event stream."""
+class RunEvent(msgspec.Struct, frozen=True):
+    """A message of a run's event stream."""
 
     kind: str
-    number: int | None
     data: dict[str, Any]
 
 
-class Server:
+class SageClient:
     """Use it as a context manager."""
 
     def __init__(self, url: str, key: str) -> None:
@@ -42,66 +41,58 @@ class Server:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._http.close()
 
-    def ask(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """The answer's JSON. A query value of None is left out. Raises ServerError with the server's reason."""
-        given = {name: str(value) for name, value in query.items() if value is not None}
+    def request(self, method: str, path: str, body: object = None, **query: object) -> Any:
+        """The response's JSON. Query values of None are left out. Raises ServerError with the server's reason."""
+        params = {name: str(value) for name, value in query.items() if value is not None}
         try:
-            answer = self._http.request(method, path, json=body, params=given)
+            response = self._http.request(method, path, json=body, params=params)
         except httpx.HTTPError as error:
-            raise self._silent(error) from error
-        return self._json(answer)
+            raise self._unreachable(error) from error
+        return _json(response)
 
-    def events_of(self, run_id: UUID) -> Iterator[Event]:
-        """Of a training run, up to `done`. A stream that breaks off is taken up where it ended.
-
-        Raises ServerError.
-        """
-        path, seen, left = f"/v1/training-runs/{run_id}/events", 0, _TRIES
+    def run_events(self, run_id: UUID) -> Iterator[RunEvent]:
+        """The events of a training run, up to `done`. A stream that breaks off is resumed. Raises ServerError."""
+        last_id, retries = "0", _RETRIES
         while True:
             try:
-                with self._http.stream("GET", path, headers={"Last-Event-ID": str(seen)}) as answer:
-                    if not answer.is_success:
-                        answer.read()
-                        self._json(answer)
-                    for event in _events(answer.iter_lines()):
-                        yield event
-                        seen, left = event.number or seen, _TRIES
-                        if event.kind == "done":
-                            return
+                for event_id, event in self._stream(f"/v1/training-runs/{run_id}/events", last_id):
+                    yield event
+                    last_id, retries = event_id or last_id, _RETRIES
+                    if event.kind == "done":
+                        return
+            except SSEError as error:
+                raise ServerError(f"{self._http.base_url} sends no events ({error}): check the address") from error
             except httpx.HTTPError as error:
-                if not left:
-                    raise self._silent(error) from error
-            if not left:
-                raise ServerError(f"the events of run {run_id} break off: was its project deleted?")
-            left -= 1
+                if not retries:
+                    raise self._unreachable(error) from error
+            if not retries:
+                raise ServerError(f"the events of run {run_id} break off: check whether its project was deleted")
+            retries -= 1
             time.sleep(_PAUSE_SECONDS)
 
-    def _silent(self, error: httpx.HTTPError) -> ServerError:
+    def _stream(self, path: str, last_id: str) -> Iterator[tuple[str, RunEvent]]:
+        """Events after `last_id`, each with its id."""
+        with self._http.stream("GET", path, headers={"Last-Event-ID": last_id}) as response:
+            if not response.is_success:
+                response.read()
+                _json(response)
+            for message in EventSource(response).iter_sse():
+                if message.data:  # a ping has none
+                    yield message.id, RunEvent(message.event, message.json())
+
+    def _unreachable(self, error: httpx.HTTPError) -> ServerError:
         reason = error or type(error).__name__
         return ServerError(f"{self._http.base_url} does not answer ({reason}): start it, or name it by --url")
 
-    def _json(self, answer: httpx.Response) -> Any:
-        try:
-            body: Any = answer.json() if answer.content else None
-        except ValueError as error:
-            raise ServerError(
-                f"{answer.request.url.copy_with(query=None)} does not answer in JSON: is that the right address?"
-            ) from error
-        if answer.is_success:
-            return body
-        known = isinstance(body, dict) and body.get("detail")
-        raise ServerError(f"{body['error']}: {body['detail']}" if known else f"{answer.status_code}: {body}")
 
-
-def _events(lines: Iterator[str]) -> Iterator[Event]:
-    """The messages of a stream of server-sent events that are not mere signs of life."""
-    fields: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name:
-            fields[name] = value.removeprefix(" ")
-        elif fields.keys() >= {"event", "data"}:
-            number = int(fields["id"]) if fields.get("id") else None
-            yield Event(fields["event"], number, json.loads(fields["data"]))
-        if not line:
-            fields = {}
+def _json(response: httpx.Response) -> Any:
+    try:
+        body: Any = response.json() if response.content else None
+    except ValueError as error:
+        raise ServerError(
+            f"{response.request.url.copy_with(query=None)} does not answer in JSON: check the address"
+        ) from error
+    if response.is_success:
+        return body
+    named = isinstance(body, dict) and body.get("detail")
+    raise ServerError(f"{body['error']}: {body['detail']}" if named else f"{response.status_code}: {body}")

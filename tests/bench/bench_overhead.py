@@ -34,7 +34,7 @@ from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from tests.processes import command_of, descendants, free_ports
 from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
-from trainer.client import Server
+from trainer.client import SageClient
 
 _KINDS = 20  # of tasks
 _ROOM = ("--kv-cache-memory-bytes", str(1 << 30))  # many layers remember much
@@ -112,7 +112,7 @@ class Town:
     """The demo project, and those who send it tasks."""
 
     def __init__(self, url: str, key: str, root: int, postgres: Path) -> None:
-        self._server = Server(url, key)
+        self._server = SageClient(url, key)
         self._root, self._postgres = root, postgres
 
     def serve(self, count: int, seed: int) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Town:
         places = draw_traffic(kinds_of("train", _KINDS), 0, count, seed)
         bodies = [{**submission(place, "demo", labels=True), "check": None} for place in places]
         computed = self._cpu()
-        accepted = self._server.ask("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
+        accepted = self._server.request("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
         ended = [self._ended(task["id"]) for task in tqdm(accepted, unit="task")]
         computed = self._cpu() - computed
         times = [[datetime.fromisoformat(task[name]) for task in ended] for name in ("created_at", "finished_at")]
@@ -133,14 +133,14 @@ class Town:
 
     def _ended(self, task_id: str) -> dict[str, Any]:
         while True:
-            task: dict[str, Any] = self._server.ask("GET", f"/v1/tasks/{task_id}")
+            task: dict[str, Any] = self._server.request("GET", f"/v1/tasks/{task_id}")
             if task["state"] in _ENDED:
                 return task
             time.sleep(0.5)
 
     def _requests(self, task_id: str) -> list[Request]:
         requests, ids = list[Request](), tuple[int, ...]()
-        for turn in self._server.ask("GET", f"/v1/tasks/{task_id}/trajectory")["turns"]:
+        for turn in self._server.request("GET", f"/v1/tasks/{task_id}/trajectory")["turns"]:
             ids = (ids if turn["extends"] else ()) + tuple(turn["context_ids"])
             requests.append(Request(ids, len(turn["sampled_ids"])))
             ids += tuple(turn["sampled_ids"])

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from app.settings import Settings
 from trainer.cli.follow import follow
-from trainer.client import Server
+from trainer.client import SageClient
 from trainer.sft_data.collect import CollectionSettings, ExpertAccess, collect
 
 _EXPERT = "scripted?inline=0.1&ignore=0.6&trust=1.0&unprepared=0.08&page=0.08&synonym=0.04"
@@ -23,7 +23,7 @@ _SCENARIOS = 100
 _SETTINGS = {"kind": "sft", "steps": 60, "lr": 0.001, "micro_batch_tokens": 4096, "gate_scenarios": 0}
 
 
-def teach(server: Server, project: str, busy: float) -> dict[str, Any]:
+def teach(server: SageClient, project: str, busy: float) -> dict[str, Any]:
     """The project's release from then on. The server's worker must be on this machine: it reads a file."""
     wanted = CollectionSettings(expert=_EXPERT, environment=f"office?busy={busy}", scenarios=_SCENARIOS)
     with TemporaryDirectory() as folder:
@@ -32,9 +32,9 @@ def teach(server: Server, project: str, busy: float) -> dict[str, Any]:
             total = asyncio.run(collect(wanted, ExpertAccess(), Settings(), chats, bar.update))
         print(f"taught by {len(total.kept)} of {total.tried} demonstrations")
         body = {"project": project, "settings": _SETTINGS | {"data": str(chats)}}
-        run = server.ask("POST", "/v1/training-runs", body)
+        run = server.request("POST", "/v1/training-runs", body)
         follow(server, UUID(run["id"]))
-    releases = server.ask("GET", "/v1/releases", project=project)
+    releases = server.request("GET", "/v1/releases", project=project)
     release = next(each for each in releases if each["training_run_id"] == run["id"])
-    active: dict[str, Any] = server.ask("POST", f"/v1/releases/{release['id']}/activate")
+    active: dict[str, Any] = server.request("POST", f"/v1/releases/{release['id']}/activate")
     return active

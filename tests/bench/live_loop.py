@@ -36,7 +36,7 @@ from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.follow import follow
 from trainer.cli.options import server_options
-from trainer.client import Server
+from trainer.client import SageClient
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.places import Place
 from trainer.evaluation.metrics_table import metrics_table
@@ -82,7 +82,7 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 def main(url: str, key: str, port: int, out: Path | None, **options: Any) -> None:
     """Show that a served agent learns from what it was asked to do."""
     try:
-        with Server(url, key) as server, office_suite(port, options["busy"]) as services:
+        with SageClient(url, key) as server, office_suite(port, options["busy"]) as services:
             figures = Town(server, services, **options).live()
     except AppError as error:
         raise click.ClickException(str(error)) from error
@@ -117,7 +117,7 @@ def _answers(url: str) -> bool:
 class Town:
     """A project, and the users who send it tasks."""
 
-    def __init__(self, server: Server, services: str, **options: Any) -> None:
+    def __init__(self, server: SageClient, services: str, **options: Any) -> None:
         self._server = server
         self._services = services
         self._site: int = options["site"]
@@ -149,10 +149,10 @@ class Town:
         return self._tell(columns, run)
 
     def _settle(self) -> None:
-        self._server.ask("POST", "/v1/projects", {"name": self._project})
+        self._server.request("POST", "/v1/projects", {"name": self._project})
         for app in APP_NAMES:
             document = f"{self._services}/sites/{self._site}/{app}/openapi.json"
-            self._server.ask("POST", "/v1/apis", {"project": self._project, "name": app, "url": document})
+            self._server.request("POST", "/v1/apis", {"project": self._project, "name": app, "url": document})
         print(f"project {self._project}: {len(self._kinds)} kinds of tasks at site {self._site}")
 
     def _schedule_runs(self) -> None:
@@ -163,7 +163,7 @@ class Town:
             "every_scored_tasks": max(1, self._counts[0] * 5 // 6),  # a few may end without a score
             "settings": {name: settings[name] for name in whole},
         }
-        self._server.ask("PUT", "/v1/schedule", self._schedule, project=self._project)
+        self._server.request("PUT", "/v1/schedule", self._schedule, project=self._project)
 
     def _draw(self, count: int, seed: int) -> list[Place]:
         return draw_traffic(self._kinds, self._site, count, seed)
@@ -171,7 +171,7 @@ class Town:
     def _serve(self, places: list[Place], name: str) -> list[TaskResult]:
         """All at once into the queue, as the server takes them."""
         bodies = [submission(place, self._project, labels=self._labels) for place in places]
-        accepted = self._server.ask("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
+        accepted = self._server.request("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
         ended = [self._ended(task["id"]) for task in tqdm(accepted, desc=name, unit="task")]
         served = Counter(task["release"]["number"] if task["release"] else None for task in ended)
         print(f"{name}: tasks by release {dict(served)}, without a score {sum(t['score'] is None for t in ended)}")
@@ -179,7 +179,7 @@ class Town:
 
     def _ended(self, task_id: str) -> dict[str, Any]:
         while True:
-            task: dict[str, Any] = self._server.ask("GET", f"/v1/tasks/{task_id}")
+            task: dict[str, Any] = self._server.request("GET", f"/v1/tasks/{task_id}")
             if task["state"] in _ENDED:
                 return task
             time.sleep(_PAUSE_SECONDS / 10)
@@ -188,9 +188,11 @@ class Town:
         """The run that the schedule asked for, once it is done; it is to be the only one."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            found = self._server.ask("GET", "/v1/training-runs", project=self._project)["runs"]
+            found = self._server.request("GET", "/v1/training-runs", project=self._project)["runs"]
             if runs := [run for run in found if run["kind"] == "logged"]:
-                self._server.ask("PUT", "/v1/schedule", self._schedule | {"enabled": False}, project=self._project)
+                self._server.request(
+                    "PUT", "/v1/schedule", self._schedule | {"enabled": False}, project=self._project
+                )
                 return follow(self._server, UUID(runs[0]["id"]))
             time.sleep(_PAUSE_SECONDS)
         raise click.ClickException("the schedule started no run: does the worker run?")
@@ -209,7 +211,7 @@ class Town:
         return active
 
     def _releases(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._server.ask("GET", "/v1/releases", project=self._project)
+        found: list[dict[str, Any]] = self._server.request("GET", "/v1/releases", project=self._project)
         return found
 
     def _control(self, old: dict[str, Any], new: dict[str, Any], places: list[Place]) -> list[TaskResult]:
@@ -221,7 +223,7 @@ class Town:
 
     def _activate(self, release: dict[str, Any]) -> None:
         """With the library as it is."""
-        self._server.ask("POST", f"/v1/releases/{release['id']}/activate", skills="keep")
+        self._server.request("POST", f"/v1/releases/{release['id']}/activate", skills="keep")
 
     def _tell(self, columns: dict[str, list[TaskResult]], run: dict[str, Any]) -> dict[str, Any]:
         metrics = {name: measure(results) for name, results in columns.items()}

@@ -29,7 +29,7 @@ def export(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Write the scored tasks of a running server as chats, as TRL and LLaMA-Factory read them."""
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
-    from trainer.client import Server  # noqa: PLC0415
+    from trainer.client import SageClient  # noqa: PLC0415
     from trainer.sft_data.chat_records import write_records  # noqa: PLC0415
     from trainer.sft_data.export import Wanted, export  # noqa: PLC0415
 
@@ -40,7 +40,7 @@ def export(  # noqa: PLR0913 - the command's options
         until=until and until.replace(tzinfo=UTC),
         limit=limit,
     )
-    with Server(url, key) as server, tqdm(desc="export", unit="task") as bar:
+    with SageClient(url, key) as server, tqdm(desc="export", unit="task") as bar:
         found = export(server, wanted, bar.update)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

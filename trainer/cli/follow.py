@@ -7,7 +7,7 @@ import click
 from tqdm import tqdm
 
 from app.errors import AppError
-from trainer.client import Server
+from trainer.client import SageClient
 
 _SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # beside the bar, where a step has them
 _QUIET = "no signal: all rollouts of every group earned the same"
@@ -17,13 +17,13 @@ class RunFailedError(AppError):
     """The run did not reach its end. The message is what its row says."""
 
 
-def follow(server: Server, run_id: UUID) -> dict[str, Any]:
+def follow(server: SageClient, run_id: UUID) -> dict[str, Any]:
     """The run that was done. Bar and warnings go to standard error.
 
     Raises RunFailedError for one that failed or was cancelled, and ServerError.
     """
     with tqdm(unit="step", desc="queued") as bar:
-        for event in server.events_of(run_id):
+        for event in server.run_events(run_id):
             if event.kind == "step":
                 _show_step(bar, event.data["index"], event.data["metrics"])
                 continue

@@ -12,7 +12,7 @@ from trainer.cli.options import project_option, server_options
 from trainer.cli.tables import columns, release_row, show_release
 
 if TYPE_CHECKING:
-    from trainer.client import Server
+    from trainer.client import SageClient
 
 _HEAD = ("release", "state", "model", "made", "serves since", "the gate said")
 
@@ -49,7 +49,7 @@ def releases(  # noqa: PLR0913 - an argument for each option
     reason: str | None,
 ) -> None:
     """List releases, newest first, or show release NUMBER."""
-    from trainer.client import Server  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
 
     if add and number:
         raise click.UsageError("--add makes a release of its own: name none")
@@ -57,37 +57,37 @@ def releases(  # noqa: PLR0913 - an argument for each option
         raise click.UsageError("--reason is of a release that is added: name its --add DIR")
     if not (number or add) and (activate or canary is not None or shadow):
         raise click.UsageError("name the release: `sage releases` lists them")
-    with Server(url, key) as server:
+    with SageClient(url, key) as server:
         if not (number or add):
-            found = server.ask("GET", "/v1/releases", project=project)
+            found = server.request("GET", "/v1/releases", project=project)
             click.echo(columns([_HEAD, *map(release_row, found)]))
             return
         path = _add(server, add, project, reason) if add else _path(server, number, project)
         if activate:
-            server.ask("POST", f"{path}/activate", allow_rejected=str(allow_rejected).lower())
+            server.request("POST", f"{path}/activate", allow_rejected=str(allow_rejected).lower())
         if canary is not None:
-            server.ask(*_canary(path, canary))
+            server.request(*_canary(path, canary))
         if shadow:
-            server.ask("POST", f"{path}/shadow", {"tasks": shadow})
+            server.request("POST", f"{path}/shadow", {"tasks": shadow})
         click.echo(show_release(_all_of(server, path)))
 
 
-def _path(server: "Server", number: int | None, project: str | None) -> str:
-    found: list[dict[str, Any]] = server.ask("GET", "/v1/releases", project=project)
+def _path(server: "SageClient", number: int | None, project: str | None) -> str:
+    found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
     release = next((each for each in found if each["number"] == number), None)
     if release is None:
         raise NotFoundError(f"there is no release {number}: `sage releases` lists them")
     return f"/v1/releases/{release['id']}"
 
 
-def _add(server: "Server", directory: Path, project: str | None, reason: str | None) -> str:
+def _add(server: "SageClient", directory: Path, project: str | None, reason: str | None) -> str:
     """The new release's path."""
     from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait
 
     settings = Settings.from_env()
     name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).take(directory))
     body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
-    return f"/v1/releases/{server.ask('POST', '/v1/releases', body)['id']}"
+    return f"/v1/releases/{server.request('POST', '/v1/releases', body)['id']}"
 
 
 def _canary(path: str, percent: float) -> tuple[str, str, object]:
@@ -97,10 +97,10 @@ def _canary(path: str, percent: float) -> tuple[str, str, object]:
     return "POST", f"{path}/canary", {"percent": percent}
 
 
-def _all_of(server: "Server", path: str) -> dict[str, Any]:
+def _all_of(server: "SageClient", path: str) -> dict[str, Any]:
     """The release, how it does as a canary, and how its shadows did."""
-    release: dict[str, Any] = server.ask("GET", path)
+    release: dict[str, Any] = server.request("GET", path)
     if release["state"] == "canary":
-        release["canary"] = server.ask("GET", f"{path}/canary")
-    shadows = server.ask("GET", f"{path}/shadow")
+        release["canary"] = server.request("GET", f"{path}/canary")
+    shadows = server.request("GET", f"{path}/shadow")
     return release | ({"shadow": shadows} if shadows["tasks"] else {})

@@ -33,24 +33,24 @@ def runs(  # noqa: PLR0913 - the command's options
 ) -> None:
     """List training runs, newest first, or show RUN."""
     from trainer.cli.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
-    from trainer.client import Server  # noqa: PLC0415
+    from trainer.client import SageClient  # noqa: PLC0415
 
     if run is None and (cancel or retry or follow):
         raise click.UsageError("name the run: `sage runs` lists them")
     if cancel and retry:
         raise click.UsageError("either --cancel or --retry")
-    with Server(url, key) as server:
+    with SageClient(url, key) as server:
         if run is None:
-            page = server.ask("GET", "/v1/training-runs", project=project, state=state, limit=limit)
+            page = server.request("GET", "/v1/training-runs", project=project, state=state, limit=limit)
             click.echo(columns([_HEAD, *map(run_row, page["runs"])]))
             return
         path = f"/v1/training-runs/{run}"
-        if cancel and server.ask("GET", path)["state"] == "cancelled":
+        if cancel and server.request("GET", path)["state"] == "cancelled":
             click.echo(f"run {run} was cancelled before", err=True)
         for wanted, move in ((cancel, "cancel"), (retry, "retry")):
             if wanted:
-                server.ask("POST", f"{path}/{move}")
+                server.request("POST", f"{path}/{move}")
         if follow:
             show_result(watch(server, run))
         else:
-            click.echo(show_run(server.ask("GET", path)))
+            click.echo(show_run(server.request("GET", path)))

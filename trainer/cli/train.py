@@ -38,11 +38,11 @@ def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, 
     Ends with exit code 1 where the run fails. Interrupted, it only stops watching: the run goes on.
     """
     from trainer.cli.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
-    from trainer.client import Server  # noqa: PLC0415
+    from trainer.client import SageClient  # noqa: PLC0415
 
     body = {"project": project, "settings": _settings(kind, given)}
-    with Server(url, key) as server:
-        run = server.ask("POST", "/v1/training-runs", body)
+    with SageClient(url, key) as server:
+        run = server.request("POST", "/v1/training-runs", body)
         click.echo(f"run {run['id']}", err=follow)
         if not follow:
             click.echo(f"watch it with: sage runs {run['id']} --follow")

@@ -14,7 +14,7 @@ from app.agent.prompt import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn
-from trainer.client import Server
+from trainer.client import SageClient
 from trainer.sft_data.chat_records import ChatRecord, record_of
 
 _PAGE = 200
@@ -57,7 +57,7 @@ class _View(msgspec.Struct, frozen=True):
     turns: tuple[dict[str, Any], ...]
 
 
-def export(server: Server, wanted: Wanted, report: Callable[[], object], *, page: int = _PAGE) -> Exported:
+def export(server: SageClient, wanted: Wanted, report: Callable[[], object], *, page: int = _PAGE) -> Exported:
     """Read over REST, `page` tasks at a time; `report` hears of each task that was read.
 
     A chat opens as the task's prompt profile opens it with the APIs that the project has now. Raises ServerError.
@@ -65,8 +65,8 @@ def export(server: Server, wanted: Wanted, report: Callable[[], object], *, page
 
     @cache
     def apps(project: str) -> dict[str, str]:
-        named = [line["name"] for line in server.ask("GET", "/v1/apis", project=project)]
-        described = {name: server.ask("GET", f"/v1/apis/{name}", project=project) for name in named}
+        named = [line["name"] for line in server.request("GET", "/v1/apis", project=project)]
+        described = {name: server.request("GET", f"/v1/apis/{name}", project=project) for name in named}
         builtin = {app.name: app.description for app in with_builtins(Catalog({})).apps.values()}
         return builtin | {name: str(api["description"]) for name, api in described.items()}
 
@@ -84,11 +84,11 @@ def export(server: Server, wanted: Wanted, report: Callable[[], object], *, page
     return Exported(records[::-1], dict(left_out))
 
 
-def _lines(server: Server, wanted: Wanted, size: int) -> Iterator[_Line]:
+def _lines(server: SageClient, wanted: Wanted, size: int) -> Iterator[_Line]:
     """Newest first."""
     cursor = None
     while True:
-        page = server.ask(
+        page = server.request(
             "GET",
             "/v1/tasks",
             state="done",
@@ -105,9 +105,9 @@ def _lines(server: Server, wanted: Wanted, size: int) -> Iterator[_Line]:
             return
 
 
-def _trajectory(server: Server, line: _Line) -> Trajectory:
+def _trajectory(server: SageClient, line: _Line) -> Trajectory:
     """Without tokens: they are no part of a chat."""
-    view = msgspec.convert(server.ask("GET", f"/v1/tasks/{line.id}/trajectory", tokens="false"), _View)
+    view = msgspec.convert(server.request("GET", f"/v1/tasks/{line.id}/trajectory", tokens="false"), _View)
     return Trajectory(
         task=Task(line.id, line.instruction, line.project, line.scenario),
         policy=view.policy,
