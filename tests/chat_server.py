@@ -1,4 +1,4 @@
-"""A chat endpoint of others, on a socket: behind it works the scripted expert, who reads the `full` profile."""
+"""A chat endpoint on a socket, answered by the scripted expert, which reads the `full` profile."""
 
 import asyncio
 import re
@@ -25,10 +25,10 @@ _NAME = re.compile(r"def (?P<name>\w+)\(")
 
 
 class ChatServer:
-    """What it was asked, and how it misbehaves: the tests set it."""
+    """Records its requests, and fails as the tests set it to."""
 
     def __init__(self, scenarios: Sequence[Scenario]) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.refusals: list[tuple[int, str]] = []  # status and body of the next answers
         self.pause = 0.0  # before each answer
         self.key = KEY
@@ -39,7 +39,7 @@ class ChatServer:
         }
 
     async def answer(self, data: dict[str, Any], key: str) -> Response[Any]:
-        self.asked.append(data)
+        self.requests.append(data)
         await asyncio.sleep(self.pause)
         if self.refusals:
             status, body = self.refusals.pop(0)
@@ -48,11 +48,11 @@ class ChatServer:
             return _error(401, "Incorrect API key provided")
         if data["model"] != MODEL:
             return _error(404, f"The model `{data['model']}` does not exist")
-        message = {"role": "assistant", "content": self._say(data["messages"]) + self.suffix}
+        message = {"role": "assistant", "content": self._next_turn(data["messages"]) + self.suffix}
         return Response({"choices": [{"index": 0, "message": message, "finish_reason": self.finish}]})
 
-    def _say(self, messages: list[dict[str, str]]) -> str:
-        """From the messages alone, as a model would. Only which site it is at, it knows from the instruction."""
+    def _next_turn(self, messages: list[dict[str, str]]) -> str:
+        """Answers from the messages alone, as a model would, but looks up the site by the instruction."""
         assert messages[0]["role"] == "system"
         skills, _, instruction = messages[1]["content"].rpartition("Task: ")
         offers = [_offer(found) for found in _SKILL.finditer(skills)]
@@ -63,7 +63,7 @@ class ChatServer:
 
 @asynccontextmanager
 async def chat_server(scenarios: Sequence[Scenario]) -> AsyncIterator[tuple[str, ChatServer]]:
-    """The URL it is reached at."""
+    """Serve the endpoint; gives its URL."""
     server = ChatServer(scenarios)
 
     @post("/v1/chat/completions", status_code=200)

@@ -1,4 +1,4 @@
-"""An expert of others in the real loop: what it is told, what is recorded, and how its endpoint may fail."""
+"""A chat expert in the real loop: its prompts, the recorded turns, and the failures of its endpoint."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -16,7 +16,7 @@ from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import Stage, demonstrate
 from trainer.learning.batch import sample_of
 from trainer.rollouts.expert import ExpertContext
-from trainer.sft_data.answer_tokens import UnsayableError
+from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_endpoint import ChatEndpoint
 from trainer.sft_data.chat_expert import ChatExpert
 
@@ -62,35 +62,35 @@ async def expert(
         )
 
 
-async def test_it_is_told_everything_and_recorded_as_the_policy_would_have_done_it(
+async def test_it_reads_the_full_profile_and_is_recorded_in_the_policys_format(
     expert: ChatExpert,
     served: tuple[str, ChatServer],
     scenarios: Sequence[Scenario],
     tokenizer: ChatTokenizer,
     sandbox: ForkedSandbox,
 ) -> None:
-    """The same expert without the way over words and HTTP leaves the same samples."""
+    """The same expert without chat and HTTP leaves the same samples."""
     outcomes = await expert.play(scenarios[0], 0.7)
     assert [each.verdict.success for each in outcomes] == [True, True, True]
     stage = Stage(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=sandbox)
     direct = await demonstrate(stage, [scenarios[0]], FLAWLESS, seed=0)
     assert [sample_of(each.trajectory) for each in outcomes] == [sample_of(each.trajectory) for each in direct]
-    first = served[1].asked[0]
+    first = served[1].requests[0]
     assert first["model"] == MODEL
     assert first["temperature"] == 0.7
     assert first["max_tokens"] == 700
     assert "You are an autonomous agent" in first["messages"][0]["content"]
     assert first["messages"][1]["content"] == f"Task: {scenarios[0].tasks[0].instruction}"
-    assert served[1].asked[1]["messages"][3]["content"].startswith("Output:\n")
+    assert served[1].requests[1]["messages"][3]["content"].startswith("Output:\n")
 
 
-async def test_what_it_wrote_in_one_task_it_is_offered_in_the_next(
+async def test_skills_of_one_task_are_offered_in_the_next(
     expert: ChatExpert, served: tuple[str, ChatServer], scenarios: Sequence[Scenario]
 ) -> None:
     outcomes = await expert.play(scenarios[1], 0.0)
     assert [len(each.trajectory.offered) for each in outcomes] == [0, 1, 1]
     assert [sum(1 for _ in each.trajectory.used()) for each in outcomes] == [0, 1, 1]
-    assert "Skills that are already defined:" in served[1].asked[-1]["messages"][1]["content"]
+    assert "Skills that are already defined:" in served[1].requests[-1]["messages"][1]["content"]
 
 
 async def test_an_answer_that_was_cut_off_is_recorded_without_an_end(
@@ -106,70 +106,70 @@ async def test_an_answer_with_a_token_of_the_template_is_not_recorded(
     expert: ChatExpert, served: tuple[str, ChatServer], scenarios: Sequence[Scenario]
 ) -> None:
     served[1].suffix = "<|end|>"
-    with pytest.raises(UnsayableError):
+    with pytest.raises(UntokenizableError):
         await expert.play(scenarios[0], 0.0)
 
 
-async def test_an_endpoint_that_is_overloaded_for_a_moment_spoils_nothing(
+async def test_a_request_to_an_overloaded_endpoint_is_retried(
     expert: ChatExpert, served: tuple[str, ChatServer], scenarios: Sequence[Scenario]
 ) -> None:
     served[1].refusals = [(429, "{}")]
     outcomes = await expert.play(scenarios[0], 0.0)
     assert all(each.verdict.success for each in outcomes)
-    assert served[1].asked[0] == served[1].asked[1]
+    assert served[1].requests[0] == served[1].requests[1]
 
 
-async def test_an_endpoint_that_stays_overloaded_is_given_up(
+async def test_retries_of_an_overloaded_endpoint_are_limited(
     expert: ChatExpert, served: tuple[str, ChatServer], scenarios: Sequence[Scenario]
 ) -> None:
     served[1].refusals = [(503, '{"error": {"message": "too many"}}')] * 10
     with pytest.raises(EngineError, match=r"is unable to answer \(503: too many\)"):
         await expert.play(scenarios[0], 0.0)
-    assert 2 <= len(served[1].asked) <= 3
+    assert 2 <= len(served[1].requests) <= 3
 
 
 @pytest.mark.parametrize(
-    ("model", "key", "said"),
+    ("model", "key", "message"),
     [
         (MODEL, "bad", r"refuses the key \(401: Incorrect API key provided\): .* --api-key-env"),
         (MODEL, "", r"refuses the key \(401"),
         (
             "wiser-2",
             KEY,
-            r"has no model 'wiser-2' \(404: The model `wiser-2` does not exist\): correct the expert's options",
+            r"has no model 'wiser-2' \(404: The model `wiser-2` does not exist\): correct the option model or url",
         ),
     ],
 )
-async def test_a_wrong_key_or_model_is_told_and_not_tried_again(
-    served: tuple[str, ChatServer], model: str, key: str, said: str
+async def test_a_wrong_key_or_model_is_reported_and_not_retried(
+    served: tuple[str, ChatServer], model: str, key: str, message: str
 ) -> None:
     async with ChatEndpoint(served[0], model, key=key) as endpoint:
-        with pytest.raises(EngineRefusalError, match=said):
+        with pytest.raises(EngineRefusalError, match=message):
             await endpoint.ask(HELLO, 0)
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said", "final"),
+    ("status", "body", "message", "final"),
     [
         (400, '{"error": {"message": "no temperature"}}', r"refuses to answer \(400: no temperature\)", True),
         (400, "plain text", r"refuses to answer \(400: plain text\)", True),
         (500, '{"error": "odd"}', r"unable to answer \(500: \{\"error\": \"odd\"\}\)", False),
-        (200, "<html>", "does not answer as a chat endpoint", True),
-        (200, '{"choices": []}', "does not answer as a chat endpoint", True),
-        (200, '{"choices": [{}]}', "does not answer as a chat endpoint", True),
+        (200, "<html>", "does not answer like a chat endpoint", True),
+        (200, '{"choices": []}', "does not answer like a chat endpoint", True),
+        (200, '{"choices": [{}]}', "does not answer like a chat endpoint", True),
     ],
 )
-async def test_what_an_endpoint_says_instead_of_an_answer_is_told(
-    served: tuple[str, ChatServer], status: int, body: str, said: str, final: bool
+async def test_an_unexpected_response_is_reported(
+    served: tuple[str, ChatServer], status: int, body: str, message: str, final: bool
 ) -> None:
     served[1].refusals = [(status, body)]
     async with ChatEndpoint(served[0], MODEL, key=KEY) as endpoint:
-        with pytest.raises(EngineError, match=said) as failure:
+        with pytest.raises(EngineError, match=message) as failure:
             await endpoint.ask(HELLO, 0)
         assert isinstance(failure.value, EngineRefusalError) == final
 
 
-async def test_a_refusal_to_speak_is_an_empty_answer(served: tuple[str, ChatServer]) -> None:
+async def test_a_null_content_is_an_empty_answer(served: tuple[str, ChatServer]) -> None:
     served[1].refusals = [
         (200, '{"choices": [{"message": {"content": null}, "finish_reason": "content_filter"}]}')
     ]
@@ -177,15 +177,15 @@ async def test_a_refusal_to_speak_is_an_empty_answer(served: tuple[str, ChatServ
         assert (await endpoint.ask(HELLO, 0)).text == ""
 
 
-async def test_an_endpoint_that_takes_too_long_is_told_with_what_to_do(served: tuple[str, ChatServer]) -> None:
+async def test_a_timeout_is_reported_with_what_to_do(served: tuple[str, ChatServer]) -> None:
     served[1].pause = 0.5
     async with ChatEndpoint(served[0], MODEL, key=KEY, timeout=0.1) as endpoint:
-        with pytest.raises(EngineError, match=r"did not answer within 0\.1 s: give it more with --timeout"):
+        with pytest.raises(EngineError, match=r"did not answer within 0\.1 s: raise --timeout"):
             await endpoint.ask(HELLO, 0)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense", "http://[::"])
-async def test_an_endpoint_that_was_never_there_is_told_and_not_tried_again(url: str) -> None:
+async def test_an_endpoint_that_never_answered_is_reported_and_not_retried(url: str) -> None:
     async with ChatEndpoint(url, MODEL) as endpoint:
         with pytest.raises(EngineRefusalError, match="cannot be reached"):
             await endpoint.ask(HELLO, 0)

@@ -1,4 +1,4 @@
-"""Conversations on disk: whole, in order, and a line that does not fit is named."""
+"""Conversations on disk: complete, in order, and a line that does not fit is named."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def line(messages: object, **about: object) -> bytes:
     return json.dumps({"messages": messages, **about}).encode()
 
 
-def test_a_rollout_becomes_the_conversation_it_was() -> None:
+def test_a_rollout_becomes_a_conversation() -> None:
     done = trajectory(turn("look", "two", used="carry"), turn("end", "never shown"))
     record = record_of(done, OPENING, {"score": 0.5})
     assert [(message.role, message.content) for message in record.messages] == [
@@ -77,7 +77,7 @@ def test_a_rollout_becomes_the_conversation_it_was() -> None:
     }
 
 
-def test_a_rollout_that_never_began_is_no_conversation() -> None:
+def test_a_rollout_without_turns_is_no_conversation() -> None:
     with pytest.raises(InvalidError, match="ended before its first turn"):
         record_of(trajectory(), OPENING)
 
@@ -91,7 +91,7 @@ def test_a_line_is_messages_and_flat_columns() -> None:
     }
 
 
-def test_what_is_written_comes_back_whole(tmp_path: Path) -> None:
+def test_written_records_are_read_back_unchanged(tmp_path: Path) -> None:
     records = [
         record_of(trajectory(turn("look\u2028 \u00e9", "a\nb"), turn("end")), OPENING, {"score": 1.0}),
         ChatRecord((Message("user", ""), Message("assistant", "\U0001f600")), {"nested": {"deep": [1, None]}}),
@@ -101,7 +101,7 @@ def test_what_is_written_comes_back_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
-def test_columns_of_others_are_kept_and_written_again() -> None:
+def test_unknown_columns_are_kept() -> None:
     given = line(chat("q", "a"), source="elsewhere", weight=2)
     assert from_line(given).about == {"source": "elsewhere", "weight": 2}
     assert json.loads(to_line(from_line(given))) == json.loads(given)
@@ -135,9 +135,9 @@ def message(role: object, content: object) -> dict[str, object]:
         (line(chat("q")), "must end with an answer"),
         (line(chat("q", "a", "r")), "must end with an answer"),
         (line([message("assistant", "a")]), "must not begin with the assistant"),
-        (line([*chat("q", "a"), message("assistant", "b")]), "but assistant speaks"),
-        (line([*chat("q", "a", "r"), *chat("s", "b")]), "but user speaks"),
-        (line([*chat("q", "a"), message("system", "s"), message("assistant", "b")]), "but system speaks"),
+        (line([*chat("q", "a"), message("assistant", "b")]), "but assistant comes"),
+        (line([*chat("q", "a", "r"), *chat("s", "b")]), "but user comes"),
+        (line([*chat("q", "a"), message("system", "s"), message("assistant", "b")]), "but system comes"),
     ],
 )
 def test_a_line_that_does_not_fit_is_named(tmp_path: Path, bad: bytes, reason: str) -> None:

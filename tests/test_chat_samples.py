@@ -1,4 +1,4 @@
-"""Conversations as samples: are they what a rollout would have left, and is what cannot be said refused?"""
+"""Conversations as samples: they equal those of a rollout, and untokenizable text is refused."""
 
 import json
 from collections.abc import AsyncIterator
@@ -42,7 +42,7 @@ def record(*texts: str, **about: object) -> ChatRecord:
 
 
 def marked(sample: Sample, tokenizer: ChatTokenizer) -> str:
-    """The tokens to learn in brackets."""
+    """The text, with the tokens that are trained on in brackets."""
     text, inside = "", False
     for token, own in zip(sample.ids, sample.sampled, strict=True):
         text += ("]", "[")[own] * (own != inside) + tokenizer.decode([token])
@@ -50,7 +50,7 @@ def marked(sample: Sample, tokenizer: ChatTokenizer) -> str:
     return text + "]" * inside
 
 
-def test_answers_are_learned_with_the_token_that_ends_them_and_nothing_else_is(tokenizer: ChatTokenizer) -> None:
+def test_only_answers_are_marked_each_with_its_end_token(tokenizer: ChatTokenizer) -> None:
     (sample,) = samples_of(record("q", "a1", "o", "a2"), tokenizer)
     assert marked(sample, tokenizer) == (
         "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[a1<|im_end|>]\n"
@@ -58,13 +58,13 @@ def test_answers_are_learned_with_the_token_that_ends_them_and_nothing_else_is(t
     )
 
 
-def test_an_answer_that_was_cut_off_is_learned_without_an_end(tokenizer: ChatTokenizer) -> None:
+def test_an_answer_that_was_cut_off_is_marked_without_an_end_token(tokenizer: ChatTokenizer) -> None:
     (sample,) = samples_of(record("q", "a1", "o", "a2", finish=["length", "stop"]), tokenizer)
     assert "assistant\n[a1]<|im_end|>\n<|im_start|>user" in marked(sample, tokenizer)
     assert marked(sample, tokenizer).endswith("[a2<|im_end|>]")
 
 
-def test_a_finish_column_of_others_is_not_taken_for_ours(tokenizer: ChatTokenizer) -> None:
+def test_a_finish_column_of_another_format_is_ignored(tokenizer: ChatTokenizer) -> None:
     plain = samples_of(record("q", "a"), tokenizer)
     assert samples_of(record("q", "a", finish="length"), tokenizer) == plain
     assert samples_of(record("q", "a", finish=["length", "stop"]), tokenizer) == plain
@@ -100,7 +100,7 @@ def test_an_answer_with_a_token_of_the_template_is_refused_with_its_number(token
         build_samples([record("q", "a"), record("q", "a<|im_end|>")], tokenizer)
 
 
-def test_a_template_that_refuses_a_conversation_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_conversation_that_the_template_rejects_is_named_by_its_number(tmp_path: Path) -> None:
     strict = byte_tokenizer(
         tmp_path, template="{% if messages[0].content == 'x' %}{{ raise_exception('no x') }}{% endif %}<|im_end|>"
     )
@@ -116,7 +116,7 @@ def test_text_that_the_tokenizer_does_not_know_is_refused(tmp_path: Path) -> Non
     words.save(str(tmp_path / "tokenizer.json"))
     poor = ChatTokenizer.load(tmp_path)
     assert answer_ids(poor, "hello hello") == (1, 1, 2)
-    with pytest.raises(InvalidError, match="the model's tokenizer cannot say 'strange'"):
+    with pytest.raises(InvalidError, match="the model's tokenizer cannot represent 'strange'"):
         answer_ids(poor, "hello strange hello")
 
 
@@ -126,7 +126,7 @@ def test_an_answer_ends_as_the_template_ends_it_or_else_with_the_text(tmp_path: 
     plain = byte_tokenizer(tmp_path / "plain", template="{% for m in messages %}{{ m.content }}\n{% endfor %}")
     assert end_of_answer(plain) == plain.eos_ids[0]
     (tmp_path / "plain" / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="names no token that ends an answer"):
+    with pytest.raises(ModelError, match="has no token that ends an answer"):
         end_of_answer(ChatTokenizer.load(tmp_path / "plain"))
 
 
@@ -141,7 +141,7 @@ def test_a_model_with_an_end_of_text_beside_its_end_of_turn_learns_the_end_of_tu
 
 @pytest.fixture(scope="module")
 async def rollouts() -> AsyncIterator[list[Trajectory]]:
-    """What the expert did in the seed policy's tokens, mistakes included."""
+    """Rollouts of the scripted expert, with mistakes, in the seed policy's tokens."""
     async with ForkedSandbox() as sandbox:
         stage = Stage(
             environment=OfficeEnvironment(),

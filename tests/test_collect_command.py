@@ -1,4 +1,4 @@
-"""`sage collect`, as it is really called: a process that asks a server, is killed, and goes on."""
+"""`sage collect` as a process, against a chat endpoint: killed, resumed, and refused."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.chat_samples import build_samples
 
 COUNT = 6
-ORDER = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]
+OPTIONS = ["--scenarios", str(COUNT), "--seed", "4", "--keep", "task"]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ async def served(scenarios: Sequence[Scenario]) -> AsyncIterator[tuple[str, Chat
 
 async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", "collect", *ORDER, "--out", str(out), *arguments),
+        *(sys.executable, "-m", "app.cli", "collect", *OPTIONS, "--out", str(out), *arguments),
         env={**os.environ, "EXPERT_KEY": KEY, "BAD_KEY": "bad"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -57,7 +57,7 @@ def chat(url: str) -> str:
     return f"chat?url={url}&model={MODEL}"
 
 
-async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
+async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
     served: tuple[str, ChatServer], tmp_path: Path
 ) -> None:
     url, server = served
@@ -71,14 +71,14 @@ async def test_a_collection_that_was_killed_goes_on_and_asks_nothing_twice(
     await process.communicate()
     done = len(journal.read_bytes().splitlines()) - 1
     assert 2 <= done < COUNT
-    server.pause, before = 0.0, len(server.asked)
+    server.pause, before = 0.0, len(server.requests)
     code, said, error = await collect(tmp_path / "out.jsonl", *expert(url))
     assert code == 0, error
     assert said == f"{tmp_path}/out.jsonl: kept 18 of 18 tasks\n"
-    assert len(server.asked) - before <= 8 * (
+    assert len(server.requests) - before <= 8 * (
         COUNT - done
     )  # three tasks of at most three turns, the later ones of two
-    assert {each["temperature"] for each in server.asked} == {0.3}
+    assert {each["temperature"] for each in server.requests} == {0.3}
     records = read_records(tmp_path / "out.jsonl")
     assert [record.about["source"] for record in records] == [chat(url)] * 18
     assert len(build_samples(records, ChatTokenizer.load(Settings().model_dir)).samples) == 18
@@ -94,7 +94,7 @@ async def test_a_refused_key_is_one_line_and_leaves_nothing_behind(
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_wrong_url_is_told_at_once_and_the_right_one_may_follow_into_the_same_file(
+async def test_a_wrong_url_is_reported_at_once_and_the_right_one_may_use_the_same_file(
     served: tuple[str, ChatServer], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
@@ -105,7 +105,7 @@ async def test_a_wrong_url_is_told_at_once_and_the_right_one_may_follow_into_the
     assert said.startswith(f"{out}: kept ")
 
 
-async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Path) -> None:
+async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) -> None:
     code, said, _ = await collect(tmp_path / "inline.jsonl", "--expert", "scripted?inline=1")
     assert (code, said) == (0, f"{tmp_path}/inline.jsonl: kept 18 of 18 tasks\n")
     for record in read_records(tmp_path / "inline.jsonl"):
@@ -139,14 +139,14 @@ async def test_the_scripted_expert_makes_the_mistakes_it_is_told_to(tmp_path: Pa
         (["--expert", "scripted", "--out", "/dev/null/out.jsonl"], "/dev/null/out.jsonl cannot be written: "),
     ],
 )
-def test_an_order_that_does_not_fit_is_refused_in_words(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
     shown = CliRunner().invoke(main, ["collect", "--out", str(tmp_path / "out.jsonl"), *arguments])
     assert shown.exit_code in {1, 2}
     assert said in shown.output
     assert not list(tmp_path.iterdir())
 
 
-def test_a_policy_without_a_chat_template_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_policy_without_a_chat_template_is_refused(tmp_path: Path) -> None:
     seed = Settings().model_dir
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).symlink_to(seed / name)

@@ -22,7 +22,7 @@ from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
 from trainer.client import SageClient
 from trainer.sft_data.chat_records import ChatRecord, read_records
-from trainer.sft_data.export import Wanted, export
+from trainer.sft_data.export_chats import ExportFilter, export_chats
 
 DOCUMENT = {
     "openapi": "3.1.0",
@@ -33,7 +33,7 @@ DOCUMENT = {
 
 
 class Shop:
-    """A server with tasks that have ended."""
+    """A server with finished tasks."""
 
     def __init__(self, api: ApiApp, url: str) -> None:
         self.api = api
@@ -50,7 +50,7 @@ class Shop:
         project: models.Project | None = None,
         **fields: Any,
     ) -> None:
-        """One that was served."""
+        """Add a finished task."""
         async with self.api.sessions.begin() as session:
             new = tasks.NewTask(**({"instruction": "tidy up"} | fields))
             row = await tasks.submit(session, (project or self.api.demo).id, new)
@@ -87,7 +87,7 @@ async def test_scored_tasks_become_chats_oldest_first(shop: Shop, tmp_path: Path
     look = msgspec.structs.replace(turn_of("look"), observation="three")
     await shop.task(look, turn_of("end"), score=0.5, instruction="count", scenario="counting", offered=(skill,))
     await shop.task(turn_of("won"))
-    await shop.task(turn_of("nobody knows"), score=None)
+    await shop.task(turn_of("unscored"), score=None)
     await shop.task(turn_of("cancelled"), state=TaskState.CANCELLED)
     await shop.task()
     code, said, error = await shop.export(tmp_path / "deep" / "out.jsonl")
@@ -135,14 +135,14 @@ async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_pa
 async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
     for number in range(5):
         await shop.task(turn_of(f"{number}"))
-    heard: list[None] = []
+    reports: list[None] = []
     with SageClient(shop.url, shop.key) as server:
-        found = await asyncio.to_thread(export, server, Wanted(), lambda: heard.append(None), page=2)
+        found = await asyncio.to_thread(export_chats, server, ExportFilter(), lambda: reports.append(None), page=2)
     assert [answers(record) for record in found.records] == [["0"], ["1"], ["2"], ["3"], ["4"]]
-    assert len(heard) == 5
+    assert len(reports) == 5
 
 
-async def test_a_refused_key_is_told_and_writes_nothing(shop: Shop, tmp_path: Path) -> None:
+async def test_a_refused_key_is_reported_and_nothing_is_written(shop: Shop, tmp_path: Path) -> None:
     code, _, error = await shop.export(tmp_path / "out.jsonl", key="sage_bad")
     assert code == 1
     assert error.startswith("Error: UnauthorizedError")

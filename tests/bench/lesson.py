@@ -16,7 +16,7 @@ from tqdm import tqdm
 from app.settings import Settings
 from trainer.cli.follow import follow
 from trainer.client import SageClient
-from trainer.sft_data.collect import CollectionSettings, ExpertAccess, collect
+from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
 
 _EXPERT = "scripted?inline=0.1&ignore=0.6&trust=1.0&unprepared=0.08&page=0.08&synonym=0.04"
 _SCENARIOS = 100

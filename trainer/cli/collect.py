@@ -54,7 +54,7 @@ def collect(out: Path, api_key_env: str | None, at_once: int, timeout: float, **
     the file; so do TRL and LLaMA-Factory.
     """
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
-    from trainer.sft_data import collect as collection  # noqa: PLC0415
+    from trainer.sft_data import collection  # noqa: PLC0415
 
     access = collection.ExpertAccess(
         key=_key(api_key_env), at_once=at_once, timeout=timeout, patience=_TIMEOUTS * timeout

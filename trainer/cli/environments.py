@@ -15,10 +15,10 @@ _HEAD = ("environment", "version", "options and their defaults")
 @server_options
 def environments(url: str, key: str) -> None:
     """List the environments that the server's workers have installed."""
-    from trainer.client import Server  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
 
-    with Server(url, key) as server:
-        found = server.ask("GET", "/v1/environments")
+    with SageClient(url, key) as server:
+        found = server.request("GET", "/v1/environments")
     if not found:
         click.echo("no worker has reported its environments yet: is one running?", err=True)
         return

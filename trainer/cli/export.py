@@ -31,9 +31,9 @@ def export(  # noqa: PLR0913 - the command's options
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
     from trainer.client import SageClient  # noqa: PLC0415
     from trainer.sft_data.chat_records import write_records  # noqa: PLC0415
-    from trainer.sft_data.export import Wanted, export  # noqa: PLC0415
+    from trainer.sft_data.export_chats import ExportFilter, export_chats  # noqa: PLC0415
 
-    wanted = Wanted(
+    wanted = ExportFilter(
         project=project,
         min_score=min_score,
         since=since and since.replace(tzinfo=UTC),
@@ -41,7 +41,7 @@ def export(  # noqa: PLR0913 - the command's options
         limit=limit,
     )
     with SageClient(url, key) as server, tqdm(desc="export", unit="task") as bar:
-        found = export(server, wanted, bar.update)
+        found = export_chats(server, wanted, bar.update)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_records(found.records, out)

@@ -1,4 +1,4 @@
-"""Experts: who demonstrates tasks for a policy to imitate.
+"""Experts, which demonstrate tasks for a policy to imitate.
 
 An expert is a plug-in: a function `load_expert(context, *, option: type = default, ...)` that returns an async
 context manager of an `Expert`, registered in the entry-point group `sage.experts` or named "module:attribute".
@@ -44,7 +44,7 @@ class Expert(Protocol):
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
         """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left.
 
-        Raises EngineError where the expert does not answer, UnsayableError for an answer that the policy's
+        Raises EngineError where the expert does not answer, UntokenizableError for an answer that the policy's
         tokenizer cannot represent.
         """
         ...

@@ -1,4 +1,4 @@
-"""Models of others, behind the chat completions that OpenAI's API and its many likenesses speak."""
+"""A client for chat completions, as in OpenAI's API and compatible ones."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -10,24 +10,24 @@ import msgspec
 from app.engine.tokenizer import Message
 from app.errors import EngineError, EngineRefusalError
 
-_PASSING = {408, 409, 425, 429}  # refusals that are over in a while
-_NOWHERE = (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL)
-_REASON = 300  # characters of an error's text
+_TRANSIENT = {408, 409, 425, 429}  # client errors that are worth a retry
+_UNREACHABLE = (httpx.ConnectError, httpx.UnsupportedProtocol, httpx.InvalidURL)
+_MAX_REASON = 300  # characters of an error's text
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What the model said, and whether it came to its end: "stop", or "length"."""
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """The text of an answer, and why it ended: "stop", or "length" if it was cut off."""
 
     text: str
     finish: str
 
 
-class _Said(msgspec.Struct):
-    content: str | None = None  # none where the model refuses, or calls a tool
+class _Message(msgspec.Struct):
+    content: str | None = None  # null where the model refuses, or calls a tool
 
 
 class _Choice(msgspec.Struct):
-    message: _Said
+    message: _Message
     finish_reason: str | None = None
 
 
@@ -36,21 +36,21 @@ class _Reply(msgspec.Struct):
 
 
 class ChatEndpoint:
-    """Asks one model. Use it as an async context manager.
+    """Sends requests to one model. Use it as an async context manager.
 
-    `url` is a server (its API is taken to lie under /v1) or the base of an API, as other clients take it.
+    `url` is a server, whose API is expected under /v1, or the base URL of an API, as in other clients.
     """
 
     def __init__(self, url: str, model: str, *, key: str = "", timeout: float = 120, max_tokens: int = 0) -> None:
         self.model = model
         self._url = f"{_base(url)}/chat/completions"
         self._timeout = timeout
-        self._max_tokens = max_tokens  # 0: as many as the endpoint gives
+        self._max_tokens = max_tokens  # 0: the endpoint's default
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        limits = httpx.Limits(max_connections=None)  # who asks limits how many ask at once
-        patience = httpx.Timeout(timeout, connect=min(timeout, 10))
-        self._answered = False  # ever
-        self._http = httpx.AsyncClient(headers=headers, timeout=patience, limits=limits)
+        limits = httpx.Limits(max_connections=None)  # the caller limits concurrency
+        timeouts = httpx.Timeout(timeout, connect=min(timeout, 10))
+        self._has_answered = False
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeouts, limits=limits)
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,8 +58,8 @@ class ChatEndpoint:
     async def __aexit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         await self._http.aclose()
 
-    async def ask(self, messages: Sequence[Message], temperature: float) -> Answer:
-        """The next message. Raises EngineRefusalError where asking again would not help, else EngineError."""
+    async def ask(self, messages: Sequence[Message], temperature: float) -> ChatAnswer:
+        """The next message. Raises EngineRefusalError where a retry would not help, else EngineError."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
@@ -74,41 +74,40 @@ class ChatEndpoint:
             choice = msgspec.json.decode(reply.content, type=_Reply).choices[0]
         except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
             raise EngineRefusalError(
-                f"{self._url} does not answer as a chat endpoint ({error}): correct the expert's option url"
+                f"{self._url} does not answer like a chat endpoint ({error}): correct the expert's option url"
             ) from error
-        return Answer(choice.message.content or "", "length" if choice.finish_reason == "length" else "stop")
+        return ChatAnswer(choice.message.content or "", "length" if choice.finish_reason == "length" else "stop")
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
-        """Where nobody was ever there to answer, the URL is taken for wrong: asking again would not help."""
+        """Raises EngineRefusalError for an endpoint that has never answered: its URL is probably wrong."""
         try:
             reply = await self._http.post(self._url, json=body)
         except httpx.TimeoutException as error:
             raise EngineError(
-                f"{self._url} did not answer within {self._timeout:g} s: give it more with --timeout, "
-                "or ask it less at once with --at-once"
+                f"{self._url} did not answer within {self._timeout:g} s: raise --timeout, or lower --at-once"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            wrong = isinstance(error, _NOWHERE) and not self._answered
+            wrong = isinstance(error, _UNREACHABLE) and not self._has_answered
             raise (EngineRefusalError if wrong else EngineError)(
-                f"{self._url} cannot be reached ({error or type(error).__name__}): is the URL right, is it up?"
+                f"{self._url} cannot be reached ({error or type(error).__name__}): check its URL, and that it runs"
             ) from error
-        self._answered = True
+        self._has_answered = True
         return reply
 
     def _failure(self, reply: httpx.Response) -> EngineError:
-        code, said = reply.status_code, _reason(reply)
+        code, reason = reply.status_code, _reason(reply)
         if code in {401, 403}:
             return EngineRefusalError(
-                f"{self._url} refuses the key ({code}: {said}): name the variable that holds a good one "
+                f"{self._url} refuses the key ({code}: {reason}): name the variable that holds a good one "
                 "with --api-key-env"
             )
         if code == httpx.codes.NOT_FOUND:
             return EngineRefusalError(
-                f"{self._url} has no model {self.model!r} (404: {said}): correct the expert's options model or url"
+                f"{self._url} has no model {self.model!r} (404: {reason}): correct the option model or url"
             )
-        if reply.is_client_error and code not in _PASSING:
-            return EngineRefusalError(f"{self._url} refuses to answer ({code}: {said})")
-        return EngineError(f"{self._url} is unable to answer ({code}: {said})")
+        if reply.is_client_error and code not in _TRANSIENT:
+            return EngineRefusalError(f"{self._url} refuses to answer ({code}: {reason})")
+        return EngineError(f"{self._url} is unable to answer ({code}: {reason})")
 
 
 def _base(url: str) -> str:
@@ -121,8 +120,8 @@ def _base(url: str) -> str:
 
 
 def _reason(reply: httpx.Response) -> str:
-    """The message of the error body, where it has one as OpenAI's does; otherwise the start of whatever came."""
+    """The message of an error body in OpenAI's format, otherwise the start of the body."""
     try:
-        return str(reply.json()["error"]["message"])[:_REASON]
+        return str(reply.json()["error"]["message"])[:_MAX_REASON]
     except (ValueError, KeyError, TypeError):
-        return reply.text[:_REASON]
+        return reply.text[:_MAX_REASON]

@@ -67,7 +67,7 @@ class DualFormatEngine:
         return self._profile.observation(observation)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
-        """Send the messages so far to the expert. Raises UnsayableError."""
+        """Send the messages so far to the expert. Raises UntokenizableError."""
         answer = await self._endpoint.ask(self._messages, sampling.temperature)
         ids = answer_ids(self._tokenizer, answer.text, ended=answer.finish == "stop")
         self._messages.append(Message("assistant", answer.text))

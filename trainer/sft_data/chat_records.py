@@ -1,6 +1,6 @@
-"""Conversations as lines of JSON, in the chat format that TRL and LLaMA-Factory read, ours and those of others.
+"""Conversations as JSON lines, in the chat format that TRL and LLaMA-Factory read.
 
-A line is an object with `messages`, a list of {"role", "content"}; every other column says something about it.
+A line is an object with `messages`, a list of {"role", "content"}; all other columns are metadata.
 """
 
 import os
@@ -18,14 +18,14 @@ _ROLES = ("system", "user", "assistant")
 
 
 class ChatRecord(msgspec.Struct, frozen=True):
-    """One conversation that ends with an answer, and what its line says about it."""
+    """A conversation that ends with an answer, and its metadata."""
 
     messages: tuple[Message, ...]
     about: dict[str, Json] = {}
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """What was said before the first answer."""
+        """The messages before the first answer."""
         first = next(index for index, message in enumerate(self.messages) if message.role == "assistant")
         return self.messages[:first]
 
@@ -33,9 +33,9 @@ class ChatRecord(msgspec.Struct, frozen=True):
 def record_of(
     trajectory: Trajectory, opening: Sequence[Message], about: Mapping[str, Json] | None = None
 ) -> ChatRecord:
-    """A rollout as the conversation it was. What the last turn led to was never shown, so it is left out.
+    """A rollout as a conversation, without its last observation, which the policy never read.
 
-    Raises InvalidError for a rollout without turns: nothing was said.
+    Raises InvalidError for a rollout without turns.
     """
     if not trajectory.turns:
         raise InvalidError(f"task {trajectory.task.id} ended before its first turn: there is nothing to export")
@@ -62,7 +62,7 @@ def to_line(record: ChatRecord) -> bytes:
 
 
 def from_line(line: bytes) -> ChatRecord:
-    """Raises InvalidError that says what is wrong with the line."""
+    """Raises InvalidError that names what is wrong with the line."""
     try:
         columns = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -75,7 +75,7 @@ def from_line(line: bytes) -> ChatRecord:
 
 
 def write_records(records: Iterable[ChatRecord], path: Path) -> int:
-    """How many were written. A crash leaves no half a file under this name."""
+    """Write the records and return their number. A crash leaves no partial file of this name."""
     partial = path.with_name(f"{path.name}.partial")
     count = 0
     with partial.open("wb") as file:
@@ -86,7 +86,7 @@ def write_records(records: Iterable[ChatRecord], path: Path) -> int:
 
 
 def read_records(path: Path) -> list[ChatRecord]:
-    """All of them, in order; empty lines are none. Raises InvalidError that names the line that does not fit."""
+    """All records in order; empty lines are skipped. Raises InvalidError that names the line that does not fit."""
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
     except OSError as error:
@@ -108,12 +108,12 @@ def _message(given: Any) -> Message:
         raise InvalidError('a message must be {"role": ..., "content": "text"}')
     role = given.get("role")
     if role not in _ROLES:
-        raise InvalidError(f"the role {role!r} is none of {', '.join(_ROLES)}: give a tool's results as user")
+        raise InvalidError(f"the role {role!r} is none of {', '.join(_ROLES)}: give the results of tools as user")
     return Message(role, given["content"])
 
 
 def _check_order(messages: Sequence[Message]) -> None:
-    """Anything may open a conversation; from the first answer on, user and assistant take turns."""
+    """Any messages may come first; from the first answer on, user and assistant must alternate."""
     roles = [message.role for message in messages]
     if not roles or roles[-1] != "assistant":
         raise InvalidError("the conversation must end with an answer of the assistant")
@@ -122,4 +122,6 @@ def _check_order(messages: Sequence[Message]) -> None:
         raise InvalidError("the conversation must not begin with the assistant")
     for position, role in enumerate(roles[first:]):
         if role != ("assistant", "user")[position % 2]:
-            raise InvalidError(f"after its first answer, user and assistant must take turns, but {role} speaks")
+            raise InvalidError(
+                f"after the first answer, user and assistant must alternate, but {role} comes out of turn"
+            )

@@ -1,4 +1,4 @@
-"""Conversations as samples: the tokens that a rollout of them would have had, and which of them to learn."""
+"""Conversations as training samples: the tokens that a rollout would have had, those of answers marked."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,26 +17,26 @@ TOO_LONG = "longer than the model's context"
 
 
 class SftSamples(msgspec.Struct, frozen=True):
-    """What there is to learn from, and what was left out, by reason."""
+    """The samples, and the number of conversations dropped by reason."""
 
     samples: list[Sample]
     dropped: dict[str, int]
 
     @property
     def tokens(self) -> int:
-        """To learn."""
+        """Those that are trained on."""
         return sum(sum(sample.sampled) for sample in self.samples)
 
 
 def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> SftSamples:
     """Samples of all conversations that fit the model's context.
 
-    Raises InvalidError where the model's tokenizer or chat template cannot say one, or where none of them fits.
+    Raises InvalidError where the model's tokenizer or chat template cannot represent one, or where none fits.
     """
     samples: list[Sample] = []
     dropped = Counter[str]()
     for number, record in enumerate(records, start=1):
-        for sample in _named(record, tokenizer, number):
+        for sample in _numbered(record, tokenizer, number):
             if len(sample.ids) > tokenizer.max_length:
                 dropped[TOO_LONG] += 1
             else:
@@ -44,33 +44,33 @@ def build_samples(records: Sequence[ChatRecord], tokenizer: ChatTokenizer) -> Sf
     if not samples:
         raise InvalidError(
             f"all {len(records)} conversations are {TOO_LONG} of {tokenizer.max_length} tokens: "
-            "give shorter ones, or take a model with a longer context"
+            "give shorter ones, or use a model with a longer context"
         )
     return SftSamples(samples, dict(dropped))
 
 
 def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
-    """One sample; a template that rewrites what went before, as some drop thoughts, makes a new one each time.
+    """One sample, or several if the chat template rewrites earlier messages, as some drop thoughts.
 
-    Only the assistant's tokens are marked. Each is marked in one sample, in the context in which it was said.
+    Only the assistant's tokens are marked, each in one sample, in the context in which it was generated.
     """
     chat = Chat(tokenizer, record.opening)
     samples: list[Sample] = []
     for answer, observation, ended in _turns(record):
         prompt = chat.prompt()
-        said = answer_ids(tokenizer, answer, ended=ended)
+        ids = answer_ids(tokenizer, answer, ended=ended)
         before = samples.pop() if samples and prompt.extends else Sample((), ())
         samples.append(
             Sample(
-                (*before.ids, *prompt.context_ids, *said),
-                (*before.sampled, *(False for _ in prompt.context_ids), *(True for _ in said)),
+                (*before.ids, *prompt.context_ids, *ids),
+                (*before.sampled, *(False for _ in prompt.context_ids), *(True for _ in ids)),
             )
         )
         chat.add(
             Turn(
                 context_ids=prompt.context_ids,
-                sampled_ids=said,
-                logprobs=(0.0,) * len(said),
+                sampled_ids=ids,
+                logprobs=(0.0,) * len(ids),
                 text=answer,
                 extends=prompt.extends,
                 observation=observation,
@@ -80,9 +80,9 @@ def samples_of(record: ChatRecord, tokenizer: ChatTokenizer) -> list[Sample]:
 
 
 def _turns(record: ChatRecord) -> list[tuple[str, str, bool]]:
-    """Each answer, the observation after it, and whether the answer came to its end."""
-    said = [message.content for message in record.messages[len(record.opening) :]]
-    answers, observations = said[::2], [*said[1::2], ""]
+    """Each answer, the observation after it, and whether the answer was complete."""
+    texts = [message.content for message in record.messages[len(record.opening) :]]
+    answers, observations = texts[::2], [*texts[1::2], ""]
     finish = record.about.get("finish")
     if not isinstance(finish, list) or len(finish) != len(answers):
         finish = ["stop"] * len(answers)
@@ -90,7 +90,7 @@ def _turns(record: ChatRecord) -> list[tuple[str, str, bool]]:
     return list(zip(answers, observations, ended, strict=True))
 
 
-def _named(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list[Sample]:
+def _numbered(record: ChatRecord, tokenizer: ChatTokenizer, number: int) -> list[Sample]:
     try:
         return samples_of(record, tokenizer)
     except (InvalidError, ModelError) as error:

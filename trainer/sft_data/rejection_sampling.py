@@ -1,4 +1,4 @@
-"""Collects trajectories to imitate, scenario by scenario: played by an expert, judged by the environment."""
+"""Rejection sampling: an expert works through scenarios, and its successes become chats to imitate."""
 
 import asyncio
 from collections import Counter
@@ -11,63 +11,65 @@ from app.errors import AppError
 from app.records import Json
 from trainer.environment import Environment, Scenario
 from trainer.rollouts.episode import Episode
-from trainer.sft_data.answer_tokens import UnsayableError
+from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_records import ChatRecord, record_of, to_line
-from trainer.sft_data.collection_journal import Entry, Journal
-from trainer.sft_data.selection import Rule, select
+from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
+from trainer.sft_data.selection import KeepRule, select
 
-UNSAYABLE = "the policy could not say an answer"
+UNTOKENIZABLE = "an answer has no tokens of the policy"
 Play = Callable[[Scenario, float], Awaitable[list[Episode]]]
 """One pass over the tasks of a scenario, at a temperature."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Harvest:
-    """How to collect."""
+class RejectionSampler:
+    """Samples an expert at rising temperatures until a pass over a scenario leaves something to keep."""
 
     environment: Environment
     profile: Profile  # of the policy that will imitate
     play: Play
-    temperatures: Sequence[float]  # tried in order, until a pass leaves something to keep
-    rule: Rule
-    source: str  # who plays, for the record
+    temperatures: Sequence[float]  # in order
+    rule: KeepRule
+    source: str  # the expert's name, stored with each chat
     at_once: int = 8  # scenarios
 
-    async def collect(self, scenarios: Sequence[Scenario], journal: Journal, report: Callable[[], object]) -> None:
-        """All scenarios that the journal does not hold yet; `report` hears of each that is done.
+    async def run(
+        self, scenarios: Sequence[Scenario], journal: CollectionJournal, report: Callable[[], object]
+    ) -> None:
+        """Sample all scenarios that the journal does not hold yet; `report` is called for each.
 
-        Raises the first EngineError or SandboxError; what is under way is then given up, what is done stays.
+        Raises the first EngineError or SandboxError; unfinished scenarios are then abandoned, finished ones kept.
         """
-        places = asyncio.Semaphore(self.at_once)
+        slots = asyncio.Semaphore(self.at_once)
 
-        async def one(index: int, scenario: Scenario) -> None:
-            async with places:
-                journal.add(await self._reap(index, scenario))
+        async def sample(index: int, scenario: Scenario) -> None:
+            async with slots:
+                journal.add(await self._sample(index, scenario))
                 report()
 
         try:
             async with asyncio.TaskGroup() as group:
                 for index, scenario in enumerate(scenarios):
                     if index not in journal.entries:
-                        group.create_task(one(index, scenario))
+                        group.create_task(sample(index, scenario))
         except* AppError as failures:
             raise failures.exceptions[0] from None
 
-    async def _reap(self, index: int, scenario: Scenario) -> Entry:
+    async def _sample(self, index: int, scenario: Scenario) -> CollectionEntry:
         dropped, tried, kept = Counter[str](), 0, list[str]()
         for temperature in self.temperatures:
             try:
                 episodes = await self.play(scenario, temperature)
-            except UnsayableError:
-                tried, dropped = tried + 1, dropped + Counter({UNSAYABLE: 1})
+            except UntokenizableError:
+                tried, dropped = tried + 1, dropped + Counter({UNTOKENIZABLE: 1})
                 continue
-            selected = select(episodes, self.rule)
-            tried, dropped = tried + len(episodes), dropped + Counter(selected.dropped)
-            if selected.kept:
-                records = [await self._record(scenario, each, temperature) for each in selected.kept]
+            selection = select(episodes, self.rule)
+            tried, dropped = tried + len(episodes), dropped + Counter(selection.dropped)
+            if selection.kept:
+                records = [await self._record(scenario, each, temperature) for each in selection.kept]
                 kept = [to_line(record).decode() for record in records]
                 break
-        return Entry(index=index, tried=tried, dropped=dict(dropped), kept=kept)
+        return CollectionEntry(index=index, tried=tried, dropped=dict(dropped), kept=kept)
 
     async def _record(self, scenario: Scenario, episode: Episode, temperature: float) -> ChatRecord:
         trajectory = episode.trajectory

@@ -1,20 +1,20 @@
-"""Rejection sampling: which of an expert's trajectories are worth imitating. Pure."""
+"""Selects the trajectories of an expert that are worth imitating."""
 
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from app.agent.action import extract_code
 from trainer.rollouts.episode import Episode
 
-Rule = Literal["chain", "task"]
-_FIRST = 2  # tasks of a scenario that must succeed, so that what the second used was worth using
+KeepRule: TypeAlias = Literal["chain", "task"]
+_FIRST = 2  # tasks of a scenario that must succeed, so that the skills the second used are good ones
 
 
-class Fault(StrEnum):
+class RejectReason(StrEnum):
     """Why a trajectory is not imitated."""
 
     FAILED = "the task failed"
@@ -23,32 +23,32 @@ class Fault(StrEnum):
     CUT_OFF = "an answer was cut off"
 
 
-class Selected(msgspec.Struct, frozen=True):
+class Selection(msgspec.Struct, frozen=True):
     kept: list[Episode]
     dropped: dict[str, int]  # by reason
 
 
-def select(episodes: Sequence[Episode], rule: Rule = "chain") -> Selected:
-    """The successes of one pass over a scenario, of those where every turn is one to imitate.
+def select(episodes: Sequence[Episode], rule: KeepRule = "chain") -> Selection:
+    """The successes of one pass over a scenario in which every turn has code and was not cut off.
 
-    Under "chain", as in SAGE (arXiv 2512.17102), only where at least the first two tasks succeeded.
+    Under "chain", as in SAGE (arXiv 2512.17102), only if at least the first two tasks succeeded.
     """
     early = [episode.verdict.success for episode in episodes[:_FIRST]]
     kept: list[Episode] = []
     dropped = Counter[str]()
     for episode in episodes:
-        fault = _fault(episode) or (Fault.CHAIN if rule == "chain" and not all(early) else None)
-        if fault is None:
+        reason = _reject_reason(episode) or (RejectReason.CHAIN if rule == "chain" and not all(early) else None)
+        if reason is None:
             kept.append(episode)
         else:
-            dropped[fault.value] += 1
-    return Selected(kept, dict(dropped))
+            dropped[reason.value] += 1
+    return Selection(kept, dict(dropped))
 
 
-def _fault(episode: Episode) -> Fault | None:
+def _reject_reason(episode: Episode) -> RejectReason | None:
     turns = episode.trajectory.turns
     if any(extract_code(turn.text) is None for turn in turns):
-        return Fault.NO_CODE
+        return RejectReason.NO_CODE
     if any(turn.finish == "length" for turn in turns):
-        return Fault.CUT_OFF
-    return None if episode.verdict.success else Fault.FAILED
+        return RejectReason.CUT_OFF
+    return None if episode.verdict.success else RejectReason.FAILED

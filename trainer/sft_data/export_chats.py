@@ -1,4 +1,4 @@
-"""Scored tasks of a running server as chats, to train on elsewhere or to look at."""
+"""Exports scored tasks of a running server as chats."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,24 +23,24 @@ NO_TURN = "it ended before its first turn"
 UNKNOWN_PROFILE = "its prompt profile is not known here"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks: those that ended by themselves and have a score."""
+class ExportFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the finished and scored tasks to export."""
 
-    project: str | None = None  # None: all that the key is good for
+    project: str | None = None  # None: all that the key may read
     min_score: float = 0.0
     since: datetime | None = None  # submitted after
     until: datetime | None = None  # and before
     limit: int = 10_000  # the newest
 
 
-class Exported(msgspec.Struct, frozen=True):
-    """The chats, oldest first, and why the other tasks became none."""
+class ExportedChats(msgspec.Struct, frozen=True):
+    """The chats, oldest first, and the number of tasks left out by reason."""
 
     records: list[ChatRecord]
     left_out: dict[str, int]
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _TaskSummary(msgspec.Struct, frozen=True):
     id: UUID
     project: str
     instruction: str
@@ -48,43 +48,45 @@ class _Line(msgspec.Struct, frozen=True):
     score: float
 
 
-class _View(msgspec.Struct, frozen=True):
+class _TrajectoryView(msgspec.Struct, frozen=True):
     policy: Policy
     profile: str
-    stop: Stop
+    stop_reason: Stop
     answer: Json
     offered: tuple[Offer, ...]
     turns: tuple[dict[str, Any], ...]
 
 
-def export(server: SageClient, wanted: Wanted, report: Callable[[], object], *, page: int = _PAGE) -> Exported:
-    """Read over REST, `page` tasks at a time; `report` hears of each task that was read.
+def export_chats(
+    server: SageClient, wanted: ExportFilter, report: Callable[[], object], *, page: int = _PAGE
+) -> ExportedChats:
+    """Read over REST, `page` tasks at a time; `report` is called for each task.
 
-    A chat opens as the task's prompt profile opens it with the APIs that the project has now. Raises ServerError.
+    A chat opens as the task's prompt profile opens it with the project's current APIs. Raises ServerError.
     """
 
     @cache
     def apps(project: str) -> dict[str, str]:
-        named = [line["name"] for line in server.request("GET", "/v1/apis", project=project)]
-        described = {name: server.request("GET", f"/v1/apis/{name}", project=project) for name in named}
+        names = [each["name"] for each in server.request("GET", "/v1/apis", project=project)]
+        described = {name: server.request("GET", f"/v1/apis/{name}", project=project) for name in names}
         builtin = {app.name: app.description for app in with_builtins(Catalog({})).apps.values()}
         return builtin | {name: str(api["description"]) for name, api in described.items()}
 
     records: list[ChatRecord] = []
     left_out = Counter[str]()
-    for line in islice(_lines(server, wanted, page), wanted.limit):
-        trajectory = _trajectory(server, line)
+    for task in islice(_tasks(server, wanted, page), wanted.limit):
+        trajectory = _trajectory(server, task)
         profile = PROFILES.get(trajectory.profile)
         if profile is None or not trajectory.turns:
             left_out[NO_TURN if profile else UNKNOWN_PROFILE] += 1
         else:
-            opening = profile.opening(trajectory.task, trajectory.offered, apps(line.project))
-            records.append(record_of(trajectory, opening, {"project": line.project, "score": line.score}))
+            opening = profile.opening(trajectory.task, trajectory.offered, apps(task.project))
+            records.append(record_of(trajectory, opening, {"project": task.project, "score": task.score}))
         report()
-    return Exported(records[::-1], dict(left_out))
+    return ExportedChats(records[::-1], dict(left_out))
 
 
-def _lines(server: SageClient, wanted: Wanted, size: int) -> Iterator[_Line]:
+def _tasks(server: SageClient, wanted: ExportFilter, size: int) -> Iterator[_TaskSummary]:
     """Newest first."""
     cursor = None
     while True:
@@ -99,21 +101,27 @@ def _lines(server: SageClient, wanted: Wanted, size: int) -> Iterator[_Line]:
             cursor=cursor,
             limit=size,
         )
-        yield from msgspec.convert(page["tasks"], list[_Line])
+        yield from msgspec.convert(page["tasks"], list[_TaskSummary])
         cursor = page["next_cursor"]
         if cursor is None:
             return
 
 
-def _trajectory(server: SageClient, line: _Line) -> Trajectory:
-    """Without tokens: they are no part of a chat."""
-    view = msgspec.convert(server.request("GET", f"/v1/tasks/{line.id}/trajectory", tokens="false"), _View)
+def _trajectory(server: SageClient, task: _TaskSummary) -> Trajectory:
+    """Without tokens, which a chat does not contain."""
+    view = msgspec.convert(
+        server.request("GET", f"/v1/tasks/{task.id}/trajectory", tokens="false"), _TrajectoryView
+    )
     return Trajectory(
-        task=Task(line.id, line.instruction, line.project, line.scenario),
+        task=Task(task.id, task.instruction, task.project, task.scenario),
         policy=view.policy,
         profile=view.profile,
-        turns=tuple(msgspec.convert(turn | _TOKENLESS, Turn) for turn in view.turns),
-        stop=view.stop,
+        turns=tuple(map(_turn, view.turns)),
+        stop=view.stop_reason,
         answer=view.answer,
         offered=view.offered,
     )
+
+
+def _turn(turn: dict[str, Any]) -> Turn:
+    return msgspec.convert(turn | _TOKENLESS | {"finish": turn["finish_reason"]}, Turn)

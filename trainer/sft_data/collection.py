@@ -11,13 +11,13 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from trainer.environment import Split, open_environment
 from trainer.rollouts.expert import ExpertContext, open_expert
-from trainer.sft_data.collection_journal import Entry, Journal
-from trainer.sft_data.rejection_sampling import Harvest
-from trainer.sft_data.selection import Rule
+from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
+from trainer.sft_data.rejection_sampling import RejectionSampler
+from trainer.sft_data.selection import KeepRule
 
 
 class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file is to contain. Chats collected under other settings never get into the same file."""
+    """What to collect. One file never mixes chats of different settings."""
 
     expert: str  # a plug-in of the group `sage.experts`, with its options
     environment: str
@@ -25,7 +25,7 @@ class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: int = 100
     seed: int = 0
     temperatures: tuple[float, ...] = (0.0,)
-    keep: Rule = "chain"
+    keep: KeepRule = "chain"
     profile: str = ""  # of the policy that will imitate; "": the one its model card names
 
 
@@ -44,11 +44,11 @@ async def collect(
     settings: Settings,
     out: Path,
     report: Callable[[int], object],
-) -> Entry:
+) -> CollectionEntry:
     """Collect into `out`, resuming from its journal after an interruption. Returns the sum over all scenarios.
 
-    `report` is called with numbers of finished scenarios. Raises InvalidError for settings that do not fit,
-    EngineError where the expert does not answer.
+    `report` is called with the number of scenarios finished since its last call. Raises InvalidError for settings
+    that do not fit, EngineError where the expert does not answer.
     """
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(wanted.profile or settings.prompt_profile, tokenizer.card)
@@ -67,9 +67,9 @@ async def collect(
         )
         async with open_expert(wanted.expert, context) as expert:
             scenarios = environment.scenarios(wanted.split, wanted.scenarios, wanted.seed)
-            journal = Journal(out, msgspec.to_builtins(wanted))
+            journal = CollectionJournal(out, msgspec.to_builtins(wanted))
             report(len(journal.entries))
-            harvest = Harvest(
+            sampler = RejectionSampler(
                 environment=environment,
                 profile=profile,
                 play=expert.play,
@@ -79,7 +79,7 @@ async def collect(
                 at_once=access.at_once,
             )
             try:
-                await harvest.collect(scenarios, journal, lambda: report(1))
+                await sampler.run(scenarios, journal, lambda: report(1))
             finally:
-                journal.leave()
+                journal.close()
     return journal.finish()
