@@ -100,6 +100,18 @@ def test_the_first_page_leads_to_all_others_in_its_order() -> None:
     assert [page.name for page in _pages()] == ["README", *dict.fromkeys(names)]
 
 
+def test_the_architecture_has_a_line_for_every_folder_of_the_code() -> None:
+    page = DIRECTORY / "architecture.md"
+    linked = {(DIRECTORY / link).resolve() for link in LINK.findall(page.read_text())}
+    folders = {path.parent for part in ("app", "trainer") for path in (REPOSITORY / part).glob("*/__init__.py")}
+    assert folders <= linked
+
+
+def test_the_chart_is_that_of_the_experiment() -> None:
+    chart = (REPOSITORY / "tests/bench/results/reproduce.svg").read_bytes()
+    assert (DIRECTORY / "images/reproduce.svg").read_bytes() == chart
+
+
 async def test_search_finds_a_setting_and_marks_the_word(client: httpx.AsyncClient) -> None:
     answer = await client.get("/manual/search", params={"q": "lease_seconds"})
     assert "<mark>LEASE</mark>" in answer.text
