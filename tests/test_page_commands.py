@@ -12,7 +12,7 @@ import pytest
 
 from tests.page_commands import ANYTHING, Shell, blocks, commands, matches
 from tests.processes import free_ports
-from tests.test_up import Up, running
+from tests.test_up import Up, client_of, running
 
 REPOSITORY = Path(__file__).parents[1]
 README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.md"
@@ -20,42 +20,28 @@ NOT_RUN = """\
 SAGE_MODEL=/models/Qwen3-8B make serve
 ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 SAGE_MODEL=/models/Qwen3-8B make serve
 """  # they need a model of 16 GB, and GPUs
+SECOND = "please archive the mails from omar"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda path: path.name)
-async def test_every_command_of_a_page_does_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    env, found = settings(tmp_path), commands(page.read_text())  # noqa: ASYNC240 - a small file, before all else
+async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:
+    text, env = README.read_text(), settings(tmp_path)
     async with running(env, tmp_path) as up:
-        reader = Reader(up, env, tmp_path)
-        with Shell(tmp_path, reader.env) as shell:
-            for command in found:
-                output = reader.follow(command.text, shell)
-                assert matches(reader.as_on_page(output), command.output or ANYTHING), f"{command.text}\n{output}"
+        follow(text, Reader(up, env, tmp_path))
+        async with client_of(env, up.line("export KEY=").removeprefix("export KEY=")) as client:
+            (first,) = (await client.get("/v1/tasks?project=demo")).json()["tasks"]
+            assert SECOND in text
+            body = {"project": "demo", "scenario": first["scenario"], "instruction": SECOND}
+            second = (await client.post("/v1/tasks", json=body)).json()
+            for name, task in (("first", first), ("second", second)):
+                await check_shown(text, name, f"/v1/tasks/{task['id']}", client)
 
 
-async def test_readme_shows_the_turns_and_the_figures_of_its_two_tasks(tmp_path: Path) -> None:
-    text = README.read_text()
-    scenario = "archive the mails of a sender"
-    env = settings(tmp_path)
+async def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
+    text, env = TUTORIAL.read_text(), settings(tmp_path)
     async with running(env, tmp_path) as up:
-        headers = {"Authorization": f"Bearer {up.line('export KEY=').removeprefix('export KEY=')}"}
-        url = f"http://127.0.0.1:{env['SAGE_PORT']}"
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
-            shown = []
-            for instruction in ("archive every one of my mails from iris", "please archive the mails from omar"):
-                assert instruction in text
-                body = {"project": "demo", "scenario": scenario, "instruction": instruction}
-                task = (await client.post("/v1/tasks", json=body)).json()["links"]
-                await client.get(task["events"])  # ends with the task
-                shown.append((await client.get(task["self"])).json())
-                turns = (await client.get(task["trajectory"])).json()["turns"]
-                assert any(f"```python\n{code}" in text for code in map(_code, turns) if "result" in code)
-    for name, task in zip(("first", "second"), shown, strict=True):
-        skills = [str(len(task["skills"][each])) for each in ("offered", "used", "written")]
-        row = f"| {name} task | {task['turns']} | {task['generated_tokens']} | {' / '.join(skills)} |"
-        assert row in text
+        follow(text, Reader(up, env, tmp_path))
 
 
 @pytest.mark.parametrize("page", [README, TUTORIAL], ids=lambda path: path.name)
@@ -67,6 +53,24 @@ def test_only_what_needs_other_machines_is_not_run(page: Path) -> None:
 
 def test_readme_is_short() -> None:
     assert len(README.read_text().split()) <= 900
+
+
+def follow(page: str, reader: "Reader") -> None:
+    with Shell(reader.directory, reader.env) as shell:
+        for command in commands(page):
+            output = reader.follow(command.text, shell)
+            assert matches(output, command.output or ANYTHING), f"{command.text}\n{output}"
+
+
+async def check_shown(page: str, name: str, path: str, client: httpx.AsyncClient) -> None:
+    """The page has the code that the task ran, and its figures."""
+    await client.get(f"{path}/events")  # ends with the task
+    task = (await client.get(path)).json()
+    turns = (await client.get(f"{path}/trajectory")).json()["turns"]
+    code = [turn["text"].split("```python\n")[1].split("```")[0] for turn in turns]
+    assert any(f"```python\n{each}```" in page for each in code if "print(result)" in each)
+    skills = " / ".join(str(len(task["skills"][each])) for each in ("offered", "used", "written"))
+    assert f"| {name} task | {task['turns']} | {task['generated_tokens']} | {skills} |" in page
 
 
 def settings(directory: Path) -> dict[str, str]:
@@ -91,12 +95,12 @@ class Reader:
         self._filled = {"KEY": up.line("export KEY=").removeprefix("export KEY=")}
         commands_of_venv = Path(sys.executable).parent
         self.env = {**env, "PATH": f"{commands_of_venv}:{env['PATH']}", "no_proxy": "*", "COLUMNS": "200"}
-        self._directory = directory
+        self.directory = directory
 
     def follow(self, command: str, shell: Shell) -> str:
-        """The command's output. Fails where the shell does."""
+        """The command's output, with the usual ports. Fails where the shell does."""
         if command == "make serve":
-            return self._served()
+            return self._as_on_page(self._served())
         for port, here in self._ports.items():
             command = command.replace(f"localhost:{port}", f"localhost:{here}")
         if ANYTHING in command:
@@ -106,9 +110,9 @@ class Reader:
         found = re.match(r'\{"id":"([^"]+)"', output)
         if found:
             self._filled["ID"] = found[1]
-        return output
+        return self._as_on_page(output)
 
-    def as_on_page(self, output: str) -> str:
+    def _as_on_page(self, output: str) -> str:
         for port, here in self._ports.items():
             output = output.replace(f":{here}", f":{port}")
         return output
@@ -125,7 +129,3 @@ class Reader:
         """`ID=…` is the id of the last answer, `KEY=sage_…` the key that was printed."""
         start, name = re.match(r"((?:export )?(\w+)=)", command).groups()  # type: ignore[union-attr]
         return f"{start}{self._filled[name]}"
-
-
-def _code(turn: Mapping[str, str]) -> str:
-    return turn["text"].split("```python\n")[1].split("```")[0]

@@ -32,4 +32,4 @@ def search_html(manual: Manual, query: str) -> str:
 
 @cache
 def stylesheet() -> str:
-    return (_HERE / "style.css").read_text(encoding="utf-8") + styles()
+    return styles() + (_HERE / "style.css").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 _HEADING_WEIGHT = 4
+_BEGINNING = 0.3  # what a word counts that only begins with a word of the query
 _K1, _B = 1.2, 0.75  # BM25, as Robertson and Zaragoza (2009) suggest
 _CONTEXT = 90  # characters on each side of the first hit
 
@@ -80,9 +81,10 @@ def _count(entry: Entry) -> Counter[str]:
     return counts
 
 
-def _matches(word: str, counts: Counter[str]) -> int:
-    """Words that begin so, because people stop typing early and search for `swap` where it reads `swaps`."""
-    return sum(count for each, count in counts.items() if each.startswith(word))
+def _matches(word: str, counts: Counter[str]) -> float:
+    """Words that begin so count too, because people search for `swap` where it reads `swaps`."""
+    longer = sum(count for each, count in counts.items() if each != word and each.startswith(word))
+    return counts[word] + _BEGINNING * longer
 
 
 def _excerpt(text: str, words: Sequence[str]) -> list[tuple[str, bool]]:
