@@ -31,11 +31,11 @@ async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:
         follow(text, Reader(up, env, tmp_path))
         async with client_of(env, up.line("export KEY=").removeprefix("export KEY=")) as client:
             (first,) = (await client.get("/v1/tasks?project=demo")).json()["tasks"]
+            await check_shown(text, "first", f"/v1/tasks/{first['id']}", client)
             assert SECOND in text
             body = {"project": "demo", "scenario": first["scenario"], "instruction": SECOND}
             second = (await client.post("/v1/tasks", json=body)).json()
-            for name, task in (("first", first), ("second", second)):
-                await check_shown(text, name, f"/v1/tasks/{task['id']}", client)
+            await check_shown(text, "second", f"/v1/tasks/{second['id']}", client)
 
 
 async def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
