@@ -34,7 +34,7 @@ from app.hot_swap.loader import AdapterLoader
 from app.queue import worker_notifier
 from app.records import Json
 from app.release.promote import Promoter
-from app.release.reconciler import Keeper
+from app.release.reconciler import ReleaseReconciler
 from app.run_settings import RunSettings
 from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge
@@ -97,7 +97,7 @@ async def _open_dependencies(parts: _Parts) -> AsyncIterator[Dependencies]:
         loader = await stack.enter_async_context(AdapterLoader(engine, database.sessions, adapters))
         prompt = prompt_hash(parts.profile, parts.tokenizer)
         promoter = Promoter(database.sessions, loader, prompt)
-        reconciler = await stack.enter_async_context(Keeper(database.sessions, promoter, prompt))
+        reconciler = await stack.enter_async_context(ReleaseReconciler(database.sessions, promoter, prompt))
         sandbox = await stack.enter_async_context(ForkedSandbox())
         log.info(sandbox.describe())
         library = _library(stack, parts, database.sessions)

@@ -1,4 +1,4 @@
-"""A project with a candidate release, for tests of canaries: tasks with given ends, and a promoter."""
+"""A project with a candidate release, for tests of canaries: finished tasks, and a promoter."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +12,7 @@ from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
 from app.release import canary
-from app.release.canary_decision import Action, Rules, Verdict
+from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules
 from app.release.promote import Promoter
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import LEASE, project_row, task_row
@@ -80,11 +80,11 @@ async def begin(project: Project, percent: float = 10.0) -> models.Release:
     return await canary.begin(project.promoter, project.sessions, project.candidate, percent, "key ops")
 
 
-async def judge(project: Project, rules: Rules | None = None) -> Verdict:
+async def evaluate(project: Project, rules: CanaryRules | None = None) -> CanaryDecision:
     async with project.sessions() as session:
         release = await releases.get(session, project.candidate)
-        return (await canary.judge(session, release, rules or Rules())).verdict
+        return (await canary.evaluate(session, release, rules or CanaryRules())).decision
 
 
-async def settle(project: Project) -> Action:
-    return (await canary.settle(project.promoter, project.sessions, project.candidate)).verdict.action
+async def apply_decision(project: Project) -> CanaryAction:
+    return (await canary.apply_decision(project.promoter, project.sessions, project.candidate)).decision.action

@@ -1,4 +1,4 @@
-"""Adapters are read before a model server gets them, and each of their faults has a name."""
+"""Adapters are checked before a model server gets them, and each defect is named."""
 
 import json
 import shutil
@@ -49,13 +49,13 @@ def changed(path: Path, change: Callable[[Tensors], Any]) -> Path:
 
 
 def with_header(path: Path, header: bytes, data: int = 0) -> Path:
-    """Weights of a header as it stands there, and of so many bytes."""
+    """A weights file with this header and this number of data bytes."""
     (path / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header + bytes(data))
     return path
 
 
 def told(**entry: object) -> bytes:
-    """The header of one tensor of two numbers, which lie in 8 bytes unless it says something else."""
+    """The header of one tensor of two numbers in 8 bytes, with changes."""
     name = "base_model.model.layers.0.q_proj.lora_A.weight"
     return json.dumps({name: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} | entry}).encode()
 
@@ -64,7 +64,7 @@ def some(tensors: Tensors, half: str) -> str:
     return min(name for name in tensors if f"lora_{half}" in name)
 
 
-def test_a_sound_adapter_tells_its_hash_and_its_rank(whole: Path, base: Shapes | None) -> None:
+def test_a_valid_adapter_has_its_hash_and_rank(whole: Path, base: Shapes | None) -> None:
     found = verify(whole, base)
     assert (found.hash, found.rank, found.path) == (whole.name, 4, whole)
     assert base is not None
@@ -83,15 +83,15 @@ def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 4, 100, -100])
-def test_a_file_that_was_cut_off_is_named(copy: Path, left: int) -> None:
+def test_a_truncated_file_is_named(copy: Path, left: int) -> None:
     (copy / WEIGHTS).write_bytes((copy / WEIGHTS).read_bytes()[:left])
     with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: it was cut off"):
         verify(copy)
 
 
-def test_bytes_that_are_no_weights_are_named(copy: Path) -> None:
+def test_a_file_that_is_not_safetensors_is_named(copy: Path) -> None:
     (copy / WEIGHTS).write_bytes((2).to_bytes(8, "little") + b"[]")
-    with pytest.raises(AdapterError, match="no safetensors file"):
+    with pytest.raises(AdapterError, match="not a safetensors file"):
         verify(copy)
     (copy / CONFIG).write_text("{")
     with pytest.raises(AdapterError, match="cannot be read as JSON"):
@@ -121,31 +121,31 @@ def test_bytes_that_are_no_weights_are_named(copy: Path) -> None:
         b"",
     ],
 )
-def test_a_header_that_lies_is_named_at_once(copy: Path, header: bytes) -> None:
-    with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: .* no safetensors file"):
+def test_a_wrong_header_is_reported_at_once(copy: Path, header: bytes) -> None:
+    with pytest.raises(AdapterError, match=f"{WEIGHTS} cannot be read: .* not a safetensors file"):
         inspect(with_header(copy, header, 8))
 
 
-def test_two_weights_in_the_same_bytes_are_named(copy: Path) -> None:
+def test_overlapping_weights_are_reported(copy: Path) -> None:
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    with pytest.raises(AdapterError, match="no safetensors file"):
+    with pytest.raises(AdapterError, match="not a safetensors file"):
         inspect(with_header(copy, json.dumps({"a": entry, "b": entry}).encode(), 8))
 
 
 @pytest.mark.parametrize("length", [101, 1 << 33, (1 << 64) - 1])
-def test_a_header_longer_than_its_file_is_named_before_it_is_read(copy: Path, length: int) -> None:
+def test_a_header_longer_than_its_file_is_reported_before_it_is_read(copy: Path, length: int) -> None:
     (copy / WEIGHTS).write_bytes(length.to_bytes(8, "little") + bytes(100))
     with pytest.raises(AdapterError, match="it was cut off"):
         inspect(copy)
 
 
-def test_a_configuration_without_a_bottom_is_named(copy: Path) -> None:
+def test_an_endlessly_nested_configuration_is_reported(copy: Path) -> None:
     (copy / CONFIG).write_text("[" * 100_000)
     with pytest.raises(AdapterError, match="cannot be read as JSON"):
         inspect(copy)
 
 
-def test_one_changed_weight_is_found_by_the_name(copy: Path, base: Shapes | None) -> None:
+def test_one_changed_weight_is_detected_by_the_hash(copy: Path, base: Shapes | None) -> None:
     changed(copy, lambda tensors: tensors[some(tensors, "A")].add_(1))
     inspect(copy, base)
     with pytest.raises(AdapterError, match="not those that were written there"):
@@ -165,7 +165,7 @@ def test_a_weight_that_is_not_finite_is_named(copy: Path, kind: torch.dtype, val
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_all_numbers_below_65536_are_finite_and_no_others(copy: Path, kind: torch.dtype) -> None:
+def test_only_numbers_below_65536_count_as_finite(copy: Path, kind: torch.dtype) -> None:
     def filled(value: float) -> Path:
         def fill(tensors: Tensors) -> None:
             tensors |= {
@@ -181,7 +181,7 @@ def test_all_numbers_below_65536_are_finite_and_no_others(copy: Path, kind: torc
 
 @pytest.mark.parametrize("alpha", ["NaN", "1e300", "-Infinity", '"16"', "true", "null"])
 @pytest.mark.parametrize("name", ["lora_alpha", "alpha_pattern"])
-def test_a_scale_that_is_no_number_to_compute_with_is_named(copy: Path, name: str, alpha: str) -> None:
+def test_an_invalid_scale_is_named(copy: Path, name: str, alpha: str) -> None:
     value = alpha if name == "lora_alpha" else f'{{"q_proj": {alpha}}}'
     config = json.loads((copy / CONFIG).read_text()) | {name: "VALUE"}
     (copy / CONFIG).write_text(json.dumps(config).replace('"VALUE"', value))
@@ -190,11 +190,11 @@ def test_a_scale_that_is_no_number_to_compute_with_is_named(copy: Path, name: st
 
 
 def test_weights_in_integers_are_refused(copy: Path) -> None:
-    with pytest.raises(AdapterError, match="only floats are served"):
+    with pytest.raises(AdapterError, match="only floats are supported"):
         inspect(changed(copy, lambda tensors: tensors.update({n: t.int() for n, t in tensors.items()})))
 
 
-def test_half_a_width_is_refused_though_a_server_would_take_it(copy: Path, base: Shapes | None) -> None:
+def test_half_a_width_is_refused_though_a_server_would_accept_it(copy: Path, base: Shapes | None) -> None:
     def halve(tensors: Tensors) -> None:
         name = some(tensors, "A")
         tensors[name] = tensors[name][:, ::2].contiguous()
@@ -203,17 +203,17 @@ def test_half_a_width_is_refused_though_a_server_would_take_it(copy: Path, base:
         inspect(changed(copy, halve), base)
 
 
-def test_another_rank_than_the_configuration_says_is_refused(copy: Path) -> None:
+def test_another_rank_than_in_the_configuration_is_refused(copy: Path) -> None:
     config = json.loads((copy / CONFIG).read_text())
     (copy / CONFIG).write_text(json.dumps(config | {"r": 8}))
     with pytest.raises(AdapterError, match="rank 8"):
         inspect(copy)
     (copy / CONFIG).write_text(json.dumps(config | {"r": "four"}))
-    with pytest.raises(AdapterError, match="does not say r"):
+    with pytest.raises(AdapterError, match="does not set r"):
         inspect(copy)
 
 
-def test_a_layer_without_weights_is_refused_though_a_server_would_take_it(copy: Path, base: Shapes | None) -> None:
+def test_a_layer_without_weights_is_refused(copy: Path, base: Shapes | None) -> None:
     def drop(tensors: Tensors) -> None:
         for name in [each for each in tensors if ".layers.1.self_attn.q_proj." in each]:
             del tensors[name]
@@ -224,7 +224,7 @@ def test_a_layer_without_weights_is_refused_though_a_server_would_take_it(copy: 
         inspect(changed(copy, drop), base)
 
 
-def test_half_a_pair_is_refused(copy: Path) -> None:
+def test_one_of_two_lora_matrices_alone_is_refused(copy: Path) -> None:
     with pytest.raises(AdapterError, match="lacks one of lora_A and lora_B"):
         inspect(changed(copy, lambda tensors: tensors.pop(some(tensors, "B"))))
 
@@ -244,31 +244,31 @@ def test_a_layer_that_the_base_does_not_have_is_refused(copy: Path, base: Shapes
         inspect(changed(copy, rename), base)
 
 
-def test_no_weights_are_no_adapter(copy: Path) -> None:
-    with pytest.raises(AdapterError, match="holds no weights of LoRA"):
+def test_an_adapter_without_weights_is_refused(copy: Path) -> None:
+    with pytest.raises(AdapterError, match="holds no LoRA weights"):
         inspect(changed(copy, lambda tensors: tensors.clear()))
 
 
-def test_what_is_no_lora_is_refused(copy: Path) -> None:
+def test_another_type_than_lora_is_refused(copy: Path) -> None:
     (copy / CONFIG).write_text(json.dumps({"peft_type": "IA3", "r": 4}))
-    with pytest.raises(AdapterError, match="only LoRA is served"):
+    with pytest.raises(AdapterError, match="only LoRA is supported"):
         inspect(copy)
 
 
 @pytest.mark.parametrize(("name", "value"), [("use_dora", True), ("modules_to_save", ["lm_head"])])
-def test_what_changes_more_than_lora_does_is_refused(copy: Path, name: str, value: object) -> None:
+def test_settings_beyond_plain_lora_are_refused(copy: Path, name: str, value: object) -> None:
     config = json.loads((copy / CONFIG).read_text())
     (copy / CONFIG).write_text(json.dumps(config | {name: value}))
-    with pytest.raises(AdapterError, match=f"{CONFIG} sets {name}: only plain LoRA is served"):
+    with pytest.raises(AdapterError, match=f"{CONFIG} sets {name}: only plain LoRA is supported"):
         inspect(copy)
 
 
 @pytest.mark.parametrize(
     "name", ["lm_head.weight", "model.layers.0.q_proj.lora_magnitude_vector", "model.layers.0.q_proj.lora_B.bias"]
 )
-def test_weights_beside_those_of_lora_are_refused(copy: Path, name: str) -> None:
+def test_weights_other_than_lora_weights_are_refused(copy: Path, name: str) -> None:
     more = {f"base_model.model.{name}": torch.ones(2, 2)}
-    with pytest.raises(AdapterError, match=f"holds .*{name}, which is no LoRA weight of a linear layer"):
+    with pytest.raises(AdapterError, match=f"holds .*{name}, which is not a LoRA weight of a linear layer"):
         inspect(changed(copy, lambda tensors: tensors.update(more)))
 
 
@@ -277,6 +277,6 @@ def test_the_trainer_names_adapters_by_the_same_hash(whole: Path) -> None:
     assert len(whole.name) == 32
 
 
-def test_a_machine_without_the_base_weights_checks_all_but_the_fit(copy: Path, tmp_path: Path) -> None:
+def test_a_machine_without_the_base_weights_checks_everything_but_the_fit(copy: Path, tmp_path: Path) -> None:
     assert base_shapes(tmp_path / "nothing") is None
     assert verify(copy, None).rank == 4

@@ -1,4 +1,4 @@
-"""Adapters go from one host to another through a store: a directory, or anything that fsspec reads."""
+"""Adapters move between hosts through a store: a directory, or any URL of fsspec."""
 
 import asyncio
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def s3_url() -> Iterator[str]:
 
 @pytest.fixture(params=["directory", "file", "memory", "s3"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty store that outlives the process of one host."""
+    """An empty store that is shared by hosts."""
     if request.param == "s3":
         for name, value in {**KEYS, "AWS_ENDPOINT_URL": request.getfixturevalue("s3_url")}.items():
             monkeypatch.setenv(name, value)
@@ -35,7 +35,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 
 def trained(host: Path, text: str = "weights") -> str:
-    """Files in the place where a trainer publishes them; their name."""
+    """Publishes files as a trainer does, and returns their name."""
     made = host / "made"
     made.mkdir(parents=True)
     (made / CONFIG).write_text("{}\n")
@@ -45,31 +45,29 @@ def trained(host: Path, text: str = "weights") -> str:
     return name
 
 
-async def test_what_one_host_puts_another_fetches_byte_by_byte(store_url: str, tmp_path: Path) -> None:
+async def test_another_host_fetches_exactly_the_bytes_that_were_put(store_url: str, tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     giving = AdapterStore(tmp_path / "trainer", store_url)
     await giving.put(name)
     await giving.put(name)
     taking = AdapterStore(tmp_path / "api", store_url)
-    path = await taking.path(name)
+    path = await taking.fetch(name)
     assert path == tmp_path / "api" / name
     assert [each.name for each in sorted(path.iterdir())] == [CONFIG, WEIGHTS]
     assert content_hash(path) == name
     assert [each.name for each in path.parent.iterdir()] == [name], "nothing of the transfer is left"
 
 
-async def test_an_adapter_that_the_store_lacks_is_named_and_found_once_it_is_put(
-    store_url: str, tmp_path: Path
-) -> None:
+async def test_a_missing_adapter_is_named_and_fetched_once_it_is_put(store_url: str, tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     taking = AdapterStore(tmp_path / "api", store_url)
     with pytest.raises(AdapterError, match=f"does not hold {name}"):
-        await taking.path(name)
+        await taking.fetch(name)
     await AdapterStore(tmp_path / "trainer", store_url).put(name)
-    assert content_hash(await taking.path(name)) == name
+    assert content_hash(await taking.fetch(name)) == name
 
 
-async def test_an_upload_that_broke_off_is_not_trusted_and_the_next_one_completes_it(tmp_path: Path) -> None:
+async def test_an_interrupted_upload_is_not_trusted_and_the_next_one_completes_it(tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     store = str(tmp_path / "store")
     await AdapterStore(tmp_path / "trainer", store).put(name)
@@ -77,51 +75,51 @@ async def test_an_upload_that_broke_off_is_not_trusted_and_the_next_one_complete
     (tmp_path / "store" / name / WEIGHTS).write_bytes(b"half")
     taking = AdapterStore(tmp_path / "api", store)
     with pytest.raises(AdapterError, match=f"does not hold {name}"):
-        await taking.path(name)
+        await taking.fetch(name)
     await AdapterStore(tmp_path / "trainer", store).put(name)
-    assert content_hash(await taking.path(name)) == name
+    assert content_hash(await taking.fetch(name)) == name
 
 
-async def test_damaged_weights_are_refused_by_their_hash_and_nothing_of_them_stays(tmp_path: Path) -> None:
+async def test_damaged_weights_are_refused_by_their_hash_and_nothing_is_kept(tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     store = tmp_path / "store"
     await AdapterStore(tmp_path / "trainer", str(store)).put(name)
     (store / name / WEIGHTS).write_bytes(b"damaged")
-    with pytest.raises(AdapterError, match=rf"{name} holds has the hash \w{{32}}, so it was damaged"):
-        await AdapterStore(tmp_path / "api", str(store)).path(name)
+    with pytest.raises(AdapterError, match=rf"{name} has the content hash \w{{32}}, so it is damaged"):
+        await AdapterStore(tmp_path / "api", str(store)).fetch(name)
     assert not list((tmp_path / "api").iterdir())
 
 
-async def test_without_a_store_an_adapter_is_where_it_was_made_or_nowhere(tmp_path: Path) -> None:
+async def test_without_a_store_an_adapter_is_only_on_its_own_machine(tmp_path: Path) -> None:
     name = trained(tmp_path)
     alone = AdapterStore(tmp_path)
     await alone.put(name)
-    assert await alone.path(name) == tmp_path / name
+    assert await alone.fetch(name) == tmp_path / name
     with pytest.raises(AdapterError, match=r"there is no adapter in .*missing"):
-        await alone.path("missing")
+        await alone.fetch("missing")
 
 
-async def test_many_who_want_an_adapter_at_once_all_get_it(tmp_path: Path) -> None:
+async def test_concurrent_fetches_of_an_adapter_all_succeed(tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     store = str(tmp_path / "store")
     await AdapterStore(tmp_path / "trainer", store).put(name)
     processes = [AdapterStore(tmp_path / "api", store) for _ in range(4)]
-    paths = await asyncio.gather(*(each.path(name) for each in processes for _ in range(3)))
+    paths = await asyncio.gather(*(each.fetch(name) for each in processes for _ in range(3)))
     assert set(paths) == {tmp_path / "api" / name}
     assert [each.name for each in (tmp_path / "api").iterdir()] == [name]
 
 
-async def test_half_an_adapter_on_this_machine_is_named_as_what_is_in_the_way(tmp_path: Path) -> None:
+async def test_an_incomplete_local_adapter_is_named_as_the_obstacle(tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     store = str(tmp_path / "store")
     await AdapterStore(tmp_path / "trainer", store).put(name)
     (tmp_path / "api" / name).mkdir(parents=True)
     (tmp_path / "api" / name / CONFIG).write_text("{}\n")
-    with pytest.raises(AdapterError, match=f"{name} holds half an adapter: remove it"):
-        await AdapterStore(tmp_path / "api", store).path(name)
+    with pytest.raises(AdapterError, match=f"{name} holds an incomplete adapter: remove it"):
+        await AdapterStore(tmp_path / "api", store).fetch(name)
 
 
-async def test_a_store_that_is_down_is_no_fault_of_the_adapter(
+async def test_a_store_that_is_down_is_not_the_adapters_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [port] = free_ports(1)
@@ -129,19 +127,19 @@ async def test_a_store_that_is_down_is_no_fault_of_the_adapter(
         monkeypatch.setenv(key, value)
     store = AdapterStore(tmp_path, f"s3://{BUCKET}/down")
     with pytest.raises(EngineError, match="cannot be fetched from s3://adapters/down"):
-        await store.path("a" * 32)
+        await store.fetch("a" * 32)
     name = trained(tmp_path)
     with pytest.raises(StorageError, match="SAGE_ADAPTER_STORE"):
         await store.put(name)
 
 
-async def test_a_disk_that_takes_nothing_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_as_such(tmp_path: Path) -> None:
     name = trained(tmp_path / "trainer")
     (tmp_path / "store").write_text("a file where the directory should be")
-    with pytest.raises(StorageError, match=f"does not take {name}"):
+    with pytest.raises(StorageError, match=f"does not accept {name}"):
         await AdapterStore(tmp_path / "trainer", str(tmp_path / "store")).put(name)
 
 
-def test_a_url_that_nothing_reads_is_refused_by_the_setting_at_once(tmp_path: Path) -> None:
+def test_an_unsupported_url_is_refused_at_once_naming_the_setting(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="SAGE_ADAPTER_STORE=nosuch://x: Protocol not known"):
         AdapterStore(tmp_path, "nosuch://x")

@@ -48,7 +48,7 @@ async def test_an_adapter_from_elsewhere_is_copied_under_its_hash_and_becomes_a_
     assert shell.api.loads.models == [name]
 
 
-async def test_a_store_that_hosts_share_gets_it_too(shell: SageCommand, model_dir: Path, tmp_path: Path) -> None:
+async def test_the_shared_store_gets_it_too(shell: SageCommand, model_dir: Path, tmp_path: Path) -> None:
     brought = make_adapter(model_dir, tmp_path / "mine", seed=1)
     env = {"SAGE_DATA_DIR": str(tmp_path / "data"), "SAGE_ADAPTER_STORE": str(tmp_path / "store")}
     ended = await shell.run("releases", "--add", str(brought), **env)
@@ -56,7 +56,7 @@ async def test_a_store_that_hosts_share_gets_it_too(shell: SageCommand, model_di
     assert content_hash(tmp_path / "store" / content_hash(brought)) == content_hash(brought)
 
 
-async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
+async def test_an_invalid_adapter_is_neither_copied_nor_made_a_release(
     shell: SageCommand, model_dir: Path, tmp_path: Path
 ) -> None:
     spoilt = make_adapter(model_dir, tmp_path / "mine", seed=1, fill=float("nan"))
@@ -71,6 +71,6 @@ async def test_what_must_not_be_served_is_neither_copied_nor_made_a_release(
 
 
 @pytest.mark.parametrize("options", [("2", "--add", "."), ("--reason", "because"), ("--activate",)])
-async def test_options_that_do_not_go_together_are_refused(shell: SageCommand, options: tuple[str, ...]) -> None:
+async def test_conflicting_options_are_refused(shell: SageCommand, options: tuple[str, ...]) -> None:
     ended = await shell.run("releases", *options)
     assert (ended.code, "name" in ended.err) == (2, True)

@@ -55,7 +55,7 @@ async def test_a_canary_starts_shows_live_metrics_and_ends(api: ApiApp, project:
     shown = (await api.client.get(path)).json()
     assert (shown["number"], shown["percent"], shown["action"]) == (2, 10.0, "wait")
     assert shown["baseline"] == {"number": 1, "model": "base"}
-    assert shown["metrics"]["reward"]["tasks"] == {"canary": 2, "active": 1}
+    assert shown["metrics"]["reward"]["tasks"] == {"canary": 2, "baseline": 1}
     assert shown["metrics"]["reward"]["difference"]["mean"] == 0.5
     assert "at most 1998 more scored tasks" in shown["reason"]
     assert (await api.client.delete(path)).json()["state"] == "candidate"

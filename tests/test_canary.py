@@ -1,4 +1,4 @@
-"""A canary from its beginning to its end: what is pinned to it, and what becomes of it."""
+"""Canaries from start to end: the tasks pinned to them, and their decisions."""
 
 import asyncio
 from hashlib import md5
@@ -13,10 +13,10 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe
 from app.release import canary
-from app.release.canary_decision import Action
+from app.release.canary_decision import CanaryAction
 from app.release.promote import Promoter
-from app.release.reconciler import Keeper
-from tests.canary_project import Project, begin, open_project, settle
+from app.release.reconciler import ReleaseReconciler
+from tests.canary_project import Project, apply_decision, begin, open_project
 from tests.ledger_project import until
 
 
@@ -41,7 +41,7 @@ async def test_a_canary_gets_its_share_of_new_tasks_by_the_hash_of_their_ids(pro
     assert before.release_id != began.id
 
 
-async def test_its_tasks_keep_it_when_it_ends_and_others_get_the_active_release(project: Project) -> None:
+async def test_its_tasks_keep_it_after_it_ends_and_new_ones_get_the_active_release(project: Project) -> None:
     began = await begin(project, 100.0)
     [mine] = await project.claimed(1)
     assert mine.release_id == began.id
@@ -54,7 +54,7 @@ async def test_its_tasks_keep_it_when_it_ends_and_others_get_the_active_release(
     assert other.release_id == (await project.release(1)).id
 
 
-async def test_it_begins_once_the_model_servers_have_proven_its_weights(project: Project) -> None:
+async def test_it_begins_once_the_model_servers_have_verified_its_weights(project: Project) -> None:
     probe = Probe((1, 2), ())
     async with project.sessions.begin() as session:
         await adapters.put(session, "f00d", base="seed", rank=16, probe=probe)
@@ -66,7 +66,7 @@ async def test_it_begins_once_the_model_servers_have_proven_its_weights(project:
     assert (told.detail["percent"], told.detail["swap"]["replicas"][0]["probed"]) == (10.0, True)
 
 
-async def test_where_a_server_refuses_nothing_changes_but_the_log(project: Project) -> None:
+async def test_if_a_server_refuses_only_the_audit_log_changes(project: Project) -> None:
     project.servers.refusal = EngineError("a replica is down")
     with pytest.raises(EngineError):
         await begin(project)
@@ -75,7 +75,7 @@ async def test_where_a_server_refuses_nothing_changes_but_the_log(project: Proje
     assert (told.action, told.detail["reason"]) == (AuditAction.REFUSED, "a replica is down")
 
 
-async def test_a_project_has_one_canary_and_the_active_release_is_none(project: Project) -> None:
+async def test_a_project_has_one_canary_which_is_not_the_active_release(project: Project) -> None:
     other = await project.propose()
     with pytest.raises(InvalidError, match="more than 0 and at most 100 percent"):
         await begin(project, 0.0)
@@ -88,38 +88,38 @@ async def test_a_project_has_one_canary_and_the_active_release_is_none(project: 
     assert project.servers.models == ["f00d"]
 
 
-async def test_a_worse_canary_goes_back_by_itself_with_the_evidence(project: Project) -> None:
+async def test_a_worse_canary_is_rejected_automatically_with_the_evidence(project: Project) -> None:
     async with project.sessions.begin() as session:
         await releases.record_evidence(session, project.candidate, {"verdict": "promote", "sgc": 9.0})
     await begin(project)
     await project.ended(project.candidate, 0.0, count=100)
     await project.ended((await project.release(1)).id, 1.0, count=100)
-    assert await settle(project) is Action.REJECT
+    assert await apply_decision(project) is CanaryAction.REJECT
     release = await project.release()
     assert (release.state, release.canary_percent) == (ReleaseState.REJECTED, None)
     assert release.evidence is not None
     assert release.evidence["sgc"] == 9.0
     assert release.evidence["verdict"] == "reject"
-    assert release.evidence["reason"].startswith("as a canary: it earns less: reward -1 [-1, -0.")
-    assert release.evidence["canary"]["verdict"]["figures"]["reward"]["tasks"] == {"canary": 100, "active": 100}
+    assert release.evidence["reason"].startswith("as a canary: lower reward: reward -1 [-1, -0.")
+    assert release.evidence["canary"]["decision"]["metrics"]["reward"]["tasks"] == {"canary": 100, "baseline": 100}
     told = (await entries(project))[0]
     assert (told.actor, told.action) == ("canary", AuditAction.CANARY_ENDED)
-    assert (told.detail["state"], told.detail["verdict"]["action"]) == ("rejected", "reject")
+    assert (told.detail["state"], told.detail["decision"]["action"]) == ("rejected", "reject")
     with pytest.raises(ConflictError, match="release 2 is rejected, not a canary"):
-        await settle(project)
+        await apply_decision(project)
 
 
-async def test_a_better_canary_takes_over_and_one_not_known_yet_goes_on(project: Project) -> None:
+async def test_a_better_canary_is_promoted_and_an_undecided_one_continues(project: Project) -> None:
     await begin(project)
-    assert await settle(project) is Action.WAIT
+    assert await apply_decision(project) is CanaryAction.WAIT
     assert (await project.release()).state is ReleaseState.CANARY
     await project.ended(project.candidate, 1.0, count=100)
     await project.ended((await project.release(1)).id, 0.0, count=100)
-    assert await settle(project) is Action.PROMOTE
+    assert await apply_decision(project) is CanaryAction.PROMOTE
     release = await project.release()
     assert (release.state, release.canary_percent) == (ReleaseState.ACTIVE, None)
     assert release.evidence is not None
-    assert release.evidence["reason"].startswith("as a canary: it earns more")
+    assert release.evidence["reason"].startswith("as a canary: higher reward")
     assert (await entries(project))[0].detail["state"] == "active"
     assert [each.action for each in await entries(project)][:2] == [
         AuditAction.CANARY_ENDED,
@@ -136,42 +136,42 @@ async def test_a_better_canary_takes_over_and_one_not_known_yet_goes_on(project:
         assert len(written.all()) == 1, "one transaction: there is no promotion without its evidence"
 
 
-async def test_two_processes_that_promote_a_canary_tell_of_it_once(project: Project) -> None:
+async def test_two_processes_that_promote_a_canary_audit_it_once(project: Project) -> None:
     class Overtaken(Promoter):
-        """By another process, between what the figures said and what comes of it."""
+        """By another process, between the decision and its application."""
 
         async def activate(self, *args: Any, **kwargs: Any) -> models.Release:
-            assert await settle(project) is Action.PROMOTE
+            assert await apply_decision(project) is CanaryAction.PROMOTE
             return await super().activate(*args, **kwargs)
 
     await begin(project)
     await project.ended(project.candidate, 1.0, count=50)
     await project.ended((await project.release(1)).id, 0.0, count=50)
     late = Overtaken(project.sessions, project.servers, "the prompt's hash")
-    await canary.settle(late, project.sessions, project.candidate)
+    await canary.apply_decision(late, project.sessions, project.candidate)
     told = [each.action for each in await entries(project)]
     assert told == [AuditAction.CANARY_ENDED, AuditAction.ACTIVATED, AuditAction.CANARY_BEGAN]
 
 
-async def test_one_that_somebody_ends_is_a_candidate_again_with_its_figures(project: Project) -> None:
+async def test_a_canary_that_a_person_ends_is_a_candidate_again_with_its_metrics(project: Project) -> None:
     await begin(project)
     await project.ended(project.candidate, 1.0)
     ended = await canary.end(project.sessions, project.candidate, "key ops")
     assert (ended.state, ended.canary_percent) == (ReleaseState.CANDIDATE, None)
     assert ended.evidence is not None
-    assert ended.evidence["canary"]["verdict"]["action"] == "wait"
+    assert ended.evidence["canary"]["decision"]["action"] == "wait"
     assert "reason" not in ended.evidence
     assert [each.action for each in await entries(project)] == [AuditAction.CANARY_ENDED, AuditAction.CANARY_BEGAN]
 
 
-async def test_what_a_person_decided_meanwhile_is_not_overruled(project: Project) -> None:
+async def test_a_persons_decision_in_the_meantime_is_not_overruled(project: Project) -> None:
     other = await project.propose()
     await begin(project)
     await project.ended(project.candidate, 1.0, count=100)
     await project.ended((await project.release(1)).id, 0.0, count=100)
     project.servers.open.clear()
     project.servers.begun.clear()
-    settling = asyncio.create_task(settle(project))
+    settling = asyncio.create_task(apply_decision(project))
     await project.servers.begun.wait()
     await canary.end(project.sessions, project.candidate, "key ops")
     project.servers.open.set()
@@ -179,34 +179,36 @@ async def test_what_a_person_decided_meanwhile_is_not_overruled(project: Project
         await settling
     began = await begin(project)
     async with project.sessions.begin() as session:
-        standing = await canary.judge(session, began)
+        status = await canary.evaluate(session, began)
         await releases.activate(session, other)
-        with pytest.raises(ConflictError, match="release 2 is compared with release 1 no more"):
-            standing.check(began, await releases.active(session, project.id))
+        with pytest.raises(ConflictError, match="release 2 was compared with release 1, no longer active"):
+            status.check(began, await releases.active(session, project.id))
 
 
-async def test_figures_against_a_release_that_serves_no_more_reject_nothing(project: Project) -> None:
+async def test_metrics_against_a_former_baseline_reject_nothing(project: Project) -> None:
     began, other = await begin(project), await project.propose()
     await project.ended(project.candidate, 0.0, count=100)
     await project.ended((await project.release(1)).id, 1.0, count=100)
     async with project.sessions() as session:
-        standing = await canary.judge(session, began)
-    assert standing.verdict.action is Action.REJECT
+        status = await canary.evaluate(session, began)
+    assert status.decision.action is CanaryAction.REJECT
     async with project.sessions.begin() as session:
         await releases.activate(session, other)
-    with pytest.raises(ConflictError, match="release 2 is compared with release 1 no more"):
-        await canary.end(project.sessions, began.id, "canary", standing)
+    with pytest.raises(ConflictError, match="release 2 was compared with release 1, no longer active"):
+        await canary.end(project.sessions, began.id, "canary", status)
     assert (await project.release()).state is ReleaseState.CANARY
 
 
-async def test_what_passed_the_gate_serves_a_share_first_and_then_all_by_itself(project: Project) -> None:
+async def test_a_release_that_passed_the_gate_becomes_a_canary_and_then_active(
+    project: Project,
+) -> None:
     async with project.sessions.begin() as session:
         await releases.approve(session, project.candidate, {"verdict": "promote"}, canary_percent=50.0)
 
     async def is_in(state: ReleaseState) -> bool:
         return (await project.release()).state is state
 
-    async with Keeper(project.sessions, project.promoter, "the prompt's hash", pause=0.1):
+    async with ReleaseReconciler(project.sessions, project.promoter, "the prompt's hash", pause=0.1):
         await until(lambda: is_in(ReleaseState.CANARY))
         await project.ended(project.candidate, 1.0, count=100)
         await project.ended((await project.release(1)).id, 0.0, count=100)

@@ -50,9 +50,9 @@ async def test_registering_again_does_not_undo_a_roll_back(
 ) -> None:
     async with committed.begin() as session:
         project = await projects.create(session, PROJECT)
-        serving = await manifest.hold(session, project.id)
+        serving = await manifest.lock_active(session, project.id)
         await apis.put(session, project.id, "mail", source="upload", document={"old": True}, digest="old")
-        await manifest.tools_changed(session, serving, ["mail"], "key me")
+        await manifest.update_tools(session, serving, ["mail"], "key me")
         await task_row(session, project.id)
         assert await task_queue.claim(session, "me", LEASE) is not None
     await register_demo(database_url, services)
@@ -62,7 +62,7 @@ async def test_registering_again_does_not_undo_a_roll_back(
     await register_demo(database_url, services)
     async with committed() as session:
         active = await releases.active(session, project.id)
-        documents = await manifest.document_set(session, active)
+        documents = await manifest.api_documents(session, active)
     assert (active.id, [(each.name, each.document) for each in documents]) == (
         serving.id,
         [("mail", {"old": True})],

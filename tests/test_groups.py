@@ -14,7 +14,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
-from trainer.engines.local_engine import local_engine
+from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.rollouts.episode import EpisodeRunner
@@ -51,7 +51,7 @@ def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
 
 async def test_a_group_is_compared_position_by_position_and_its_libraries_are_apart() -> None:
     model = Settings().model_dir
-    async with local_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
+    async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
         episode_runner = EpisodeRunner(agent, OfficeEnvironment(), Policy())
         libraries: list[MemoryLibrary] = []

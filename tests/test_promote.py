@@ -1,4 +1,4 @@
-"""Bringing releases to serve, on a real database; the model servers are stood in for."""
+"""Activation of releases on a real database, with recorded swaps instead of model servers."""
 
 import asyncio
 from uuid import UUID
@@ -10,7 +10,7 @@ from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, EngineError
 from app.records import Json
-from app.release.promote import Promoter, SupersededError, check_compared
+from app.release.promote import Promoter, SupersededError, check_baseline
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row
 
@@ -50,14 +50,16 @@ async def floor(committed: Sessions) -> Floor:
     return await Floor(committed).open()
 
 
-async def test_a_release_serves_once_it_is_proven_and_the_receipt_says_who_what_and_how(floor: Floor) -> None:
+async def test_a_release_is_activated_once_verified_and_audited_with_its_report(
+    floor: Floor,
+) -> None:
     row = await floor.promoter.activate(floor.candidate, "key ops")
     assert (row.state, row.model, row.prompt) == (ReleaseState.ACTIVE, "a" * 32, PROMPT)
     assert row.skills is not None
     assert row.tools is not None
     assert floor.loads.models == ["a" * 32]
     [(actor, action, detail)] = await floor.log()
-    assert (actor, action, detail["over"]) == ("key ops", AuditAction.ACTIVATED, 1)
+    assert (actor, action, detail["previous"]) == ("key ops", AuditAction.ACTIVATED, 1)
     assert detail["serves"] == {"model": row.model, "skills": row.skills, "tools": row.tools, "prompt": PROMPT}
     [replica] = detail["swap"]["replicas"]
     assert replica["url"] == "http://engine"
@@ -65,7 +67,7 @@ async def test_a_release_serves_once_it_is_proven_and_the_receipt_says_who_what_
 
 
 @pytest.mark.parametrize("refusal", [AdapterError("off by 0.3"), EngineError("unreachable")])
-async def test_a_refusal_changes_nothing_that_serves_and_is_told_once_however_often_it_is_tried(
+async def test_a_refusal_changes_nothing_and_is_audited_once_however_often_it_is_retried(
     floor: Floor, refusal: AppError
 ) -> None:
     floor.loads.refusal = refusal
@@ -79,7 +81,7 @@ async def test_a_refusal_changes_nothing_that_serves_and_is_told_once_however_of
     assert (await floor.promoter.activate(floor.candidate, "gate")).state is ReleaseState.ACTIVE
 
 
-async def test_of_two_swaps_at_once_the_second_is_told_which_one_is_under_way(floor: Floor) -> None:
+async def test_of_two_concurrent_swaps_the_second_is_refused_naming_the_first(floor: Floor) -> None:
     other = await floor.propose("b" * 32)
     floor.loads.open.clear()
     first = asyncio.create_task(floor.promoter.activate(floor.candidate, "key one"))
@@ -92,9 +94,7 @@ async def test_of_two_swaps_at_once_the_second_is_told_which_one_is_under_way(fl
     assert floor.loads.models == ["a" * 32, "b" * 32]
 
 
-async def test_what_is_being_brought_to_serve_does_not_make_room_for_others(
-    floor: Floor, committed: Sessions
-) -> None:
+async def test_an_adapter_that_is_being_activated_is_not_evicted(floor: Floor, committed: Sessions) -> None:
     other = await Floor(committed).open()
     release_id, _ = await floor.propose("b" * 32), await other.propose("c" * 32)
 
@@ -121,7 +121,7 @@ async def test_swaps_of_two_projects_do_not_wait_for_each_other(floor: Floor, co
     await first
 
 
-async def test_a_swap_that_was_cancelled_keeps_nobody_from_the_next(floor: Floor) -> None:
+async def test_a_cancelled_swap_does_not_block_the_next(floor: Floor) -> None:
     floor.loads.open.clear()
     first = asyncio.create_task(floor.promoter.activate(floor.candidate, "gate"))
     await floor.loads.begun.wait()
@@ -132,13 +132,13 @@ async def test_a_swap_that_was_cancelled_keeps_nobody_from_the_next(floor: Floor
     assert (await floor.promoter.activate(floor.candidate, "gate")).state is ReleaseState.ACTIVE
 
 
-async def test_activating_what_serves_asks_no_server_and_tells_nothing(floor: Floor) -> None:
+async def test_activating_the_active_release_asks_no_server_and_audits_nothing(floor: Floor) -> None:
     await floor.promoter.activate((await floor.active()).id, "key ops")
     assert floor.loads.models == []
     assert await floor.log() == []
 
 
-async def test_activating_what_began_to_serve_meanwhile_tells_nothing(floor: Floor) -> None:
+async def test_activating_a_release_that_became_active_meanwhile_audits_nothing(floor: Floor) -> None:
     floor.loads.open.clear()
     late = asyncio.create_task(floor.promoter.activate(floor.candidate, "key late"))
     await floor.loads.begun.wait()
@@ -159,7 +159,7 @@ async def test_a_rejected_release_is_not_even_loaded_unless_someone_insists(floo
     assert row.state is ReleaseState.ACTIVE
 
 
-async def test_a_roll_back_to_weights_that_are_gone_leaves_what_serves(floor: Floor) -> None:
+async def test_a_rollback_to_missing_weights_changes_nothing(floor: Floor) -> None:
     await floor.promoter.activate(floor.candidate, "gate")
     newer = await floor.propose("b" * 32)
     await floor.promoter.activate(newer, "gate")
@@ -169,12 +169,12 @@ async def test_a_roll_back_to_weights_that_are_gone_leaves_what_serves(floor: Fl
     assert (await floor.active()).id == newer
 
 
-async def test_what_was_compared_with_other_weights_does_not_take_their_place(floor: Floor) -> None:
+async def test_a_release_compared_with_other_weights_is_not_activated(floor: Floor) -> None:
     async with floor.sessions.begin() as session:
         await releases.record_evidence(
             session, floor.candidate, {"compared_with": {"number": 1, "model": "c" * 32}}
         )
     with pytest.raises(SupersededError, match=r"compared with release 1, but release 1, with other"):
-        await floor.promoter.activate(floor.candidate, "gate", check=check_compared)
+        await floor.promoter.activate(floor.candidate, "gate", check=check_baseline)
     assert (await floor.active()).number == 1
     assert (await floor.promoter.activate(floor.candidate, "key ops")).state is ReleaseState.ACTIVE

@@ -1,4 +1,4 @@
-"""What changed from one release to another, part by part and over HTTP."""
+"""Differences between releases, part by part and over HTTP."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,30 +29,30 @@ NOTHING: dict[str, Any] = {
 
 
 def document(*names: str, **more: Any) -> dict[str, Any]:
-    """One operation per name; each takes a page of the shape that `components` gives."""
+    """One operation per name; each takes a body with the schema in `components`."""
     page = {"name": "page", "in": "query", "schema": {"$ref": "#/components/schemas/Page"}}
     paths = {f"/{name}": {"get": {"operationId": name, "parameters": [page]}} for name in names}
     plain = {"openapi": "3.1.0", "paths": paths, "components": {"schemas": {"Page": {"type": "integer"}}}}
     return plain | more
 
 
-def test_operations_that_came_and_went_are_named() -> None:
+def test_added_and_removed_operations_are_named() -> None:
     found = compare("mail", document("list", "send"), document("list", "trash"))
     assert (found.added, found.removed, found.changed) == (["trash"], ["send"], [])
 
 
-def test_an_operation_is_changed_by_a_schema_that_it_refers_to() -> None:
+def test_an_operation_is_changed_by_a_schema_it_refers_to() -> None:
     other = document("list", "send", components={"schemas": {"Page": {"type": "string"}}})
     found = compare("mail", document("list", "send"), other)
     assert (found.added, found.removed, found.changed) == ([], [], ["list", "send"])
 
 
-def test_what_no_agent_sees_changes_no_operation() -> None:
+def test_a_change_invisible_to_agents_changes_no_operation() -> None:
     found = compare("mail", document("list"), document("list", info={"version": "2"}, servers=[{"url": "/v2"}]))
     assert (found.added, found.removed, found.changed) == ([], [], [])
 
 
-def test_schemas_that_refer_to_each_other_over_and_over_are_compared_in_time() -> None:
+def test_recursive_schemas_are_compared_in_time() -> None:
     fields = {f"f{number}": {"$ref": f"#/components/schemas/S{number}"} for number in range(40)}
     schemas = {f"S{number}": {"type": "object", "properties": fields} for number in range(40)}
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/S0"}}}}
@@ -65,22 +65,22 @@ def test_schemas_that_refer_to_each_other_over_and_over_are_compared_in_time() -
 
 
 class Project:
-    """One with releases to compare, over HTTP."""
+    """A project with releases to compare, over HTTP."""
 
     def __init__(self, api: ApiApp) -> None:
         self._edge = api
         self._project = api.demo.id
 
     async def put(self, session: AsyncSession, name: str, content: dict[str, Any]) -> Release:
-        serving = await manifest.hold(session, self._project)
+        serving = await manifest.lock_active(session, self._project)
         digest = parse_document(name, content, server="http://x").digest
         await apis.put(session, self._project, name, source="upload", document=content, digest=digest)
-        return await manifest.tools_changed(session, serving, [name], "key me")
+        return await manifest.update_tools(session, serving, [name], "key me")
 
     async def activate(self, session: AsyncSession, release: Release, prompt: str = "p") -> None:
         former = await releases.active(session, self._project)
         await releases.activate(session, release.id)
-        await manifest.serve(session, release, former, prompt)
+        await manifest.record_activation(session, release, former, prompt)
 
     async def begin_task(self, session: AsyncSession) -> None:
         await task_row(session, self._project)
@@ -98,7 +98,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
         yield opened
 
 
-async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed(api: ApiApp) -> None:
+async def test_every_part_that_differs_is_shown_and_reversed_in_the_other_direction(api: ApiApp) -> None:
     project = Project(api)
     async with api.sessions.begin() as session:
         first = await project.put(session, "mail", document("list", "send"))
@@ -108,12 +108,12 @@ async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed
         run = await runs.create(session, api.demo.id, RunSettings())
         second = await releases.propose(session, api.demo.id, "f00d", run.id)
         await project.activate(session, second)
-        await manifest.prompt_changed(session, api.demo.id, "q")
+        await manifest.update_prompt(session, api.demo.id, "q")
         await project.begin_task(session)
         new = await skills.add(session, api.demo.id, new_skill("greet", "def greet(): return 1"))
         third = await project.put(session, "mail", document("list", "trash"))
         await apis.delete(session, api.demo.id, "notes")
-        third = await manifest.tools_changed(session, third, ["notes"], "key me")
+        third = await manifest.update_tools(session, third, ["notes"], "key me")
         third = await project.put(session, "files", document("open"))
         named = [{"id": str(each.id), "name": "greet", "version": each.version} for each in (old, new)]
         assert [SkillName.of(each).version for each in (old, new)] == [1, 2]
@@ -137,11 +137,11 @@ async def test_every_part_that_differs_is_shown_and_the_other_way_round_reversed
     assert await project.diff(third.id, third.id) == NOTHING
 
 
-async def test_a_candidate_differs_by_its_weights_alone_from_what_serves(api: ApiApp) -> None:
+async def test_a_candidate_differs_from_the_active_release_by_its_weights_only(api: ApiApp) -> None:
     project = Project(api)
     async with api.sessions.begin() as session:
         await project.put(session, "mail", document("list"))
-        await manifest.prompt_changed(session, api.demo.id, "p")
+        await manifest.update_prompt(session, api.demo.id, "p")
         active = await releases.active(session, api.demo.id)
         await skills.add(session, api.demo.id, new_skill())
         candidate = await releases.propose(session, api.demo.id, "f00d")
@@ -149,7 +149,7 @@ async def test_a_candidate_differs_by_its_weights_alone_from_what_serves(api: Ap
     assert await project.diff(active.id, candidate.id) == expected
 
 
-async def test_releases_of_two_projects_or_of_one_that_the_key_may_not_see_are_not_compared(api: ApiApp) -> None:
+async def test_releases_of_two_projects_or_of_a_hidden_project_are_not_compared(api: ApiApp) -> None:
     other = await api.project("other")
     async with api.sessions() as session:
         mine, theirs = [(await releases.active(session, each.id)).id for each in (api.demo, other)]

@@ -15,18 +15,18 @@ from tests.scripted_engine import Answer, ScriptedEngine, block
 
 
 def looking(prompt: str, turn: int) -> Answer:  # noqa: ARG001
-    """Looks at what there is to call."""
+    """Lists the available operations."""
     look = "print(apis.api_docs.show_signatures(app_name='ledger'))"
     return block("apis.supervisor.complete_task()" if turn else look)
 
 
 async def rename(project: LedgerProject, name: str) -> models.Release:
-    """The document calls the ledger's one way to write otherwise from now on."""
+    """Renames the ledger's write operation in the document."""
     text = json.dumps(project.ledger.document("http://ledger.test")).replace('"add_entry"', f'"{name}"')
     async with project.sessions.begin() as session:
-        serving = await manifest.hold(session, project.id)
+        serving = await manifest.lock_active(session, project.id)
         await apis.put(session, project.id, "ledger", source="upload", document=json.loads(text), digest=name)
-        return await manifest.tools_changed(session, serving, ["ledger"], "key me")
+        return await manifest.update_tools(session, serving, ["ledger"], "key me")
 
 
 async def trajectory(project: LedgerProject, task_id: UUID) -> Trajectory:
@@ -40,7 +40,7 @@ async def pin(project: LedgerProject, task_id: UUID, release_id: UUID) -> None:
         await session.execute(update(models.Task).where(models.Task.id == task_id).values(release_id=release_id))
 
 
-async def test_tasks_of_releases_that_serve_side_by_side_each_see_their_own_tools(
+async def test_tasks_of_concurrent_releases_each_see_their_own_tools(
     project: LedgerProject,
 ) -> None:
     engine = ScriptedEngine(project.tokenizer, script=looking)
@@ -50,7 +50,7 @@ async def test_tasks_of_releases_that_serve_side_by_side_each_see_their_own_tool
         after = await trajectory(project, await project.submit())
     assert before.policy.release is not None
     late = await project.submit()
-    await pin(project, late, before.policy.release)  # as one that was claimed before, and whose runner died
+    await pin(project, late, before.policy.release)  # like one that was claimed before, and whose runner died
     async with project.sessions.begin() as session:
         canary = await releases.propose(session, project.id, "f00d")
         canary.state, canary.canary_percent = ReleaseState.CANARY, 1.0

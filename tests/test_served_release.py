@@ -1,4 +1,4 @@
-"""Releases as the deployed server serves them: `sage serve` and a model server, each in a process of its own."""
+"""Releases on a deployed server: `sage serve` and a model server, each in a process of its own."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ async def test_tasks_keep_the_release_they_began_with_through_a_swap_and_none_fa
     assert tasks[0]["release"]["model"] == "base"
 
 
-async def test_a_spoiled_adapter_is_refused_by_name_and_what_serves_goes_on(served: Served) -> None:
+async def test_a_damaged_adapter_is_refused_by_name_and_the_active_release_stays(served: Served) -> None:
     for model, words in (("nan", "not finite"), ("none", "there is no adapter")):
         answer = await served.client.post(await served.propose(model))
         assert (answer.status_code, answer.json()["error"]) == (409, "AdapterError")

@@ -64,7 +64,7 @@ async def test_an_adapter_copied_to_one_host_can_be_shared_with_all(tmp_path: Pa
     name = trained(tmp_path / "here")
     here, there = (AdapterStore(tmp_path / host, str(tmp_path / "store")) for host in ("here", "there"))
     await AdapterDirectory(tmp_path / "here", store=here).publish(name)
-    assert await there.path(name) == tmp_path / "there" / name
+    assert await there.fetch(name) == tmp_path / "there" / name
 
 
 async def test_model_servers_sleep_during_updates_and_are_awake_at_the_end(

@@ -1,7 +1,7 @@
-"""The files of an adapter, read without torch: are they whole, finite, and of this base model?
+"""Reads the files of an adapter without torch, and checks that they are complete, finite, and fit the base model.
 
-Model servers do not ask: some load NaN, half a width or missing layers, and answer 200. So nothing is handed to
-them before it was looked at here.
+Model servers do not check: some load NaN, half a width or missing layers, and answer 200. So every adapter is
+checked here first.
 """
 
 import json
@@ -20,22 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from app.adapters.compatibility import Shapes, counterparts, left_out
+from app.adapters.compatibility import Shapes, match_modules, unadapted_modules
 from app.errors import AdapterError
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 LORA_KEY = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
-_BEYOND_LORA = ("use_dora", "modules_to_save")  # settings by which PEFT changes more than a product of two halves
-_GREATEST = 1 << 16  # of a weight and of the scale: half precision ends here, and NaN spoils what others ask, too
-# Integers as wide, the bits of the exponent, and the first exponent that is too great.
-_KINDS: dict[str, tuple[type[np.generic], int, int]] = {
+_UNSUPPORTED = ("use_dora", "modules_to_save")  # settings for which PEFT does more than multiply two matrices
+_MAX_MAGNITUDE = 1 << 16  # of weights and scale: half precision overflows here, and NaN spoils other requests
+# The unsigned integer of the same width, the exponent's bits, and the first exponent that is too large.
+_FLOAT_FORMATS: dict[str, tuple[type[np.generic], int, int]] = {
     "F64": (np.uint64, 0x7FF0 << 48, (1023 + 16) << 52),
     "F32": (np.uint32, 0x7F80 << 16, (127 + 16) << 23),
     "F16": (np.uint16, 0x7C00, 0x7C00),
     "BF16": (np.uint16, 0x7F80, (127 + 16) << 7),
 }
-_CHUNK = 1 << 24  # numbers looked at together
+_CHUNK = 1 << 24  # numbers checked together
 
 
 class _Tensor(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class _Tensor(msgspec.Struct, frozen=True):
 
 
 class AdapterFiles(msgspec.Struct, frozen=True):
-    """What the files of a sound adapter say of it."""
+    """The properties of a valid adapter."""
 
     path: Path
     hash: str  # of the content
@@ -52,7 +52,7 @@ class AdapterFiles(msgspec.Struct, frozen=True):
 
 
 def content_hash(path: Path) -> str:
-    """The name that an adapter with these files has. Raises OSError where one of them cannot be read."""
+    """The name of an adapter with these files. Raises OSError if one of them cannot be read."""
     digest = sha256()
     for name in (CONFIG, WEIGHTS):
         with (path / name).open("rb") as file:
@@ -62,7 +62,7 @@ def content_hash(path: Path) -> str:
 
 
 def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
-    """Raises AdapterError for what must never be served; `base` says what the weights must fit."""
+    """Raises AdapterError for an adapter that must not be served; `base` are the shapes that it must fit."""
     for name in (CONFIG, WEIGHTS):
         if not (path / name).is_file():
             raise AdapterError(
@@ -80,7 +80,7 @@ def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
 
 
 def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
-    """As `inspect`, and its name is the hash of its content, so nothing in it has changed since it was written."""
+    """Like `inspect`, and checks that its name is its content hash, so it has not changed since it was written."""
     found = inspect(path, base)
     if found.hash != path.name:
         raise AdapterError(
@@ -91,14 +91,14 @@ def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
 
 
 def base_shapes(model_dir: Path) -> Shapes | None:
-    """From the headers of a model directory's weights. None where they do not lie on this machine."""
+    """From the headers of a model directory's weights. None if there are no weights on this machine."""
     shapes: dict[str, tuple[int, ...] | None] = {}
     for file in sorted(model_dir.glob("model*.safetensors")):
         for name, tensor in _header(file).items():
             module, _, kind = name.rpartition(".")
-            for around in accumulate(module.split("."), "{}.{}".format):
-                shapes.setdefault(around, None)
-            if kind == "weight" and tensor.dtype.startswith(("F", "BF")):  # integers are packed, several in one
+            for parent in accumulate(module.split("."), "{}.{}".format):
+                shapes.setdefault(parent, None)
+            if kind == "weight" and tensor.dtype.startswith(("F", "BF")):  # integers are packed
                 shapes[module] = tensor.shape
     return shapes or None
 
@@ -109,16 +109,16 @@ def _config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise AdapterError(f"{path / CONFIG} cannot be read as JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise AdapterError(f"{path / CONFIG} describes no LoRA adapter: only LoRA is served")
-    if beyond := [name for name in _BEYOND_LORA if config.get(name)]:
-        raise AdapterError(f"{path / CONFIG} sets {beyond[0]}: only plain LoRA is served. Train it without")
+        raise AdapterError(f"{path / CONFIG} does not describe a LoRA adapter: only LoRA is supported")
+    if unsupported := [name for name in _UNSUPPORTED if config.get(name)]:
+        raise AdapterError(f"{path / CONFIG} sets {unsupported[0]}: only plain LoRA is supported")
     return config
 
 
 def _header(file: Path) -> dict[str, _Tensor]:
-    """In the order in which they lie in the file, one right after the other: their own reader sees to that.
+    """In the order of the file, which has no gaps: safetensors' own reader checks that.
 
-    Raises AdapterError for a file that was cut off or is none of safetensors.
+    Raises AdapterError for a file that is truncated or not in safetensors format.
     """
     try:
         with safe_open(file, "np") as opened:
@@ -126,7 +126,7 @@ def _header(file: Path) -> dict[str, _Tensor]:
             return {name: _Tensor(each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
     except SafetensorError as error:
         raise AdapterError(
-            f"{file} cannot be read: it was cut off, or it is no safetensors file ({error})"
+            f"{file} cannot be read: it was cut off, or it is not a safetensors file ({error})"
         ) from error
 
 
@@ -134,12 +134,13 @@ def _check_finite(file: Path, tensors: Mapping[str, _Tensor]) -> None:
     with file.open("rb") as opened:
         opened.seek(int.from_bytes(opened.read(8), "little"), SEEK_CUR)
         for name, tensor in tensors.items():
-            if tensor.dtype not in _KINDS:
-                raise AdapterError(f"{file} holds {name} as {tensor.dtype}: only floats are served")
-            kind, exponent, great = _KINDS[tensor.dtype]
-            if any(((bits & exponent) >= great).any() for bits in _chunks(opened, prod(tensor.shape), kind)):
+            if tensor.dtype not in _FLOAT_FORMATS:
+                raise AdapterError(f"{file} holds {name} as {tensor.dtype}: only floats are supported")
+            kind, exponent, limit = _FLOAT_FORMATS[tensor.dtype]
+            if any(((bits & exponent) >= limit).any() for bits in _chunks(opened, prod(tensor.shape), kind)):
                 raise AdapterError(
-                    f"the adapter in {file.parent} has weights that are not finite: {name} ({_GREATEST} counts so)"
+                    f"the adapter in {file.parent} has weights that are not finite: {name} "
+                    f"(or not below {_MAX_MAGNITUDE}, which overflows in half precision)"
                 )
 
 
@@ -151,7 +152,7 @@ def _chunks(opened: Any, count: int, kind: type[np.generic]) -> Iterator[NDArray
 def _rank(path: Path, config: Mapping[str, Any]) -> int:
     rank = config.get("r")
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
-        raise AdapterError(f"{path / CONFIG} does not say r, the rank")
+        raise AdapterError(f"{path / CONFIG} does not set r, the rank")
     return rank
 
 
@@ -160,8 +161,10 @@ def _check_scale(path: Path, config: Mapping[str, Any]) -> None:
     alphas = [config.get("lora_alpha", 8), *(patterns.values() if isinstance(patterns, dict) else [patterns])]
     for alpha in alphas:
         number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
-        if not number or not abs(alpha) <= _GREATEST:
-            raise AdapterError(f"{path / CONFIG} has lora_alpha {alpha}: it must be a number up to {_GREATEST}")
+        if not number or not abs(alpha) <= _MAX_MAGNITUDE:
+            raise AdapterError(
+                f"{path / CONFIG} has lora_alpha {alpha}: it must be a number up to {_MAX_MAGNITUDE}"
+            )
 
 
 def _check_shapes(
@@ -169,12 +172,12 @@ def _check_shapes(
 ) -> None:
     halves = _halves(path, tensors)
     own_ranks = bool(config.get("rank_pattern"))
-    base = None if config.get("fan_in_fan_out") else base  # such a base keeps its weights the other way round
-    same = counterparts({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
+    base = None if config.get("fan_in_fan_out") else base  # such a base stores its weights transposed
+    same = match_modules({module: (up[0], down[1]) for module, (down, up) in halves.items()}, base or {})
     for module, (down, up) in halves.items():
         rank = down[0] if own_ranks else _rank(path, config)
         own = (up[0], down[1])
-        height, width = own if base is None else _in_base(path, module, same, base) or own
+        height, width = own if base is None else _base_shape(path, module, same, base) or own
         if (down, up) != ((rank, width), (height, rank)):
             raise AdapterError(
                 f"the adapter in {path} does not fit {module}: it has the shapes {down} and {up}, but rank {rank} "
@@ -185,23 +188,23 @@ def _check_shapes(
 
 
 def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The shapes of both halves, by module."""
+    """The shapes of both matrices, by module."""
     found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for name, tensor in tensors.items():
         match = LORA_KEY.fullmatch(name)
         if match is None or len(tensor.shape) != 2:
-            raise AdapterError(f"the adapter in {path} holds {name}, which is no LoRA weight of a linear layer")
+            raise AdapterError(f"the adapter in {path} holds {name}, which is not a LoRA weight of a linear layer")
         found[match["module"]][match["half"]] = tensor.shape
     if not found:
-        raise AdapterError(f"the adapter in {path} holds no weights of LoRA")
+        raise AdapterError(f"the adapter in {path} holds no LoRA weights")
     for module, halves in found.items():
         if len(halves) != 2:
             raise AdapterError(f"the adapter in {path} lacks one of lora_A and lora_B of {module}")
     return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
 
 
-def _in_base(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> tuple[int, ...] | None:
-    """The shape of the module's weights; None where it cannot be told."""
+def _base_shape(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> tuple[int, ...] | None:
+    """The shape of the module's weights; None if unknown."""
     shape = base[same[module]] if module in same else ()
     if shape is not None and len(shape) != 2:
         raise AdapterError(
@@ -211,6 +214,6 @@ def _in_base(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> 
 
 
 def _check_complete(path: Path, changed: Collection[str], base: Shapes) -> None:
-    """What is changed in one layer is changed in all that have it."""
-    if missing := left_out(changed, base):
+    """A module that is adapted in one layer must be adapted in all layers that have it."""
+    if missing := unadapted_modules(changed, base):
         raise AdapterError(f"the adapter in {path} lacks weights of {len(missing)} layers, such as {missing[0]}")

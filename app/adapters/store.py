@@ -1,7 +1,7 @@
-"""Adapters that all hosts share: one puts what it trained, the others fetch what they are to serve.
+"""A store of adapters shared by all hosts: one puts an adapter after training, others fetch it to serve it.
 
-Without a URL every adapter lies on this machine. With one, a directory or whatever fsspec reads (`s3://bucket/prefix`),
-an adapter is `<url>/<hash>/` there, and readers trust only what has its marker, which is written last.
+Without a URL every adapter is on this machine. With one, a directory or any URL of fsspec (`s3://bucket/prefix`),
+an adapter is `<url>/<hash>/` there, and readers trust only adapters with a marker, which is written last.
 """
 
 import asyncio
@@ -22,45 +22,45 @@ _MARKER = "complete"
 
 
 class AdapterStore:
-    """`local` is this machine's directory of adapters, `url` the store; without one `local` is all there is."""
+    """`local` is this machine's adapter directory, `url` the store; without a URL only `local` is used."""
 
     def __init__(self, local: Path, url: str = "") -> None:
-        """Raises SettingError for a URL that cannot be a store. Nothing is asked of the store yet."""
+        """Raises SettingError for a URL that cannot be a store. Does not contact the store yet."""
         self._local = local.absolute()
         self._url = url.rstrip("/")
         self._remote: Any = None
         self._root = ""
         if url:
             self._remote, self._root = _open(url)
-            self._failures = _failures()
-        self._fetching = asyncio.Lock()
+            self._store_errors = _store_errors()
+        self._fetch_lock = asyncio.Lock()
 
-    async def path(self, name: str) -> Path:
-        """The adapter's directory on this machine, fetched first where it is not there.
+    async def fetch(self, name: str) -> Path:
+        """The adapter's directory on this machine, fetched from the store if missing.
 
-        Raises AdapterError for one that the store does not hold whole or holds damaged, EngineError where the
-        store does not answer: then a later try may find it.
+        Raises AdapterError if the store's copy is missing, incomplete or damaged, EngineError if the store does
+        not answer: then a retry may succeed.
         """
-        async with self._fetching:
+        async with self._fetch_lock:
             own = self._local / name
-            if not _is_whole(own):
+            if not _is_complete(own):
                 if self._remote is None:
                     raise AdapterError(f"there is no adapter in {own}: put it back, or activate another release")
                 await asyncio.to_thread(self._fetch, name)
             return own
 
     async def put(self, name: str) -> None:
-        """Once this returns, every host can have the adapter. Safe to repeat. Raises StorageError."""
+        """Makes the adapter available to every host. Safe to repeat. Raises StorageError."""
         if self._remote is not None:
             await asyncio.to_thread(self._put, name)
 
-    async def take(self, directory: Path) -> str:
-        """Copy an adapter from elsewhere, and put it. Its name, the hash of its content. Safe to repeat.
+    async def import_adapter(self, directory: Path) -> str:
+        """Copies an adapter from elsewhere, and puts it. Returns its content hash. Safe to repeat.
 
-        Raises AdapterError for what must never be served, StorageError where it cannot be kept.
+        Raises AdapterError for an adapter that must not be served, StorageError if it cannot be stored.
         """
         name = inspect(directory).hash
-        if not _is_whole(self._local / name):
+        if not _is_complete(self._local / name):
             await asyncio.to_thread(self._copy, directory, name)
         await self.put(name)
         return name
@@ -72,12 +72,12 @@ class AdapterStore:
             verify(contents)
 
         try:
-            self._make(name, copy)
+            self._create(name, copy)
         except OSError as error:
-            raise StorageError(f"{self._local} does not take it: {error.strerror or error}") from error
+            raise StorageError(f"{self._local} cannot be written: {error.strerror or error}") from error
 
     def _put(self, name: str) -> None:
-        """What a name stands for never changes, so two who put it at once write the same bytes."""
+        """Concurrent puts of a name write the same bytes, since a name always stands for the same content."""
         try:
             if self._holds(name):
                 return
@@ -85,27 +85,27 @@ class AdapterStore:
             for file in _FILES:
                 self._remote.put_file(str(self._local / name / file), f"{self._root}/{name}/{file}")
             self._remote.pipe_file(f"{self._root}/{name}/{_MARKER}", name.encode())
-        except self._failures as error:
+        except self._store_errors as error:
             raise StorageError(
-                f"the adapter store {self._url} does not take {name} ({_line(error)}): see to SAGE_ADAPTER_STORE"
+                f"the adapter store {self._url} does not accept {name} ({_line(error)}): check SAGE_ADAPTER_STORE"
             ) from error
 
     def _fetch(self, name: str) -> None:
         try:
-            self._make(name, self._download)
-        except self._failures as error:
+            self._create(name, self._download)
+        except self._store_errors as error:
             raise EngineError(
-                f"adapter {name} cannot be fetched from {self._url} ({_line(error)}): see to SAGE_ADAPTER_STORE"
+                f"adapter {name} cannot be fetched from {self._url} ({_line(error)}): check SAGE_ADAPTER_STORE"
             ) from error
 
-    def _make(self, name: str, fill: Callable[[Path], None]) -> None:
-        """Whole or not at all: `fill` writes beside it and compares with the name, then that is renamed."""
+    def _create(self, name: str, fill: Callable[[Path], None]) -> None:
+        """Atomic: `fill` writes to a temporary directory and checks the hash, then that is renamed."""
         self._local.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".partial-", dir=self._local, ignore_cleanup_errors=True) as partial:
             contents = Path(partial, name)
             contents.mkdir()
             fill(contents)
-            _settle(contents, self._local / name)
+            _replace(contents, self._local / name)
 
     def _download(self, directory: Path) -> None:
         name = directory.name
@@ -118,14 +118,14 @@ class AdapterStore:
         found = content_hash(directory)
         if found != name:
             raise AdapterError(
-                f"what {self._url}/{name} holds has the hash {found}, so it was damaged: remove it there, and put "
-                "the adapter again from a host that has it, or activate another release"
+                f"{self._url}/{name} has the content hash {found}, so it is damaged: remove it there, and put the "
+                "adapter again from a host that has it, or activate another release"
             )
 
     def _holds(self, name: str) -> bool:
-        self._remote.invalidate_cache()  # another host may have put it since this one looked
+        self._remote.invalidate_cache()  # another host may have put it meanwhile
         try:
-            self._remote.info(f"{self._root}/{name}/{_MARKER}")  # `exists` would say no where nobody answers
+            self._remote.info(f"{self._root}/{name}/{_MARKER}")  # `exists` would return False if nobody answers
         except FileNotFoundError:
             return False
         return True
@@ -133,17 +133,17 @@ class AdapterStore:
 
 def _open(url: str) -> tuple[Any, str]:
     try:
-        remote, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # one of its own, with the keys of now
+        remote, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # with the current credentials
     except (ImportError, ValueError) as error:
         raise SettingError(
-            f"SAGE_ADAPTER_STORE={url}: {_line(error)}. It is a directory or a URL that fsspec knows; "
+            f"SAGE_ADAPTER_STORE={url}: {_line(error)}. Use a directory or a URL that fsspec supports; "
             "s3:// needs the extra s3 (pip install 'sage-server[s3]')"
         ) from error
     return remote, str(root).rstrip("/")
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """What a store raises. S3's client has errors of its own: for a network that is down, for missing keys."""
+def _store_errors() -> tuple[type[Exception], ...]:
+    """The errors of a store. S3's client has its own: for a network that is down, for missing keys."""
     try:
         from botocore.exceptions import BotoCoreError  # noqa: PLC0415  takes a second, and only the extra s3 has it
     except ImportError:
@@ -151,17 +151,19 @@ def _failures() -> tuple[type[Exception], ...]:
     return (OSError, BotoCoreError)
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     return all((path / file).is_file() for file in _FILES)
 
 
-def _settle(contents: Path, final: Path) -> None:
-    """Another process of this machine may have been faster."""
+def _replace(contents: Path, final: Path) -> None:
+    """Renames, unless another process of this machine was faster."""
     try:
         os.replace(contents, final)
     except OSError as error:
-        if not _is_whole(final):
-            raise AdapterError(f"{final} holds half an adapter: remove it, and it is fetched again") from error
+        if not _is_complete(final):
+            raise AdapterError(
+                f"{final} holds an incomplete adapter: remove it to have it fetched again"
+            ) from error
 
 
 def _line(error: Exception) -> str:

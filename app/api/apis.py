@@ -66,7 +66,7 @@ class ApiController(Controller):
         await session.commit()  # no transaction is held while a document is fetched
         document = await _read(data, http_client)
         app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
-        serving = await manifest.hold(session, project.id)
+        serving = await manifest.lock_active(session, project.id)
         row = await apis.put(
             session,
             project.id,
@@ -77,7 +77,7 @@ class ApiController(Controller):
             digest=app.digest,
             secret=data.bearer_token,
         )
-        await manifest.tools_changed(session, serving, [data.name], access.actor)
+        await manifest.update_tools(session, serving, [data.name], access.actor)
         await session.commit()
         return ApiView.whole(row, project.name, app)
 
@@ -104,9 +104,9 @@ class ApiController(Controller):
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
         """New tasks cannot call it, whatever their release: its token is deleted."""
         owner = await find_project(session, access, project)
-        serving = await manifest.hold(session, owner.id)
+        serving = await manifest.lock_active(session, owner.id)
         await apis.delete(session, owner.id, name)
-        await manifest.tools_changed(session, serving, [name], access.actor)
+        await manifest.update_tools(session, serving, [name], access.actor)
         await session.commit()
 
 

@@ -15,8 +15,8 @@ from app.api.releases import ReleaseView
 from app.db import models
 from app.db.database import Sessions
 from app.release import canary
-from app.release.canary import Against, Standing
-from app.release.canary_decision import Action, Figure
+from app.release.canary import CanaryBaseline, CanaryStatus
+from app.release.canary_decision import CanaryAction, MetricComparison
 from app.release.promote import Promoter
 
 _MOVE = problems(400, 401, 403, 404, 409)
@@ -40,22 +40,22 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     percent: float | None
     since: datetime
-    baseline: Against
-    action: Action
+    baseline: CanaryBaseline
+    action: CanaryAction
     reason: str
-    metrics: dict[str, Figure]
+    metrics: dict[str, MetricComparison]
 
     @classmethod
-    def of(cls, row: models.Release, standing: Standing) -> Self:
+    def of(cls, row: models.Release, status: CanaryStatus) -> Self:
         return cls(
             release_id=row.id,
             number=row.number,
             percent=row.canary_percent,
-            since=standing.since,
-            baseline=standing.against,
-            action=standing.verdict.action,
-            reason=standing.verdict.reason,
-            metrics=standing.verdict.figures,
+            since=status.since,
+            baseline=status.baseline,
+            action=status.decision.action,
+            reason=status.decision.reason,
+            metrics=status.decision.metrics,
         )
 
 
@@ -100,4 +100,4 @@ class CanaryController(Controller):
     async def show_canary(self, release_id: FromPath[UUID], session: Db, access: Caller) -> CanaryView:
         """409 if the release is not a canary. A former canary has its metrics in `evidence`."""
         row = await find_release(session, access, release_id)
-        return CanaryView.of(row, await canary.judge(session, row))
+        return CanaryView.of(row, await canary.evaluate(session, row))

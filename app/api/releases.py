@@ -18,12 +18,12 @@ from app.db import models, releases
 from app.errors import AdapterError, InvalidError, NotFoundError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Json
-from app.release.manifest import Skills
+from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
 
 AllowRejected = Annotated[bool, QueryParameter(description="activate the release even if the gate rejected it")]
-SkillsMode = Annotated[
-    Skills,
+SkillsQuery = Annotated[
+    SkillsMode,
     QueryParameter(description="`restore` the skills of a release that served before, or `keep` the present ones"),
 ]
 _READ = problems(400, 401, 403, 404)
@@ -115,7 +115,7 @@ class ReleaseController(Controller):
         access: Caller,
         promoter: NamedDependency[Promoter],
         allow_rejected: AllowRejected = False,
-        skills: SkillsMode = "restore",
+        skills: SkillsQuery = "restore",
     ) -> ReleaseView:
         """New tasks are pinned to it once every model server has proven that it has the weights; if one refuses,
         nothing changes. Running tasks keep their release. Activating an older release rolls back weights, skills

@@ -12,7 +12,7 @@ from litestar.params import FromPath, JSONBody
 from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
 from app.db import shadows
-from app.release.shadow_stats import Paired, compare
+from app.release.shadow_stats import PairedComparison, compare_pairs
 from app.runner import shadow_candidates
 
 
@@ -31,9 +31,9 @@ class ShadowsView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     pending: int
     failures: dict[str, int]
-    score: Paired | None
-    turns: Paired | None
-    tokens: Paired | None
+    score: PairedComparison | None
+    turns: PairedComparison | None
+    tokens: PairedComparison | None
 
     @classmethod
     def of(cls, pairs: Sequence[shadows.ShadowedTask]) -> Self:
@@ -48,9 +48,9 @@ class ShadowsView(msgspec.Struct, frozen=True, kw_only=True):
             tasks=len(pairs),
             pending=len(pairs) - len(ended),
             failures=dict(Counter(shadow.failure for _, shadow in ended if shadow.failure)),
-            score=compare(scores),
-            turns=compare([(pair.turns, shadow.turns) for pair, shadow in done]),
-            tokens=compare([(pair.generated_tokens, shadow.generated_tokens) for pair, shadow in done]),
+            score=compare_pairs(scores),
+            turns=compare_pairs([(pair.turns, shadow.turns) for pair, shadow in done]),
+            tokens=compare_pairs([(pair.generated_tokens, shadow.generated_tokens) for pair, shadow in done]),
         )
 
 

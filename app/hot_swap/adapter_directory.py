@@ -23,7 +23,7 @@ class AdapterDirectory:
 
     async def verified(self, name: str) -> AdapterFiles:
         """Reads and checks the whole adapter. Raises AdapterError for one that must not be served."""
-        path = await self._store.path(name) if self._store else self.path / name
+        path = await self._store.fetch(name) if self._store else self.path / name
         return await asyncio.to_thread(self._verify, path)
 
     async def publish(self, name: str) -> None:

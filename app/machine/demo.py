@@ -47,14 +47,14 @@ async def _fetch_index(client: httpx.AsyncClient, url: str) -> DemoIndex:
 async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> None:
     async with open_database(url) as database, database.sessions.begin() as session:
         project = await projects.by_name(session, PROJECT)
-        serving = await manifest.hold(session, project.id)
+        serving = await manifest.lock_active(session, project.id)
         before = await manifests.api_digests(session, project.id)
         for api, (source, document) in documents.items():
             digest = parse_document(api, document, source=source).digest
             await apis.put(session, project.id, api, source=source, document=document, digest=digest)
         now = await manifests.api_digests(session, project.id)
         changed = [api for api in now if now[api] != before.get(api)]  # a rollback outlives a restart
-        await manifest.tools_changed(session, serving, changed, manifest.SERVER)
+        await manifest.update_tools(session, serving, changed, manifest.SERVER)
 
 
 def first_task(address: str, task: dict[str, str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""A canary: a release that serves a share of a project's new tasks until live figures tell what becomes of it.
+"""Canaries: a release serves a share of a project's new tasks until live metrics decide about it.
 
-Tasks are dealt by a hash of their id, so both arms see the same traffic. What counts are tasks pinned since both
-serve: where another release becomes active meanwhile, the comparison begins anew with that one.
+Tasks are assigned by a hash of their id, so both arms see the same traffic. Only tasks pinned since both serve are
+compared: when another release becomes active, the comparison restarts with that one as the baseline.
 """
 
 from datetime import datetime
@@ -16,119 +16,123 @@ from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError
 from app.records import Json
-from app.release.canary_decision import Action, Rules, Sample, Verdict, decide
+from app.release.canary_decision import ArmSamples, CanaryAction, CanaryDecision, CanaryRules, decide
 from app.release.promote import Promoter
 
-ACTOR = "canary"  # of what a canary's figures bring about by themselves
-_USUAL = canaries.TypicalCost(12, 2_048)  # of a project that has ended no task yet
-_RULES = Rules()
-_CEILING = 2.0  # times what tasks usually take: beyond it one long task would hide all others
+ACTOR = "canary"  # in the audit log, of automatic decisions
+_DEFAULT_COST = canaries.TypicalCost(12, 2_048)  # of a project without finished tasks
+_RULES = CanaryRules()
+_CEILING_FACTOR = 2.0  # times the usual: beyond it one long task would outweigh all others
 
 
-class Against(msgspec.Struct, frozen=True):
-    """The release that a canary is compared with."""
+class CanaryBaseline(msgspec.Struct, frozen=True):
+    """The active release that a canary is compared with."""
 
     number: int
     model: str
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a canary does, and since when both serve."""
+class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The comparison of a canary with its baseline, since both serve."""
 
     since: datetime
-    against: Against
-    verdict: Verdict
+    baseline: CanaryBaseline
+    decision: CanaryDecision
 
     def check(self, canary: models.Release, active: models.Release | None) -> None:
-        """Raises ConflictError where someone has ended the canary since, or activated another release."""
+        """Raises ConflictError if the canary has ended since, or another release was activated."""
         canaries.check_is_canary(canary)
-        if active is None or active.number != self.against.number:
-            raise ConflictError(f"release {canary.number} is compared with release {self.against.number} no more")
+        if active is None or active.number != self.baseline.number:
+            raise ConflictError(
+                f"release {canary.number} was compared with release {self.baseline.number}, no longer active"
+            )
 
 
 async def begin(
     promoter: Promoter, sessions: Sessions, release_id: UUID, percent: float, actor: str
 ) -> models.Release:
-    """The model servers prove that they have its weights, then new tasks are pinned to it.
+    """Loads its weights on the model servers, then new tasks are pinned to it.
 
-    Raises as `canaries.begin`, and as `Promoter.prove` where a server refuses: then nothing changes. ConflictError
-    also while another release of the project is brought to serve.
+    Raises as `canaries.begin`, and as `Promoter.load_weights` if a server refuses: then nothing changes.
+    ConflictError also while another release of the project is being activated.
     """
     async with sessions() as session:
         release = await releases.get(session, release_id)
         await canaries.check_can_begin(session, release, percent)
     async with swap_lock(sessions, release.project_id, release.number):
-        receipt = await promoter.prove(release, actor)
+        report = await promoter.load_weights(release, actor)
         async with sessions.begin() as session:
             canary = await canaries.begin(session, release_id, percent)
-            detail = {"percent": percent, "swap": receipt}
+            detail = {"percent": percent, "swap": report}
             await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
             return canary
 
 
-async def judge(session: AsyncSession, release: models.Release, rules: Rules = _RULES) -> Standing:
-    """How it does against the active release at this moment. Raises ConflictError if it is no canary."""
+async def evaluate(session: AsyncSession, release: models.Release, rules: CanaryRules = _RULES) -> CanaryStatus:
+    """Compares it with the active release. Raises ConflictError if it is no canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     began = canaries.shared_since(release, active)
-    usual = await canaries.typical_cost(session, release.project_id, began) or _USUAL
-    own, other = await canaries.results(session, release, active, began, rules.ended)
-    verdict = decide(
-        reward=Sample(own.rewards, other.rewards),
-        errors=Sample(own.errors, other.errors),
-        turns=Sample(own.turns, other.turns, max(1.0, _CEILING * usual.turns)),
-        tokens=Sample(own.tokens, other.tokens, max(1.0, _CEILING * usual.tokens)),
+    usual = await canaries.typical_cost(session, release.project_id, began) or _DEFAULT_COST
+    own, other = await canaries.results(session, release, active, began, rules.max_compared)
+    decision = decide(
+        reward=ArmSamples(own.rewards, other.rewards),
+        errors=ArmSamples(own.errors, other.errors),
+        turns=ArmSamples(own.turns, other.turns, max(1.0, _CEILING_FACTOR * usual.turns)),
+        tokens=ArmSamples(own.tokens, other.tokens, max(1.0, _CEILING_FACTOR * usual.tokens)),
         rules=rules,
     )
-    return Standing(since=began, against=Against(active.number, active.model), verdict=verdict)
+    return CanaryStatus(since=began, baseline=CanaryBaseline(active.number, active.model), decision=decision)
 
 
 async def end(
-    sessions: Sessions, release_id: UUID, actor: str, standing: Standing | None = None
+    sessions: Sessions, release_id: UUID, actor: str, status: CanaryStatus | None = None
 ) -> models.Release:
-    """New tasks are pinned to the active release alone. With what speaks against it, it is rejected; without,
-    somebody wants it ended, and it is a candidate again. The figures stay on its row and in the log.
+    """New tasks are pinned to the active release only. With the `status` that speaks against it, it is rejected;
+    without, it is a candidate again. The metrics stay in its evidence and in the audit log.
 
-    Raises ConflictError if it is no canary, or was compared with a release that serves no more.
+    Raises ConflictError if it is no canary, or its baseline is no longer active.
     """
     async with sessions.begin() as session:
         release = await releases.locked(session, release_id)
-        if standing is not None:
-            standing.check(release, await releases.find_active(session, release.project_id))
-        state = ReleaseState.REJECTED if standing else ReleaseState.CANDIDATE
-        standing = standing or await judge(session, release)
-        row = await canaries.end(session, release_id, state, _evidence(release, standing))
-        await _tell(session, row, actor, standing)
+        if status is not None:
+            status.check(release, await releases.find_active(session, release.project_id))
+        state = ReleaseState.REJECTED if status else ReleaseState.CANDIDATE
+        status = status or await evaluate(session, release)
+        row = await canaries.end(session, release_id, state, _evidence(release, status))
+        await _audit(session, row, actor, status)
         return row
 
 
-async def settle(promoter: Promoter, sessions: Sessions, release_id: UUID) -> Standing:
-    """Judge a canary and do what the verdict says. Raises as `judge`, and as activating: it is one still, then."""
+async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUID) -> CanaryStatus:
+    """Evaluates a canary, and promotes or rejects it. Raises as `evaluate` and `Promoter.activate`: then it stays
+    a canary.
+    """
 
-    async def tell(session: AsyncSession, release: models.Release) -> None:
-        await releases.record_evidence(session, release.id, _evidence(release, standing))
-        await _tell(session, release, ACTOR, standing)
+    async def record(session: AsyncSession, release: models.Release) -> None:
+        await releases.record_evidence(session, release.id, _evidence(release, status))
+        await _audit(session, release, ACTOR, status)
 
     async with sessions() as session:
-        standing = await judge(session, await releases.get(session, release_id))
-    if standing.verdict.action is Action.REJECT:
-        await end(sessions, release_id, ACTOR, standing)
-    elif standing.verdict.action is Action.PROMOTE:
-        await promoter.activate(release_id, ACTOR, skills="keep", check=standing.check, also=tell)
-    return standing
+        status = await evaluate(session, await releases.get(session, release_id))
+    if status.decision.action is CanaryAction.REJECT:
+        await end(sessions, release_id, ACTOR, status)
+    elif status.decision.action is CanaryAction.PROMOTE:
+        await promoter.activate(release_id, ACTOR, skills="keep", check=status.check, on_activated=record)
+    return status
 
 
-async def _tell(session: AsyncSession, release: models.Release, actor: str, standing: Standing) -> None:
-    detail = {"state": release.state.value, **msgspec.to_builtins(standing)}
+async def _audit(session: AsyncSession, release: models.Release, actor: str, status: CanaryStatus) -> None:
+    detail = {"state": release.state.value, **msgspec.to_builtins(status)}
     await audit.add(session, release.project_id, release.id, actor, AuditAction.CANARY_ENDED, detail)
 
 
-def _evidence(release: models.Release, standing: Standing) -> dict[str, Json]:
-    """What the gate found stays; a verdict that something comes of is the release's own."""
-    found = (release.evidence or {}) | {"canary": msgspec.to_builtins(standing)}
-    if standing.verdict.action is Action.WAIT:
-        return found
-    return found | {
-        "verdict": standing.verdict.action.value,
-        "reason": f"as a canary: {standing.verdict.reason}",
+def _evidence(release: models.Release, status: CanaryStatus) -> dict[str, Json]:
+    """Keeps the gate's evidence; a decision other than WAIT replaces its verdict."""
+    evidence = (release.evidence or {}) | {"canary": msgspec.to_builtins(status)}
+    if status.decision.action is CanaryAction.WAIT:
+        return evidence
+    return evidence | {
+        "verdict": status.decision.action.value,
+        "reason": f"as a canary: {status.decision.reason}",
     }

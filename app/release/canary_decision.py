@@ -1,6 +1,6 @@
-"""May a canary go on, must it go back, or does it take over? Pure: what both arms came to in, a verdict out.
+"""Decides whether a canary is promoted, rejected or continues, from the samples of both arms. Pure.
 
-It may be asked after every task: the intervals hold at all moments at once, all four figures together.
+It may be evaluated after every task: the intervals of all four metrics hold simultaneously at all times.
 """
 
 from collections.abc import Sequence
@@ -10,114 +10,120 @@ import msgspec
 
 from app.release.confidence_sequence import Interval, difference, mean_interval
 
-_FIGURES = 4  # reward, errors, turns, tokens: each gets its part of the error that is allowed
+_METRICS = 4  # reward, errors, turns, tokens: each gets an equal part of alpha
 
 
-class Action(StrEnum):
+class CanaryAction(StrEnum):
     PROMOTE = "promote"
     REJECT = "reject"
     WAIT = "wait"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a canary is judged by."""
+class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Thresholds of the decision."""
 
-    alpha: float = 0.05  # the chance that any interval of a comparison is ever wrong
-    margin: float = 0.05  # of reward: a loss beyond it must be ruled out where tokens decide
-    tasks: int = 2_000  # scored ones of the canary, after which it is given up
-    ended: int = 40_000  # of both together, after which it is given up: no later ones are compared
+    alpha: float = 0.05  # probability that any interval of a comparison is ever wrong
+    margin: float = 0.05  # of reward: a larger loss must be ruled out where tokens decide
+    max_scored: int = 2_000  # scored tasks of the canary, after which it is rejected
+    max_compared: int = 40_000  # tasks of both arms, after which it is rejected: later ones are not compared
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """One figure of both arms, each in the order it became known. What is above the ceiling counts as much."""
+class ArmSamples(msgspec.Struct, frozen=True):
+    """The values of one metric in both arms, in the order they became known, clipped at the ceiling."""
 
     canary: Sequence[float]
-    active: Sequence[float]
+    baseline: Sequence[float]
     ceiling: float = 1.0
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """Means with intervals, and how many tasks they rest on. None where an arm has no task to tell."""
+class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Means with intervals, and the number of tasks behind them. None if an arm has no tasks."""
 
     tasks: dict[str, int]
     canary: Interval | None
-    active: Interval | None
-    difference: Interval | None  # canary minus active
+    baseline: Interval | None
+    difference: Interval | None  # canary minus baseline
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to become of a canary, and all that this rests on."""
+class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The action, with the comparisons that it rests on."""
 
-    action: Action
+    action: CanaryAction
     reason: str
-    figures: dict[str, Figure]
+    metrics: dict[str, MetricComparison]
 
 
-def decide(reward: Sample, errors: Sample, turns: Sample, tokens: Sample, rules: Rules | None = None) -> Verdict:
-    """Worse in reward or errors goes back, better in reward takes over, and so does as good with fewer tokens.
+def decide(
+    reward: ArmSamples,
+    errors: ArmSamples,
+    turns: ArmSamples,
+    tokens: ArmSamples,
+    rules: CanaryRules | None = None,
+) -> CanaryDecision:
+    """Rejects if reward or errors are worse; promotes if reward is better, or equal with fewer tokens.
 
-    Without scores nothing can speak for a canary, only against it.
+    Without scores a canary can be rejected, but not promoted.
     """
-    rules = rules or Rules()
+    rules = rules or CanaryRules()
     samples = {"reward": reward, "errors": errors, "turns": turns, "tokens": tokens}
-    figures = {name: _figure(sample, rules.alpha / _FIGURES) for name, sample in samples.items()}
-    action, reason = _judge(figures, rules)
-    return Verdict(action=action, reason=reason, figures=figures)
+    metrics = {name: _compare(sample, rules.alpha / _METRICS) for name, sample in samples.items()}
+    action, reason = _decide(metrics, rules)
+    return CanaryDecision(action=action, reason=reason, metrics=metrics)
 
 
-def _judge(figures: dict[str, Figure], rules: Rules) -> tuple[Action, str]:
-    reward, errors, tokens = (figures[name].difference for name in ("reward", "errors", "tokens"))
-    found = _told(figures)
+def _decide(metrics: dict[str, MetricComparison], rules: CanaryRules) -> tuple[CanaryAction, str]:
+    reward, errors, tokens = (metrics[name].difference for name in ("reward", "errors", "tokens"))
+    summary = _summarize(metrics)
     if errors is not None and errors.low > 0:
-        return Action.REJECT, f"more of its tasks go wrong: {found}"
+        return CanaryAction.REJECT, f"more errors: {summary}"
     if reward is not None:
         if reward.high < 0:
-            return Action.REJECT, f"it earns less: {found}"
+            return CanaryAction.REJECT, f"lower reward: {summary}"
         if reward.low > 0:
-            return Action.PROMOTE, f"it earns more: {found}"
+            return CanaryAction.PROMOTE, f"higher reward: {summary}"
         if reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
-            return Action.PROMOTE, f"it earns no less, but for {rules.margin:g} at most, and writes less: {found}"
-    return _unknown(figures, rules, found)
+            return CanaryAction.PROMOTE, f"reward within {rules.margin:g}, with fewer tokens: {summary}"
+    return _undecided(metrics, rules, summary)
 
 
-def _unknown(figures: dict[str, Figure], rules: Rules, found: str) -> tuple[Action, str]:
-    """Where no figure tells: may it go on? While there is nothing to compare it with, it is not given up."""
-    compared = figures["errors"]
-    if compared.difference is not None and sum(compared.tasks.values()) >= rules.ended:
-        return Action.REJECT, f"no difference is shown by the first {rules.ended} tasks of both: {found}"
-    if figures["reward"].difference is None:
-        return Action.WAIT, f"no scores to compare, and only they can speak for it, such as by feedback: {found}"
-    left = rules.tasks - figures["reward"].tasks["canary"]
+def _undecided(metrics: dict[str, MetricComparison], rules: CanaryRules, summary: str) -> tuple[CanaryAction, str]:
+    """Whether it may continue although no difference is significant."""
+    compared = metrics["errors"]
+    if compared.difference is not None and sum(compared.tasks.values()) >= rules.max_compared:
+        return CanaryAction.REJECT, f"no difference in the first {rules.max_compared} tasks of both: {summary}"
+    if metrics["reward"].difference is None:
+        return CanaryAction.WAIT, f"no scores to compare, which promotion needs (send feedback): {summary}"
+    left = rules.max_scored - metrics["reward"].tasks["canary"]
     if left <= 0:
-        return Action.REJECT, f"no difference is shown by {rules.tasks} scored tasks: {found}"
-    return Action.WAIT, f"not enough is known yet, at most {left} more scored tasks will tell: {found}"
+        return CanaryAction.REJECT, f"no difference in {rules.max_scored} scored tasks: {summary}"
+    return CanaryAction.WAIT, f"no significant difference yet, at most {left} more scored tasks: {summary}"
 
 
-def _told(figures: dict[str, Figure]) -> str:
+def _summarize(metrics: dict[str, MetricComparison]) -> str:
     """
     >>> some = Interval(0.25, 0.125, 0.5)
-    >>> _told({"reward": Figure(tasks={"canary": 9, "active": 80}, canary=some, active=some, difference=some)})
+    >>> tasks = {"canary": 9, "baseline": 80}
+    >>> _summarize({"reward": MetricComparison(tasks=tasks, canary=some, baseline=some, difference=some)})
     'reward +0.25 [+0.125, +0.5] on 9 and 80 tasks'
     """
-    return ", ".join(_line(name, figure) for name, figure in figures.items())
+    return ", ".join(_summarize_metric(name, metric) for name, metric in metrics.items())
 
 
-def _line(name: str, figure: Figure) -> str:
-    canary, active = figure.tasks["canary"], figure.tasks["active"]
-    by = figure.difference
-    told = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
-    return f"{name} {told} on {canary} and {active} tasks"
+def _summarize_metric(name: str, metric: MetricComparison) -> str:
+    by = metric.difference
+    interval = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
+    return f"{name} {interval} on {metric.tasks['canary']} and {metric.tasks['baseline']} tasks"
 
 
-def _figure(sample: Sample, alpha: float) -> Figure:
-    canary, active = (
-        [min(value / sample.ceiling, 1.0) for value in arm] for arm in (sample.canary, sample.active)
+def _compare(sample: ArmSamples, alpha: float) -> MetricComparison:
+    canary, baseline = (
+        [min(value / sample.ceiling, 1.0) for value in arm] for arm in (sample.canary, sample.baseline)
     )
     intervals = (
         mean_interval(canary, alpha / 2),
-        mean_interval(active, alpha / 2),
-        difference(canary, active, alpha),
+        mean_interval(baseline, alpha / 2),
+        difference(canary, baseline, alpha),
     )
     own, other, between = (None if each is None else each.scaled(sample.ceiling) for each in intervals)
-    tasks = {"canary": len(canary), "active": len(active)}
-    return Figure(tasks=tasks, canary=own, active=other, difference=between)
+    tasks = {"canary": len(canary), "baseline": len(baseline)}
+    return MetricComparison(tasks=tasks, canary=own, baseline=other, difference=between)

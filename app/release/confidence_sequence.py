@@ -1,11 +1,11 @@
-"""Intervals that hold at every moment at once: look after every task, stop when you like. Pure.
+"""Confidence sequences: intervals that hold at all times, under continuous monitoring. Pure.
 
 A confidence sequence for the mean of values in [0, 1] by an empirical Bernstein bound: Howard, Ramdas, McAuliffe
 and Sekhon, "Time-uniform, nonparametric, nonasymptotic confidence sequences", Annals of Statistics 49 (2021),
-theorem 4, with a boundary made of a few straight lines, each of which gets its part of the error.
+theorem 4, with a boundary of a few straight lines, each with an equal part of the error.
 
-It asks little of the values: each lies in [0, 1], and what is covered is the mean of their expectations given the
-ones before. So traffic that changes over time breaks nothing, as long as both arms get their share of all of it.
+The values need only lie in [0, 1]; the interval covers the mean of their conditional expectations. So traffic may
+change over time, as long as both arms get the same share of it.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# One of these lines is near the best for any sum of up to 100,000 values.
+# For any sum of up to 100,000 values, one of these lines is nearly optimal.
 _SLOPES: Floats = 0.9 * 0.5 ** np.arange(8, dtype=np.float64)
 _COSTS: Floats = -np.log1p(-_SLOPES) - _SLOPES  # psi_E of the paper
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A mean, and where the true one lies."""
+    """A mean with its confidence bounds."""
 
     mean: float
     low: float
@@ -34,20 +34,20 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def mean_interval(values: Sequence[float], alpha: float) -> Interval | None:
-    """Of values in [0, 1], in the order they came. Over all moments together it misses with probability <= alpha.
+    """Of values in [0, 1], in order of arrival. The probability that it is ever wrong is at most alpha.
 
-    None where there are no values: nothing is known then.
+    None if there are no values.
     """
-    seen = np.asarray(values, dtype=np.float64)
-    if not seen.size:
+    array = np.asarray(values, dtype=np.float64)
+    if not array.size:
         return None
-    radius = float(reach(variation(seen)[-1], alpha / 2)) / seen.size
-    mean = float(seen.mean())
+    radius = float(boundary(variation(array)[-1], alpha / 2)) / array.size
+    mean = float(array.mean())
     return Interval(mean, max(0.0, mean - radius), min(1.0, mean + radius))
 
 
 def difference(first: Sequence[float], second: Sequence[float], alpha: float) -> Interval | None:
-    """First mean minus second, each arm given half the error. None where one of them has no values."""
+    """First mean minus second, with half of alpha for each arm. None if one of them has no values."""
     one, other = mean_interval(first, alpha / 2), mean_interval(second, alpha / 2)
     if one is None or other is None:
         return None
@@ -55,16 +55,16 @@ def difference(first: Sequence[float], second: Sequence[float], alpha: float) ->
 
 
 def variation(values: Floats) -> Floats:
-    """(..., T) to (..., T): after each value, the squares of all so far around what was foretold of them.
+    """(..., T) to (..., T): cumulative squared deviations of the values from their predictions.
 
-    Foretold is the mean of the values before, and of one half, which stands for knowing nothing.
+    The prediction is the mean of one half, as the prior, and the values before.
     """
     before = np.cumsum(values, axis=-1) - values
-    foretold = (before + 0.5) / np.arange(1, values.shape[-1] + 1)
-    return np.cumsum((values - foretold) ** 2, axis=-1)
+    predicted = (before + 0.5) / np.arange(1, values.shape[-1] + 1)
+    return np.cumsum((values - predicted) ** 2, axis=-1)
 
 
-def reach(varied: Floats | float, alpha: float) -> Floats:
-    """How far above its expectation a sum of so much variation ever gets, but with probability alpha."""
-    lines = (log(len(_SLOPES) / alpha) + np.asarray(varied)[..., None] * _COSTS) / _SLOPES
+def boundary(variation_so_far: Floats | float, alpha: float) -> Floats:
+    """The deviation that a sum with this variation exceeds at any time with probability at most alpha."""
+    lines = (log(len(_SLOPES) / alpha) + np.asarray(variation_so_far)[..., None] * _COSTS) / _SLOPES
     return np.asarray(lines.min(axis=-1))

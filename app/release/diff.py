@@ -1,4 +1,4 @@
-"""What changed from one release to another: weights, skills, tools, prompt."""
+"""The differences between two releases: weights, skills, tools, prompt."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from app.release import manifest, operation_changes
 from app.release.operation_changes import OperationChanges
 
 
-class Moved(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
-    """A part that is another one."""
+class PartChange(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
+    """A part that differs."""
 
     before: str | None
     after: str | None
@@ -29,7 +29,7 @@ class SkillChanges(msgspec.Struct, frozen=True):
 
 
 class ToolChanges(msgspec.Struct, frozen=True):
-    """APIs by name, and of those with another document the operations."""
+    """APIs by name, and the operations of those with another document."""
 
     added: list[str]
     removed: list[str]
@@ -37,18 +37,18 @@ class ToolChanges(msgspec.Struct, frozen=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """What the second release has otherwise than the first. A part that is the same in both is null."""
+    """The changes from the first release to the second. A part that is equal is null."""
 
-    model: Moved | None
-    training_run: Moved | None  # that made the weights
+    model: PartChange | None
+    training_run: PartChange | None  # that trained the weights
     skills: SkillChanges
     tools: ToolChanges
-    prompt: Moved | None
+    prompt: PartChange | None
     empty: bool
 
 
-class _Side(msgspec.Struct, frozen=True):
-    """What a release is made of. One that never served has what it would serve with at this moment."""
+class _Parts(msgspec.Struct, frozen=True):
+    """The parts of a release. One that never served has those it would serve with now."""
 
     skills: set[UUID]
     tools: dict[str, str]
@@ -56,15 +56,15 @@ class _Side(msgspec.Struct, frozen=True):
 
 
 async def diff(session: AsyncSession, release: models.Release, other: models.Release) -> Diff:
-    """From `release` to `other`. Raises InvalidError where they are of two projects."""
+    """From `release` to `other`. Raises InvalidError if their projects differ."""
     if release.project_id != other.project_id:
         raise InvalidError("the two releases belong to different projects: compare releases of one project")
-    one, two = await _side(session, release), await _side(session, other)
-    model = _moved(release.model, other.model)
-    training_run = _moved(_text(release.training_run_id), _text(other.training_run_id))
+    one, two = await _parts_of(session, release), await _parts_of(session, other)
+    model = _change(release.model, other.model)
+    training_run = _change(_text(release.training_run_id), _text(other.training_run_id))
     skills = await _skills(session, one.skills, two.skills)
     tools = await _tools(session, one.tools, two.tools)
-    prompt = _moved(one.prompt, two.prompt)
+    prompt = _change(one.prompt, two.prompt)
     return Diff(
         model=model,
         training_run=training_run,
@@ -75,10 +75,10 @@ async def diff(session: AsyncSession, release: models.Release, other: models.Rel
     )
 
 
-async def _side(session: AsyncSession, release: models.Release) -> _Side:
+async def _parts_of(session: AsyncSession, release: models.Release) -> _Parts:
     prompt = release.prompt or (await releases.active(session, release.project_id)).prompt
     skills, tools = await manifest.skills_of(session, release), await manifest.tools_of(session, release)
-    return _Side(set(skills), tools, prompt)
+    return _Parts(set(skills), tools, prompt)
 
 
 async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) -> SkillChanges:
@@ -89,7 +89,7 @@ async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) ->
 
 
 async def _tools(session: AsyncSession, before: Mapping[str, str], after: Mapping[str, str]) -> ToolChanges:
-    """What differs is kept: only what was never changed is served from where it was registered."""
+    """Documents that differ are stored: only unchanged ones are read from the registered APIs."""
     apart = {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
     documents = await manifests.documents(session, {digest for pair in apart.values() for digest in pair})
     changed = {
@@ -99,8 +99,8 @@ async def _tools(session: AsyncSession, before: Mapping[str, str], after: Mappin
     return ToolChanges(sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), changed)
 
 
-def _moved(before: str | None, after: str | None) -> Moved | None:
-    return None if before == after else Moved(before, after)
+def _change(before: str | None, after: str | None) -> PartChange | None:
+    return None if before == after else PartChange(before, after)
 
 
 def _text(value: UUID | None) -> str | None:

@@ -1,8 +1,8 @@
-"""A release is one unit: weights, skills, tools and prompt, which begin and cease to serve together.
+"""The manifest of a release: weights, skills, tools and prompt, which are activated and rolled back as one.
 
-Weights are fixed. The library lives and grows while a release serves; as it was at the end is what a roll-back
-restores. Tools are API documents: another document makes another release, so a task sees those of its own release.
-The prompt is code: it cannot be rolled back, but a release says which one it served with.
+Weights are fixed. The library grows while a release serves; a rollback restores its state at the end. Tools are
+API documents: a changed document makes a new release, so a task sees those of its own release. The prompt is code:
+it cannot be rolled back, but a release records which one it served with.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,12 +18,12 @@ from app.db.manifests import SkillName
 from app.db.models import AuditAction, ReleaseState
 from app.records import Json
 
-Skills = Literal["restore", "keep"]
-SERVER = "server"  # the actor where nobody asked
+SkillsMode = Literal["restore", "keep"]
+SERVER = "server"  # the actor of automatic changes
 
 
 class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task may call: the document is its release's, its server and its token are the present ones."""
+    """An API that a task may call: the release's document, with the current server and token."""
 
     id: UUID  # of the API
     name: str
@@ -34,8 +34,8 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     document: dict[str, Json]
 
 
-async def document_set(session: AsyncSession, release: models.Release) -> Sequence[ApiDocument]:
-    """By name. An API that was removed since is not among them: its token is gone."""
+async def api_documents(session: AsyncSession, release: models.Release) -> Sequence[ApiDocument]:
+    """Ordered by name. APIs removed since are missing: their tokens are gone."""
     rows = await apis.of_project(session, release.project_id)
     digests = await tools_of(session, release)
     changed = {row.name for row in rows if digests.get(row.name, row.digest) != row.digest}
@@ -56,7 +56,7 @@ async def document_set(session: AsyncSession, release: models.Release) -> Sequen
 
 
 async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, str]:
-    """Name and digest of each API document. One that never served would have those of the release that does."""
+    """Name and digest of each API document. One that never served has those of the active release."""
     if release.tools is not None:
         return await manifests.tool_digests(session, release.tools)
     present = await releases.active(session, release.project_id)
@@ -66,35 +66,35 @@ async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, 
 
 
 async def skills_of(session: AsyncSession, release: models.Release) -> list[UUID]:
-    """Ids of the skills that were active when it last ceased to serve, else of those that are."""
+    """Ids of the skills active when it last stopped serving, or now if it serves or never did."""
     if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
         return await manifests.active_skills(session, release.project_id)
     return await manifests.skill_ids(session, release.skills)
 
 
-async def serve(
+async def record_activation(
     session: AsyncSession,
     release: models.Release,
-    former: models.Release | None,
+    previous: models.Release | None,
     prompt_hash: str,
     *,
-    skills: Skills = "restore",
+    skills: SkillsMode = "restore",
 ) -> dict[str, Json]:
-    """Write down what a release serves with, in the transaction that activates it, and how `former` ended.
+    """Records the parts of a release, in the transaction that activates it, and the final ones of `previous`.
 
-    One that has served before gets its skills back, unless they are to be kept as they are. Returns, for the
-    receipt, the skills that changed, the APIs of its tools that are gone, and its prompt where that was another.
+    One that has served before gets its skills back, unless `skills` is "keep". Returns, for the audit log, the
+    skills that changed, the APIs that are missing, and a changed prompt.
     """
     changed: dict[str, Json] = {}
     release = await session.get_one(models.Release, release.id)
-    if former is not None and former.id != release.id:
-        await _cease(session, await session.get_one(models.Release, former.id), prompt_hash)
+    if previous is not None and previous.id != release.id:
+        await _record_end(session, await session.get_one(models.Release, previous.id), prompt_hash)
         if skills == "restore" and release.skills is not None:
             changed |= await _restore_skills(session, release.project_id, release.skills)
     if release.tools is None:
-        tools = await tools_of(session, former or release)
+        tools = await tools_of(session, previous or release)
         release.tools = await manifests.store_tools(session, release.project_id, tools)
-    changed |= await _missing(session, release.project_id, release.tools)
+    changed |= await _missing_apis(session, release.project_id, release.tools)
     if release.prompt not in (None, prompt_hash):
         changed["prompt"] = {"was": release.prompt, "now": prompt_hash}
     release.prompt = prompt_hash
@@ -103,8 +103,8 @@ async def serve(
     return changed
 
 
-async def served_with(session: AsyncSession, release: models.Release, prompt_hash: str) -> None:
-    """Write down the prompt of its first task, where nobody did before."""
+async def record_prompt(session: AsyncSession, release: models.Release, prompt_hash: str) -> None:
+    """Records the prompt of its first task, if none is recorded."""
     if release.prompt is None:
         row = models.Release
         await session.execute(
@@ -112,10 +112,10 @@ async def served_with(session: AsyncSession, release: models.Release, prompt_has
         )
 
 
-async def hold(session: AsyncSession, project_id: UUID) -> models.Release:
-    """The active release, with what tools it serves written down. It stays so until this transaction ends."""
+async def lock_active(session: AsyncSession, project_id: UUID) -> models.Release:
+    """The active release, with its tools recorded, locked until this transaction ends."""
     await releases.locked(session, (await releases.active(session, project_id)).id)
-    release = await releases.active(session, project_id)  # another may have become it while this one waited
+    release = await releases.active(session, project_id)  # another one may have been activated while this waited
     await session.refresh(release)
     if release.tools is None:
         release.tools = await manifests.store_tools(
@@ -125,13 +125,14 @@ async def hold(session: AsyncSession, project_id: UUID) -> models.Release:
     return release
 
 
-async def tools_changed(
+async def update_tools(
     session: AsyncSession, serving: models.Release, names: Collection[str], actor: str
 ) -> models.Release:
-    """After APIs of these names were put or removed, in the same transaction. `serving` is from `hold`.
+    """Call after APIs of these names were put or removed, in the same transaction. `serving` is from
+    `lock_active`.
 
-    Where the documents are not those that it serves, a release with them and the same weights becomes active. Of
-    the other APIs it has what `serving` has, so that a roll-back is not undone by a change of something else.
+    If the documents differ from its own, a release with them and the same weights becomes active. It keeps the
+    other documents of `serving`, so that a change of one API does not undo a rollback.
     """
     before = await tools_of(session, serving)
     there = await manifests.api_digests(session, serving.project_id)
@@ -140,27 +141,27 @@ async def tools_changed(
     if now == before:
         return serving
     tools = await manifests.store_tools(session, serving.project_id, now)
-    apart = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-    reason = f"the {'API' if len(apart) == 1 else 'APIs'} {', '.join(apart)} changed"
-    return await _follow(session, serving, actor, reason, tools=tools)
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    reason = f"the {'API' if len(changed) == 1 else 'APIs'} {', '.join(changed)} changed"
+    return await _succeed(session, serving, actor, reason, tools=tools)
 
 
-async def prompt_changed(session: AsyncSession, project_id: UUID, prompt_hash: str) -> models.Release:
-    """What serves, from now on with this prompt: a release of its own where it served with another before."""
-    serving = await hold(session, project_id)
+async def update_prompt(session: AsyncSession, project_id: UUID, prompt_hash: str) -> models.Release:
+    """Ensures the active release has this prompt: a new release if it served with another one."""
+    serving = await lock_active(session, project_id)
     if serving.prompt == prompt_hash:
         return serving
     if serving.prompt is None:
         serving.prompt = prompt_hash
         await session.flush()
         return serving
-    return await _follow(session, serving, SERVER, "the prompt changed", prompt=prompt_hash)
+    return await _succeed(session, serving, SERVER, "the prompt changed", prompt=prompt_hash)
 
 
-async def _follow(
+async def _succeed(
     session: AsyncSession, serving: models.Release, actor: str, reason: str, **made_of: str
 ) -> models.Release:
-    """The same weights serve on, in the next release. One that no task began with is changed where it stands."""
+    """Activates a new release with the same weights. A release without tasks is changed in place."""
     release = serving
     detail: dict[str, Json] = {"reason": reason, "model": serving.model}
     for part, now in made_of.items():
@@ -178,13 +179,13 @@ async def _follow(
     return release
 
 
-async def _cease(session: AsyncSession, former: models.Release, prompt_hash: str) -> None:
-    """What it would be rolled back to."""
-    former.skills = await manifests.store_skills(session, former.project_id)
-    former.prompt = former.prompt or prompt_hash
-    if former.tools is None:
-        registered = await manifests.api_digests(session, former.project_id)
-        former.tools = await manifests.store_tools(session, former.project_id, registered)
+async def _record_end(session: AsyncSession, previous: models.Release, prompt_hash: str) -> None:
+    """Records the state that a rollback restores."""
+    previous.skills = await manifests.store_skills(session, previous.project_id)
+    previous.prompt = previous.prompt or prompt_hash
+    if previous.tools is None:
+        registered = await manifests.api_digests(session, previous.project_id)
+        previous.tools = await manifests.store_tools(session, previous.project_id, registered)
     await session.flush()
 
 
@@ -194,7 +195,7 @@ async def _restore_skills(session: AsyncSession, project_id: UUID, skill_set: st
     return {"skills": msgspec.to_builtins(named)} if named else {}
 
 
-async def _missing(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
+async def _missing_apis(session: AsyncSession, project_id: UUID, tools: str) -> dict[str, Json]:
     there = await manifests.api_digests(session, project_id)
     gone = sorted((await manifests.tool_digests(session, tools)).keys() - there.keys())
     return {"tools": {"missing": gone}} if gone else {}

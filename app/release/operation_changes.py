@@ -1,4 +1,4 @@
-"""What changed between two versions of an API document, operation by operation. Pure."""
+"""Compares two versions of an API document by operation. Pure."""
 
 import hashlib
 
@@ -7,11 +7,11 @@ import msgspec
 from app.apis.api_documents import parse_document
 from app.records import Json
 
-_ANYWHERE = "http://localhost"  # where it is served is no part of what is compared
+_ANYWHERE = "http://localhost"  # the server's URL is not compared
 
 
 class OperationChanges(msgspec.Struct, frozen=True):
-    """Operations by name. All empty: what differs is nothing that an agent sees."""
+    """Operations by name. All are empty if the difference is invisible to an agent."""
 
     added: list[str]
     removed: list[str]
@@ -19,7 +19,7 @@ class OperationChanges(msgspec.Struct, frozen=True):
 
 
 def compare(name: str, before: dict[str, Json], after: dict[str, Json]) -> OperationChanges:
-    """Raises ApiDocumentError for a document that cannot be read any more."""
+    """Raises ApiDocumentError for a document that cannot be parsed."""
     old, new = _fingerprints(name, before), _fingerprints(name, after)
     return OperationChanges(
         added=sorted(new.keys() - old.keys()),
@@ -35,7 +35,7 @@ def _fingerprints(name: str, document: dict[str, Json]) -> dict[str, str]:
 
 
 def _fingerprint(value: Json, known: dict[int, str]) -> str:
-    """Schemas share their parts: each is read once, however often it is referred to. `known` is by identity."""
+    """Schemas share parts, so each is hashed once. `known` is keyed by identity."""
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Bringing a release to serve: model servers prove that they have its weights, then the rows change at once."""
+"""Activates releases: model servers load and verify the weights, then the rows change in one transaction."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
@@ -14,36 +14,36 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, ConflictError, EngineError
 from app.records import Json, Probe
 from app.release import manifest
-from app.release.manifest import Skills
+from app.release.manifest import SkillsMode
 
-Check = Callable[[models.Release, models.Release | None], None]
-"""Raises ConflictError where a release may not follow the one that is active. Asked once neither can change."""
+ActivationCheck = Callable[[models.Release, models.Release | None], None]
+"""Raises ConflictError if a release may not replace the active one. Called while both are locked."""
 
-Also = Callable[[AsyncSession, models.Release], Awaitable[None]]
-"""What is written in the transaction in which a release becomes active: all of it is there, or none."""
+OnActivated = Callable[[AsyncSession, models.Release], Awaitable[None]]
+"""Writes more in the transaction that activates a release."""
 
 
 class Swapper(Protocol):
-    """The model servers, as releases see them."""
+    """Loads weights on the model servers."""
 
     async def swap(self, model: str, probe: Probe | None) -> msgspec.Struct:
-        """All of them have the weights and have proven it when this returns; its receipt is for the log.
+        """All servers have loaded and verified the weights when this returns. The report is for the audit log.
 
-        Raises AdapterError or EngineError; then nothing that serves has changed.
+        Raises AdapterError or EngineError; then nothing has changed.
         """
         ...
 
 
 class SupersededError(ConflictError):
-    """What a release was compared with serves no more, so the comparison says nothing."""
+    """The baseline of a release is no longer active, so its comparison is void."""
 
 
 class Promoter:
-    """Activates releases. One of a project at a time, whichever process does it."""
+    """Activates releases, one per project at a time across all processes."""
 
-    def __init__(self, sessions: Sessions, swap: Swapper, prompt_hash: str) -> None:
+    def __init__(self, sessions: Sessions, swapper: Swapper, prompt_hash: str) -> None:
         """`prompt_hash` is of the prompt that this process serves with."""
-        self._sessions, self._swap, self._prompt = sessions, swap, prompt_hash
+        self._sessions, self._swapper, self._prompt = sessions, swapper, prompt_hash
 
     async def activate(
         self,
@@ -51,16 +51,15 @@ class Promoter:
         actor: str,
         *,
         allow_rejected: bool = False,
-        skills: Skills = "restore",
-        check: Check | None = None,
-        also: Also | None = None,
+        skills: SkillsMode = "restore",
+        check: ActivationCheck | None = None,
+        on_activated: OnActivated | None = None,
     ) -> models.Release:
-        """New tasks are pinned to it when this returns, and a receipt is in the log. Again is no mistake, and
-        writes nothing.
+        """New tasks are pinned to it when this returns, and the swap is in the audit log. Safe to repeat.
 
-        Raises NotFoundError, ConflictError while another release of the project is brought to serve and for one
-        that was rejected (unless `allow_rejected`), what `check` does, and AdapterError or EngineError where the
-        servers do not prove that they have it: then nothing that serves has changed, and the log tells of it.
+        Raises NotFoundError, ConflictError while another release of the project is being activated and for a
+        rejected one (unless `allow_rejected`), what `check` raises, and AdapterError or EngineError if the servers
+        cannot load or verify it: then nothing has changed but the audit log.
         """
         async with self._sessions() as session:
             release = await releases.get(session, release_id)
@@ -68,42 +67,42 @@ class Promoter:
         if release.state is ReleaseState.ACTIVE:
             return release
         async with swap_lock(self._sessions, release.project_id, release.number):
-            receipt = await self.prove(release, actor)
+            report = await self.load_weights(release, actor)
             async with self._sessions.begin() as session:
                 row = await releases.locked(session, release_id)
                 if row.state is ReleaseState.ACTIVE:  # another process was first
                     return row
-                former = await releases.find_active(session, release.project_id)
+                previous = await releases.find_active(session, release.project_id)
                 if check is not None:
-                    check(row, former)
+                    check(row, previous)
                 row = await releases.activate(session, release_id, allow_rejected=allow_rejected)
-                changed = await manifest.serve(session, row, former, self._prompt, skills=skills)
-                over = former.number if former else None
-                detail = {"over": over, "swap": receipt, "serves": _made_of(row), **changed}
+                changed = await manifest.record_activation(session, row, previous, self._prompt, skills=skills)
+                previous_number = previous.number if previous else None
+                detail = {"previous": previous_number, "swap": report, "serves": _parts(row), **changed}
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)
-                if also is not None:
-                    await also(session, row)
+                if on_activated is not None:
+                    await on_activated(session, row)
                 await session.refresh(row)
             return row
 
-    async def prove(self, release: models.Release, actor: str) -> Json:
-        """The receipt of servers that have its weights. Raises AdapterError or EngineError, and tells the log."""
+    async def load_weights(self, release: models.Release, actor: str) -> Json:
+        """The report of the swap. Raises AdapterError or EngineError, after writing it to the audit log."""
         async with self._sessions() as session:
             probe = await adapters.probe(session, release.model)
         try:
-            receipt = await self._swap.swap(release.model, probe)
+            report = await self._swapper.swap(release.model, probe)
         except (AdapterError, EngineError) as error:
             detail = {"error": type(error).__name__, "reason": str(error)}
             about = release.project_id, release.id, actor, AuditAction.REFUSED
             async with self._sessions.begin() as session:
                 await audit.add_once(session, *about, detail)
             raise
-        return msgspec.to_builtins(receipt)
+        return msgspec.to_builtins(report)
 
 
-def check_compared(release: models.Release, active: models.Release | None) -> None:
-    """Raises SupersededError unless the weights that the gate compared it with serve, in whatever release: they
-    may serve on with another prompt or other tools.
+def check_baseline(release: models.Release, active: models.Release | None) -> None:
+    """Raises SupersededError unless the active release has the weights that the gate compared it with, whatever
+    its prompt and tools.
     """
     against: Mapping[str, Json] = (release.evidence or {}).get("compared_with", {})
     if active is not None and against.get("model") != active.model:
@@ -114,5 +113,5 @@ def check_compared(release: models.Release, active: models.Release | None) -> No
         )
 
 
-def _made_of(release: models.Release) -> dict[str, Json]:
+def _parts(release: models.Release) -> dict[str, Json]:
     return {name: getattr(release, name) for name in ("model", "skills", "tools", "prompt")}

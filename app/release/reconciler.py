@@ -1,6 +1,6 @@
-"""Keeps what serves in line with what was decided: what passed the gate is brought to serve, canaries are judged.
+"""Reconciles active releases with decisions: activates those that passed the gate, and evaluates canaries.
 
-Every API process has one. What two of them try at once, one does: swaps of a project exclude each other.
+Every API process runs one. They do not conflict: swaps of a project exclude each other.
 """
 
 from contextlib import suppress
@@ -16,17 +16,17 @@ from app.errors import AdapterError, AppError, ConflictError, NotFoundError
 from app.loop import Loop
 from app.records import Json
 from app.release import canary, manifest
-from app.release.promote import Promoter, SupersededError, check_compared
+from app.release.promote import Promoter, SupersededError, check_baseline
 
 log = structlog.get_logger(__name__)
 
 ACTOR = "gate"
-_PAUSE = 5.0  # seconds between two looks while something waits
-_IDLE = 60.0  # while nothing does: a notice may have been lost
+_PAUSE = 5.0  # seconds between rounds while a release waits
+_IDLE = 60.0  # while none does: a notification may have been lost
 
 
-class Keeper:
-    """An async context manager: within it releases follow what the gate, and the figures of canaries, decide."""
+class ReleaseReconciler:
+    """An async context manager that follows the decisions of the gate and of canaries."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Keeper:
         self._idle = idle
         self._loop = Loop("release reconciler", self._reconcile, pause, expected=TRANSIENT)
         self._prompt_recorded = False
-        self._told: dict[UUID, str] = {}  # why a release still waits, as it was logged
+        self._logged_causes: dict[UUID, str] = {}  # why a release waits, as last logged
 
     async def __aenter__(self) -> Self:
         self._loop.start()
@@ -51,62 +51,64 @@ class Keeper:
         await self._loop.stop()
 
     def wake(self) -> None:
-        """A release may have passed the gate. Missing a call costs a minute at most."""
+        """Call when a release may have passed the gate. A missed call delays it by a minute at most."""
         self._loop.wake()
 
     async def _reconcile(self) -> float | None:
         if not self._prompt_recorded:
             await self._record_prompt()
             self._prompt_recorded = True
-        return None if await self._look() else self._idle
+        return None if await self._reconcile_states() else self._idle
 
     async def _record_prompt(self) -> None:
-        """What serves since an earlier version of this program, serves with this version's prompt from now on."""
+        """Gives active releases of an earlier version of this program the prompt of this one."""
         async with self._sessions() as session:
             owners = [project.id for project in await projects.list_all(session)]
         for project_id in owners:
             with suppress(NotFoundError):  # the project was deleted meanwhile
                 async with self._sessions.begin() as session:
-                    await manifest.prompt_changed(session, project_id, self._prompt)
+                    await manifest.update_prompt(session, project_id, self._prompt)
 
-    async def _look(self) -> bool:
-        """Is there something that will have to be looked at again?"""
+    async def _reconcile_states(self) -> bool:
+        """Whether a release is left to look at again soon."""
         async with self._sessions() as session:
             passed = await releases.in_state(session, ReleaseState.PASSED)
         for release in passed:
-            await self._bring(release)
+            await self._activate(release)
         async with self._sessions() as session:
             serving = await releases.in_state(session, ReleaseState.CANARY)
             left = await releases.in_state(session, ReleaseState.PASSED)
         for release in serving:
-            await self._settle(release)
+            await self._apply_canary_decision(release)
         return bool(serving or left)
 
-    async def _bring(self, release: models.Release) -> None:
+    async def _activate(self, release: models.Release) -> None:
         try:
             if release.canary_percent:
                 await canary.begin(self._promoter, self._sessions, release.id, release.canary_percent, ACTOR)
             else:
-                await self._promoter.activate(release.id, ACTOR, skills="keep", check=check_compared)
-            log.info("a release that passed the gate serves", release=release.number, model=release.model)
+                await self._promoter.activate(release.id, ACTOR, skills="keep", check=check_baseline)
+            log.info("activated a release that passed the gate", release=release.number, model=release.model)
         except AdapterError as error:
-            reason = f"the gate was for it, but it cannot be served: {error}"
-            await self._decide(release, ReleaseState.REJECTED, {"verdict": "refused", "reason": reason})
+            reason = f"it passed the gate, but it cannot be served: {error}"
+            await self._record_outcome(release, ReleaseState.REJECTED, {"verdict": "refused", "reason": reason})
         except SupersededError as error:
-            await self._decide(release, ReleaseState.CANDIDATE, {"next": str(error)})
-        except AppError as error:  # a server is down or full, or another process is at it
-            self._wait(release, error)
+            await self._record_outcome(release, ReleaseState.CANDIDATE, {"next": str(error)})
+        except AppError as error:  # a server is down or full, or another process activates it
+            self._log_waiting(release, error)
 
-    async def _settle(self, release: models.Release) -> None:
+    async def _apply_canary_decision(self, release: models.Release) -> None:
         try:
-            await canary.settle(self._promoter, self._sessions, release.id)
+            await canary.apply_decision(self._promoter, self._sessions, release.id)
         except AppError as error:
-            self._wait(release, error)
+            self._log_waiting(release, error)
 
-    async def _decide(self, release: models.Release, state: ReleaseState, found: dict[str, Json]) -> None:
-        """Unless someone else has decided about it meanwhile, or its project was deleted."""
-        evidence = (release.evidence or {}) | found
-        log.warning("a release that passed the gate does not serve", release=release.number, **found)
+    async def _record_outcome(
+        self, release: models.Release, state: ReleaseState, evidence: dict[str, Json]
+    ) -> None:
+        """Does nothing if someone else has decided meanwhile, or the project was deleted."""
+        evidence = (release.evidence or {}) | evidence
+        log.warning("a release that passed the gate was not activated", release=release.number, **evidence)
         with suppress(ConflictError, NotFoundError):
             async with self._sessions.begin() as session:
                 if state is ReleaseState.REJECTED:
@@ -114,7 +116,7 @@ class Keeper:
                 else:
                     await releases.reopen(session, release.id, evidence)
 
-    def _wait(self, release: models.Release, error: AppError) -> None:
-        if self._told.get(release.id) != str(error):
-            self._told[release.id] = str(error)
+    def _log_waiting(self, release: models.Release, error: AppError) -> None:
+        if self._logged_causes.get(release.id) != str(error):
+            self._logged_causes[release.id] = str(error)
             log.warning("a release waits", release=release.number, state=release.state, cause=str(error))

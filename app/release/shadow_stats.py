@@ -1,4 +1,4 @@
-"""What a release did with tasks that another had done before it: figures of pairs. Pure."""
+"""Paired statistics of a release on tasks that another release has done. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,32 +8,32 @@ import numpy as np
 from app.release.confidence_sequence import Floats, Interval
 
 _RESAMPLES = 2_000
-_LEAST = 2  # of one pair nothing varies
+_MIN_PAIRS = 2  # one pair has no variance
 
 
-class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    """Means of both, and of their differences with a 95 % interval, by bootstrap over tasks."""
+class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Means of both, and their mean difference with a 95 % bootstrap interval over tasks."""
 
     tasks: int
     before: float
     shadow: float
-    difference: Interval | None  # shadow minus before; None for too few to tell
+    difference: Interval | None  # shadow minus before; None for fewer than two pairs
 
 
-def compare(pairs: Sequence[tuple[float, float]]) -> Paired | None:
-    """Of (before, shadow). None where there are none. The same pairs always give the same interval.
+def compare_pairs(pairs: Sequence[tuple[float, float]]) -> PairedComparison | None:
+    """Compares (before, shadow) values. None if there are none. Deterministic.
 
-    >>> compare([(1.0, 0.0), (1.0, 0.0)])
-    Paired(tasks=2, before=1.0, shadow=0.0, difference=Interval(mean=-1.0, low=-1.0, high=-1.0))
+    >>> compare_pairs([(1.0, 0.0), (1.0, 0.0)])
+    PairedComparison(tasks=2, before=1.0, shadow=0.0, difference=Interval(mean=-1.0, low=-1.0, high=-1.0))
     """
     if not pairs:
         return None
     before, shadow = np.array(pairs, dtype=np.float64).T
-    return Paired(
+    return PairedComparison(
         tasks=len(pairs),
         before=float(before.mean()),
         shadow=float(shadow.mean()),
-        difference=_interval(shadow - before) if len(pairs) >= _LEAST else None,
+        difference=_interval(shadow - before) if len(pairs) >= _MIN_PAIRS else None,
     )
 
 

@@ -113,9 +113,9 @@ class TaskExecutor:
                 release = await releases.active(session, project_id)
             else:
                 release = await releases.get(session, release_id)
-            documents = await manifest.document_set(session, release)
+            documents = await manifest.api_documents(session, release)
             if serves:
-                await manifest.served_with(session, release, self.prompt)
+                await manifest.record_prompt(session, release, self.prompt)
                 await session.commit()
         catalog = await self.catalogs.of(documents)
         return TaskContext(Policy(release.model, release.id), project.name, documents, catalog)

@@ -33,7 +33,7 @@ async def request_shadows(session: AsyncSession, release: models.Release, count:
 
     Raises ConflictError if there is none.
     """
-    catalog = await Catalogs().of(await manifest.document_set(session, release))
+    catalog = await Catalogs().of(await manifest.api_documents(session, release))
     safe = {each.api for app in catalog.apps.values() for each in app.operations.values() if each.safe}
     candidates: list[UUID] = []
     latest = shadows.records(session, release.project_id, other_than=release.id, limit=_WINDOW)

@@ -30,7 +30,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.engine_process import engine_process
-from trainer.engines.local_engine import local_engine
+from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
@@ -58,7 +58,7 @@ class Recording:
 
 @asynccontextmanager
 async def own(model: Path) -> AsyncIterator[Engine]:
-    async with local_engine(model, "cpu") as engine:
+    async with subprocess_engine(model, "cpu") as engine:
         yield engine
 
 

@@ -22,7 +22,7 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
-from trainer.engines.local_engine import local_engine
+from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import task_result
 from trainer.learning.lora import with_lora
@@ -46,7 +46,7 @@ async def run(options: argparse.Namespace, adapters: Path) -> None:
     environment, tokenizer = OfficeEnvironment(), ChatTokenizer.load(options.model)
     learner = Learner(with_lora(load_model(options.model, CPU), settings.lora_rank, settings.lora_alpha), settings)
     worn = "base"
-    async with local_engine(options.model, "cpu") as engine, ForkedSandbox() as sandbox:
+    async with subprocess_engine(options.model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
         for step in range(options.steps):
             started = time.perf_counter()

@@ -34,7 +34,7 @@ from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
-from trainer.engines.local_engine import local_engine
+from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.learning.batch import sample_of
@@ -52,7 +52,7 @@ Row = dict[str, Any]
 async def roll_out(model: Path, pairs: int) -> list[AdvantagedRollout]:
     """What one step of rollouts taught."""
     environment, settings = OfficeEnvironment(), RunSettings(pairs=pairs)
-    async with local_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
+    async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
         collector = GroupCollector(
             EpisodeRunner(agent, environment), settings, lambda: MemoryLibrary(retrieval=by_scenario)

@@ -13,7 +13,7 @@ from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter
 from tests.vllm.asking import random_prompt, sampling
 from tests.vllm.server import WITH_LORA, VllmServer
-from trainer.engines.sleep import asleep
+from trainer.engines.sleep import sleep_servers
 from trainer.learning.publishing import PublishedAdapter
 
 CACHE = 256 << 20  # bytes that the server keeps for its KV cache
@@ -49,7 +49,7 @@ async def test_memory_is_free_while_it_sleeps_and_base_and_adapter_answer_as_bef
     server: VllmServer, adapter: PublishedAdapter
 ) -> None:
     before, awake = await said(server, adapter), torch.cuda.mem_get_info()[0]
-    with asleep([server.url]):
+    with sleep_servers([server.url]):
         assert torch.cuda.mem_get_info()[0] - awake > CACHE / 2
         async with HttpEngine([server.url], checks=HealthChecks(may_sleep=True)) as engine:
             with pytest.raises(EngineError, match="is asleep"):
@@ -64,6 +64,6 @@ async def test_a_server_that_cannot_sleep_is_named_and_answers_as_before(
     server: VllmServer, adapter: PublishedAdapter
 ) -> None:
     before = await said(server, adapter)
-    with pytest.raises(SettingError, match="--enable-sleep-mode"), asleep([server.url]):
+    with pytest.raises(SettingError, match="--enable-sleep-mode"), sleep_servers([server.url]):
         raise AssertionError("the update must not begin")
     assert [each.ids for each in await said(server, adapter)] == [each.ids for each in before]

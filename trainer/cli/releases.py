@@ -85,7 +85,7 @@ def _add(server: "SageClient", directory: Path, project: str | None, reason: str
     from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait
 
     settings = Settings.from_env()
-    name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).take(directory))
+    name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).import_adapter(directory))
     body = {"adapter": name, "project": project} | ({"reason": reason} if reason else {})
     return f"/v1/releases/{server.request('POST', '/v1/releases', body)['id']}"
 

@@ -15,21 +15,22 @@ from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
 from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest
 from app.engine.embedded.serve import resolve_device
 from app.engine.embedded.service import EngineService
+from app.engine.protocol import Completion
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, ModelError
 from trainer.engines.engine_messages import (
-    Answer,
-    Ask,
-    Done,
-    Forget,
-    Load,
-    Question,
-    Refused,
-    Sampled,
-    Unload,
+    CancelRequest,
+    EngineReply,
+    EngineRequest,
+    ErrorReply,
+    LoadRequest,
+    OkReply,
+    SampleReply,
+    SampleRequest,
+    UnloadRequest,
+    read_request,
     write,
 )
-from trainer.engines.engine_messages import read_question as read
 
 
 @click.command()
@@ -40,7 +41,7 @@ from trainer.engines.engine_messages import read_question as read
 @click.option("--adapters", required=True, type=click.IntRange(1))
 @click.option("--threads", required=True, type=click.IntRange(1))
 def main(fd: int, threads: int, **options: object) -> None:
-    """Answer until the trainer closes its end."""
+    """Serve until the trainer closes its end of the socket."""
     torch.set_num_threads(threads)
     sys.setswitchinterval(SWITCH_INTERVAL)
     asyncio.run(_serve(socket.socket(fileno=fd), **options))  # type: ignore[arg-type]
@@ -49,101 +50,102 @@ def main(fd: int, threads: int, **options: object) -> None:
 async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, adapters: int) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=stream)
     try:
-        scheduler, service = _start(model, device, rows, adapters, writer)
+        service = _start(model, device, rows, adapters, writer)
     except ModelError as error:
-        write(writer, Refused(0, str(error), error.status))
+        write(writer, ErrorReply(0, str(error), error.status))
         writer.close()
         await writer.wait_closed()
         return
-    write(writer, Done(0))
+    write(writer, OkReply(0))
     try:
-        await Desk(service, writer).answer(reader)
+        await RequestHandler(service, writer).serve(reader)
     finally:
-        scheduler.stop()
+        service.scheduler.stop()
 
 
-def _start(
-    model: Path, device: str, rows: int, adapters: int, writer: asyncio.StreamWriter
-) -> tuple[Scheduler, EngineService]:
-    """An engine whose death ends the process, so that whoever waits for an answer hears of it."""
+def _start(model: Path, device: str, rows: int, adapters: int, writer: asyncio.StreamWriter) -> EngineService:
+    """An engine whose death closes the socket, so that pending requests fail."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
     loaded = load_model(model, resolve_device(device), torch.float32)
-    worn = AdapterSet(loaded)
-    decoder = Decoder(loaded, rows)
+    adapter_set, decoder = AdapterSet(loaded), Decoder(loaded, rows)
 
-    def end() -> None:
+    def close() -> None:
         loop.call_soon_threadsafe(writer.close)
 
-    scheduler = Scheduler(decoder, worn, EngineMetrics(), on_death=end)
+    scheduler = Scheduler(decoder, adapter_set, EngineMetrics(), on_death=close)
     scheduler.start()
-    return scheduler, EngineService(tokenizer, worn, scheduler, adapters)
+    return EngineService(tokenizer, adapter_set, scheduler, adapters)
 
 
-class Desk:
-    """Every question gets one answer, save those that are forgotten."""
+class RequestHandler:
+    """Sends one reply per request, except for cancelled ones."""
 
     def __init__(self, service: EngineService, writer: asyncio.StreamWriter) -> None:
         self._service, self._writer = service, writer
-        self._working: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    async def answer(self, reader: asyncio.StreamReader) -> None:
-        """Until the other end closes."""
+    async def serve(self, reader: asyncio.StreamReader) -> None:
+        """Returns when the other end closes."""
         try:
             while True:
-                self._begin(await read(reader))
+                self._begin(await read_request(reader))
         except (EOFError, ConnectionError):
             return
         finally:
-            for task in self._working.values():
+            for task in self._tasks.values():
                 task.cancel()
 
-    def _begin(self, question: Question) -> None:
-        if isinstance(question, Forget):
-            if task := self._working.get(question.number):
+    def _begin(self, request: EngineRequest) -> None:
+        if isinstance(request, CancelRequest):
+            if task := self._tasks.get(request.number):
                 task.cancel()
             return
-        task = self._working[question.number] = asyncio.create_task(self._reply(question))
-        task.add_done_callback(lambda task: self._end(question.number, task))
+        task = self._tasks[request.number] = asyncio.create_task(self._reply(request))
+        task.add_done_callback(lambda task: self._end(request.number, task))
 
     def _end(self, number: int, task: asyncio.Task[None]) -> None:
-        """An error that nobody foresaw ends the process: the trainer would wait for this answer for ever."""
-        del self._working[number]
+        """An unforeseen error closes the socket: else the trainer would wait for this reply indefinitely."""
+        del self._tasks[number]
         if not task.cancelled() and task.exception() is not None:
             self._writer.close()
-            task.result()  # raises: the loop logs it
+            task.result()  # raises: the event loop logs it
 
-    async def _reply(self, question: Ask | Load | Unload) -> None:
+    async def _reply(self, request: SampleRequest | LoadRequest | UnloadRequest) -> None:
         try:
-            answer = await self._work_on(question)
+            reply = await self._handle(request)
         except AppError as error:
-            answer = Refused(question.number, str(error), error.status)
-        write(self._writer, answer)
+            reply = ErrorReply(request.number, str(error), error.status)
+        write(self._writer, reply)
 
-    async def _work_on(self, question: Ask | Load | Unload) -> Answer:
-        match question:
-            case Ask():
-                return await self._sample(question)
-            case Load(name=name, path=path):
+    async def _handle(self, request: SampleRequest | LoadRequest | UnloadRequest) -> EngineReply:
+        match request:
+            case SampleRequest():
+                return await self._sample(request)
+            case LoadRequest(name=name, path=path):
                 if name not in self._service.loaded:
                     await self._service.load(LoadAdapterRequest(name, path))
-            case Unload(name=name):
+            case UnloadRequest(name=name):
                 if name in self._service.loaded:
                     await self._service.unload(name)
-        return Done(question.number)
+        return OkReply(request.number)
 
-    async def _sample(self, ask: Ask) -> Answer:
-        request = CompletionRequest(
-            model=ask.model,
-            prompt=list(ask.prompt),
-            max_tokens=ask.max_tokens,
-            temperature=ask.temperature,
-            seed=ask.seed,
-            stop_token_ids=list(ask.stops),
+    async def _sample(self, request: SampleRequest) -> EngineReply:
+        sampling = request.sampling
+        prepared = self._service.prepare(
+            CompletionRequest(
+                model=request.model,
+                prompt=list(request.prompt_ids),
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                seed=sampling.seed,
+                stop_token_ids=list(sampling.stop_token_ids),
+                allowed_token_ids=list(sampling.allowed_token_ids) or None,
+            )
         )
-        async for progress in self._service.generate(self._service.prepare(request), stream=False):
-            if progress.finish in ("stop", "length"):
-                return Sampled(ask.number, progress.ids, progress.logprobs, progress.finish)
-        return Refused(ask.number, "the engine was stopped while it generated", 503)
+        async for chunk in self._service.generate(prepared, stream=False):
+            if chunk.finish in ("stop", "length"):
+                return SampleReply(request.number, Completion(chunk.ids, chunk.logprobs, chunk.finish))
+        return ErrorReply(request.number, "the engine was stopped during the generation", 503)
 
 
 if __name__ == "__main__":

@@ -1,86 +1,79 @@
-"""What goes between a trainer and the engine in its child process: a 4-byte length, then MessagePack."""
+"""Messages between a trainer and the engine in its child process: a 4-byte length, then MessagePack."""
 
 import asyncio
 from typing import TypeAlias
 
 import msgspec
 
+from app.engine.protocol import Completion, Sampling
+
 _LENGTH_BYTES = 4
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True):
-    number: int  # of the question; its answer bears the same
+    number: int  # of the request; its reply has the same
 
 
-class Ask(_Message, frozen=True, tag="ask"):
-    """Sample one continuation."""
+class SampleRequest(_Message, frozen=True, tag="sample"):
+    """Sample one completion."""
 
     model: str
-    prompt: tuple[int, ...]
-    max_tokens: int
-    temperature: float
-    seed: int | None
-    stops: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
 
 
-class Forget(_Message, frozen=True, tag="forget"):
-    """Nobody waits for the answer any more."""
+class CancelRequest(_Message, frozen=True, tag="cancel"):
+    """Cancel the request of this number, and send no reply."""
 
 
-class Load(_Message, frozen=True, tag="load"):
-    """Load an adapter from a directory; one that is there already is left as it is."""
+class LoadRequest(_Message, frozen=True, tag="load"):
+    """Load an adapter from a directory. Safe to repeat."""
 
     name: str
     path: str
 
 
-class Unload(_Message, frozen=True, tag="unload"):
-    """Let an adapter go; one that is not there is gone already."""
+class UnloadRequest(_Message, frozen=True, tag="unload"):
+    """Unload an adapter. Safe to repeat."""
 
     name: str
 
 
-class Sampled(_Message, frozen=True, tag="sampled"):
-    """The answer to Ask."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: str
+class SampleReply(_Message, frozen=True, tag="completion"):
+    completion: Completion
 
 
-class Done(_Message, frozen=True, tag="done"):
-    """The answer to Load and Unload, and, with number 0, the word that the engine is ready."""
+class OkReply(_Message, frozen=True, tag="ok"):
+    """The reply to LoadRequest and UnloadRequest and, with number 0, once the engine is ready."""
 
 
-class Refused(_Message, frozen=True, tag="refused"):
-    """The answer where there is none: why, and how grave it is, as an HTTP status."""
-
+class ErrorReply(_Message, frozen=True, tag="error"):
     reason: str
-    status: int
+    status: int  # as in HTTP
 
 
-Question: TypeAlias = Ask | Forget | Load | Unload
-Answer: TypeAlias = Sampled | Done | Refused
-_QUESTIONS: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
-_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+EngineRequest: TypeAlias = SampleRequest | CancelRequest | LoadRequest | UnloadRequest
+EngineReply: TypeAlias = SampleReply | OkReply | ErrorReply
+_REQUESTS: msgspec.msgpack.Decoder[EngineRequest] = msgspec.msgpack.Decoder(EngineRequest)
+_REPLIES: msgspec.msgpack.Decoder[EngineReply] = msgspec.msgpack.Decoder(EngineReply)
 
 
-def write(writer: asyncio.StreamWriter, message: Question | Answer) -> None:
-    """Buffered without a limit: both ends wait for answers, so what is under way is bounded by who asks."""
+def write(writer: asyncio.StreamWriter, message: EngineRequest | EngineReply) -> None:
+    """Buffers without a limit: senders wait for their replies, so the messages under way are bounded."""
     body = msgspec.msgpack.encode(message)
     writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 
 
-async def read_question(reader: asyncio.StreamReader) -> Question:
-    """Raises IncompleteReadError or ConnectionError at the end."""
-    return _QUESTIONS.decode(await _frame(reader))
+async def read_request(reader: asyncio.StreamReader) -> EngineRequest:
+    """Raises IncompleteReadError or ConnectionError at the end of the stream."""
+    return _REQUESTS.decode(await _read_frame(reader))
 
 
-async def read_answer(reader: asyncio.StreamReader) -> Answer:
-    """Raises IncompleteReadError or ConnectionError at the end."""
-    return _ANSWERS.decode(await _frame(reader))
+async def read_reply(reader: asyncio.StreamReader) -> EngineReply:
+    """Raises IncompleteReadError or ConnectionError at the end of the stream."""
+    return _REPLIES.decode(await _read_frame(reader))
 
 
-async def _frame(reader: asyncio.StreamReader) -> bytes:
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     return await reader.readexactly(length)

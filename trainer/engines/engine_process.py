@@ -1,4 +1,4 @@
-"""A model server of one's own, for as long as it is needed."""
+"""Runs an embedded model server of the trainer's own in a child process."""
 
 import asyncio
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from app.errors import EngineError
 
-_SECONDS = 120.0
+_TIMEOUT = 120.0
 
 
 @asynccontextmanager
 async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
-    """The URL of an embedded model server in a process of its own. Raises EngineError if it does not come up."""
+    """Yields its URL. Raises EngineError if it does not start."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.engine.embedded", "--model", str(model), "--port", "0"),
         *("--device", device, "--embeddings", "none"),
@@ -32,13 +32,13 @@ async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
 
 
 async def _address(process: asyncio.subprocess.Process) -> str:
-    """What the server says once it takes connections: `serving MODEL on URL (DEVICE)`."""
+    """Parses the line that the server prints once it accepts connections: `serving MODEL on URL (DEVICE)`."""
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(_TIMEOUT):
             line = (await process.stdout.readline()).decode()
     except TimeoutError as error:
-        raise EngineError(f"the model server is not ready after {_SECONDS:g} seconds") from error
+        raise EngineError(f"the model server is not ready after {_TIMEOUT:g} seconds") from error
     if not line.startswith("serving"):
         raise EngineError(f"the model server ended with code {await process.wait()} before it was ready")
     return line.rpartition(" on ")[2].split()[0]

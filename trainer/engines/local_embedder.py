@@ -1,4 +1,4 @@
-"""The embedded server's embeddings without its HTTP: for libraries of a trainer that has no server."""
+"""The embedded server's embedding model in process, for a trainer without a server."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from app.engine.protocol import Vector
 
 
 class LocalEmbedder:
-    """Fulfils `Embedder`."""
+    """Implements `Embedder`."""
 
     def __init__(self, embeddings: EmbeddingModel) -> None:
         self._embeddings = embeddings
@@ -26,7 +26,7 @@ class LocalEmbedder:
 
 @asynccontextmanager
 async def local_embedder(device: str = "cpu") -> AsyncIterator[LocalEmbedder]:
-    """All-MiniLM-L6-v2, loaded when it is first asked; with the vectors that the served library would have."""
+    """All-MiniLM-L6-v2, loaded on first use; its vectors equal those of the server."""
     embeddings = EmbeddingModel("minilm", device)
     try:
         yield LocalEmbedder(embeddings)

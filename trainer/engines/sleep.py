@@ -1,7 +1,7 @@
-"""Model servers on the GPU that trains: they give up its memory while a run updates, and wake whatever happens.
+"""Puts model servers on the training GPU to sleep while a run updates, and always wakes them.
 
-vLLM's sleep of level 1: weights wait in the memory of the host, the KV cache is dropped, requests under way wait
-and are computed again. What knows no /sleep is refused with the flags that it lacks.
+vLLM's sleep of level 1: weights move to host memory, the KV cache is dropped, and requests under way wait to be
+recomputed. A server without /sleep is refused, naming its missing flags.
 """
 
 import time
@@ -18,46 +18,46 @@ from app.settings import Settings, urls_in
 
 log = structlog.get_logger(__name__)
 
-_TIMEOUT = httpx.Timeout(300, connect=5)  # gigabytes go to the host's memory and back
-_TRIES = 5  # to wake a server
-_PAUSE = 0.25  # seconds, doubled each time
-_KEEP = {"level": "1", "mode": "keep"}  # vLLM would otherwise abort what is under way
+_TIMEOUT = httpx.Timeout(300, connect=5)  # gigabytes move to host memory and back
+_ATTEMPTS = 5  # at waking a server
+_PAUSE_SECONDS = 0.25  # seconds, doubled each time
+_KEEP = {"level": "1", "mode": "keep"}  # vLLM would otherwise abort requests under way
 
 
-class _Model(msgspec.Struct):
+class _ModelConfig(msgspec.Struct):
     enable_sleep_mode: bool = False
 
 
 class _Config(msgspec.Struct):
-    model_config: _Model
+    model_config: _ModelConfig
 
 
 class _Info(msgspec.Struct):
     vllm_config: _Config
 
 
-class _State(msgspec.Struct):
+class _SleepState(msgspec.Struct):
     is_sleeping: bool
 
 
-def asleep_for(settings: Settings) -> AbstractContextManager[None]:
-    """For one stretch of updates: the deployment's model servers sleep meanwhile, if it says that they do."""
-    urls = sleepers(settings)
-    return asleep(urls) if urls else nullcontext()
+def sleep_during_updates(settings: Settings) -> AbstractContextManager[None]:
+    """The deployment's model servers sleep within the context, if SAGE_ENGINE_SLEEP=update."""
+    urls = servers_that_sleep(settings)
+    return sleep_servers(urls) if urls else nullcontext()
 
 
-def sleepers(settings: Settings) -> list[str]:
-    """The model servers that sleep while a run updates: all that are known, since one GPU is all there is."""
+def servers_that_sleep(settings: Settings) -> list[str]:
+    """The model servers that sleep while a run updates: all of them, since they share the one GPU."""
     if settings.engine_sleep == "never":
         return []
     return list(dict.fromkeys(urls_in(settings.engine_urls) + urls_in(settings.rollout_engine_urls)))
 
 
 @contextmanager
-def asleep(urls: Sequence[str]) -> Iterator[None]:
-    """Blocks until all of them sleep, and at the end until all are awake.
+def sleep_servers(urls: Sequence[str]) -> Iterator[None]:
+    """Blocks until all of them sleep, and on exit until all are awake.
 
-    Raises SettingError where one cannot sleep, EngineError where one fails to, or does not wake.
+    Raises SettingError if one cannot sleep, EngineError if one fails to sleep or wake.
     """
     try:
         with _open() as http:
@@ -65,11 +65,11 @@ def asleep(urls: Sequence[str]) -> Iterator[None]:
                 _put_to_sleep(http, url)
         yield
     finally:
-        wake(urls)
+        wake_servers(urls)
 
 
-def wake(urls: Sequence[str]) -> None:
-    """Every one of them is tried; one that is awake is left alone. Raises EngineError."""
+def wake_servers(urls: Sequence[str]) -> None:
+    """Tries each of them, even if one fails. Safe to repeat. Raises EngineError."""
     failures = []
     with _open() as http:
         for url in urls:
@@ -84,18 +84,18 @@ def wake(urls: Sequence[str]) -> None:
 
 def _put_to_sleep(http: httpx.Client, url: str) -> None:
     try:
-        _refuse_the_sleepless(http, url)
+        _check_can_sleep(http, url)
         http.post(f"{url}/sleep", params=_KEEP).raise_for_status()
     except httpx.ConnectError:
-        log.warning("a model server is down, so it holds no memory", url=url)
+        log.warning("a model server is down, so it needs no sleep", url=url)
     except (httpx.HTTPError, msgspec.DecodeError) as error:
         raise EngineError(
-            f"the engine at {url} does not fall asleep ({_told(error)}): look into its log"
+            f"the engine at {url} does not fall asleep ({_first_line(error)}): check its log"
         ) from error
 
 
-def _refuse_the_sleepless(http: httpx.Client, url: str) -> None:
-    """Without the flag vLLM says that it sleeps, too, and frees nothing."""
+def _check_can_sleep(http: httpx.Client, url: str) -> None:
+    """Without the flag, vLLM reports that it sleeps but frees nothing."""
     reply = http.get(f"{url}/server_info", params={"config_format": "json"})
     if reply.status_code != HTTPStatus.NOT_FOUND:
         info = msgspec.json.decode(reply.raise_for_status().content, type=_Info)
@@ -108,10 +108,10 @@ def _refuse_the_sleepless(http: httpx.Client, url: str) -> None:
 
 
 def _wake(http: httpx.Client, url: str) -> None:
-    cause = "it says that it sleeps still"
-    for attempt in range(_TRIES):
+    cause = "it still reports that it sleeps"
+    for attempt in range(_ATTEMPTS):
         if attempt:
-            time.sleep(_PAUSE * 2 ** (attempt - 1))
+            time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
         try:
             if not _sleeps(http, url):
                 return
@@ -119,23 +119,23 @@ def _wake(http: httpx.Client, url: str) -> None:
             if not _sleeps(http, url):
                 return
         except httpx.ConnectError:
-            log.warning("a model server is down, and will come up awake", url=url)
+            log.warning("a model server is down, and will start awake", url=url)
             return
         except (httpx.HTTPError, msgspec.DecodeError) as error:
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == HTTPStatus.NOT_FOUND:
-                return  # it knows no sleep
-            cause = _told(error)
+                return  # it does not support sleep
+            cause = _first_line(error)
     raise EngineError(f"the engine at {url} does not wake ({cause}): restart it")
 
 
 def _sleeps(http: httpx.Client, url: str) -> bool:
     reply = http.get(f"{url}/is_sleeping").raise_for_status()
-    return msgspec.json.decode(reply.content, type=_State).is_sleeping
+    return msgspec.json.decode(reply.content, type=_SleepState).is_sleeping
 
 
 def _open() -> httpx.Client:
     return httpx.Client(timeout=_TIMEOUT, trust_env=False)
 
 
-def _told(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__

@@ -82,7 +82,7 @@ def _follow(rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
 def _localize(spec: LearnerSpec, settings: Settings, device: str) -> LearnerSpec:
     """The run's spec with this host's model, and its start adapter fetched from the store."""
     store = AdapterStore(settings.adapters_dir, settings.adapter_store)
-    start = None if spec.start is None else asyncio.run(store.path(spec.start.name))
+    start = None if spec.start is None else asyncio.run(store.fetch(spec.start.name))
     return msgspec.structs.replace(spec, model_dir=settings.model_dir, start=start, device=device)
 
 

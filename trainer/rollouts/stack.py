@@ -15,7 +15,7 @@ from app.settings import Settings, urls_in
 from app.skills.memory import MemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.local_embedder import local_embedder
-from trainer.engines.local_engine import local_engine
+from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environment import Environment, open_environment
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
@@ -64,7 +64,7 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
         ) as servers:
             yield servers
         return
-    async with local_engine(settings.model_dir, settings.engine_device) as own:
+    async with subprocess_engine(settings.model_dir, settings.engine_device) as own:
         yield own
 
 

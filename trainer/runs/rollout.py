@@ -13,7 +13,7 @@ import msgspec
 from app.agent.rollout_loop import Agent
 from app.records import Json, Policy
 from app.run_settings import RunSettings, practice_environment
-from trainer.engines.sleep import asleep_for
+from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
 from trainer.job import Job, RunProgress
@@ -42,7 +42,7 @@ async def run_rollouts(job: Job, progress: RunProgress, learner: Learner) -> Tra
             settings,
             job.directory,
             stack.new_library,
-            updating=partial(asleep_for, job.deployment),
+            updating=partial(sleep_during_updates, job.deployment),
         )
 
         async def report(step: RolloutStep) -> None:

@@ -42,7 +42,7 @@ def record_start(job: Job, start: Path | None) -> None:
 
 async def fetch_adapter(job: Job, model: str) -> Path | None:
     """The local directory of an adapter, copied from the store if another host trained it; None for the base."""
-    return None if model == BASE else await adapter_store(job).path(model)
+    return None if model == BASE else await adapter_store(job).fetch(model)
 
 
 def adapter_store(job: Job) -> AdapterStore:

@@ -17,7 +17,7 @@ import torch
 from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind
-from trainer.engines.sleep import asleep_for, sleepers, wake
+from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.environment import open_environment
 from trainer.experience.filters import BaseModel
 from trainer.job import Job, Result, RunProgress
@@ -40,7 +40,7 @@ async def train(job: Job, progress: RunProgress) -> Result:
 
     Raises AppError with what is wrong and what to do; nothing that serves has changed then.
     """
-    wake(sleepers(job.deployment))  # an earlier attempt may have left them asleep
+    wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
     if job.settings.environment:
         open_environment(job.settings.environment)  # fail before the training, not after it
     async with open_database(job.deployment.database_url, connections=2) as database:
@@ -62,7 +62,8 @@ async def _train_adapter(job: Job, progress: RunProgress, sessions: Sessions) ->
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await find_start(job, sessions)
-    with asleep_for(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():  # rollouts need the engines
+    # A run of rollouts needs the engines: they sleep for each of its updates only.
+    with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
         if kind is RunKind.SFT:
             return await run_sft(job, progress, sessions, base, start, device)
         with open_learner(_learner_spec(job, start, device), _team(job)) as learner:

@@ -9,7 +9,7 @@ from celery.worker import state
 
 from app.queue import TRAIN, notify_workers, open_broker
 from app.settings import Settings
-from trainer.engines.sleep import sleepers
+from trainer.engines.sleep import servers_that_sleep
 from trainer.worker.launch_run import TRAIN_COMMAND, launch_run
 from trainer.worker.queue_reconciler import QueueReconciler
 
@@ -30,7 +30,7 @@ def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:
         partial(notify_workers, broker),
         is_idle=lambda: not state.active_requests,
         seconds=min(_RECONCILE_SECONDS, settings.lease_seconds / 4),
-        sleepers=sleepers(settings),
+        servers_that_sleep=servers_that_sleep(settings),
     )
     signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     signals.worker_shutdown.connect(lambda **_: reconciler.stop(), weak=False)

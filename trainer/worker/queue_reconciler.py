@@ -15,7 +15,7 @@ from app.db import environments, run_queue, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.errors import EngineError
 from app.loop import Loop
-from trainer.engines.sleep import wake
+from trainer.engines.sleep import wake_servers
 from trainer.worker.environment_report import EnvironmentReport
 
 Notify = Callable[[UUID], None]
@@ -31,16 +31,16 @@ class QueueReconciler:
         *,
         is_idle: Callable[[], bool],
         seconds: float = 2.0,
-        sleepers: Sequence[str] = (),
+        servers_that_sleep: Sequence[str] = (),
     ) -> None:
         """`notify` is called while this worker `is_idle`; busy ones would fill the broker with messages.
 
-        `sleepers` are model servers that sleep during updates, and are woken while no run is running.
+        `servers_that_sleep` are model servers that sleep during updates, and are woken while no run is running.
         """
         self._url = database_url
         self._notify = notify
         self._is_idle = is_idle
-        self._sleepers = sleepers
+        self._servers_that_sleep = servers_that_sleep
         self._seconds = seconds
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="queue reconciler", daemon=True)
@@ -64,7 +64,7 @@ class QueueReconciler:
 
             async def tick() -> None:
                 await reconcile(database.sessions, self._notify, self._is_idle)
-                await wake_idle(database.sessions, self._sleepers)
+                await wake_idle(database.sessions, self._servers_that_sleep)
 
             report = EnvironmentReport(database.sessions).send
             async with (
@@ -88,12 +88,12 @@ async def reconcile(sessions: Sessions, notify: Notify, is_idle: Callable[[], bo
         await asyncio.to_thread(notify, run_id)
 
 
-async def wake_idle(sessions: Sessions, sleepers: Sequence[str]) -> None:
+async def wake_idle(sessions: Sessions, servers_that_sleep: Sequence[str]) -> None:
     """Wake the model servers if no run is running: one that died during an update leaves them asleep."""
-    if not sleepers:
+    if not servers_that_sleep:
         return
     async with sessions() as session:
         busy = await run_queue.any_running(session)
     if not busy:
-        with suppress(EngineError):  # `wake` has logged it, and the next round tries again
-            await asyncio.to_thread(wake, sleepers)
+        with suppress(EngineError):  # `wake_servers` has logged it, and the next round tries again
+            await asyncio.to_thread(wake_servers, servers_that_sleep)

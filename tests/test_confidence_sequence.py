@@ -1,37 +1,37 @@
-"""Intervals that may be looked at after every task: worked by hand, and tried on thousands of streams."""
+"""Confidence sequences: worked out by hand, and simulated on thousands of streams."""
 
 from math import log
 
 import numpy as np
 import pytest
 
-from app.release.confidence_sequence import Floats, Interval, difference, mean_interval, reach, variation
+from app.release.confidence_sequence import Floats, Interval, boundary, difference, mean_interval, variation
 
 ALPHA = 0.05
-LINES = 8  # that the boundary is made of
+LINES = 8  # of the boundary
 
 
-def test_the_variation_is_around_what_was_foretold() -> None:
-    foretold = [1 / 2, 3 / 4, 1 / 2]  # of 1, 0, 1: the mean of those before and of one half
-    assert foretold[2] == (1 / 2 + 1 + 0) / 3
+def test_the_variation_is_around_the_predictions() -> None:
+    predicted = [1 / 2, 3 / 4, 1 / 2]  # of 1, 0, 1: the mean of one half and the values before
+    assert predicted[2] == (1 / 2 + 1 + 0) / 3
     squares = [1 / 4, 9 / 16, 1 / 4]
     assert variation(np.array([1.0, 0.0, 1.0])).tolist() == pytest.approx(np.cumsum(squares).tolist())
 
 
-def test_the_reach_is_that_of_the_best_line() -> None:
-    def line(slope: float, varied: float) -> float:
-        return (log(LINES / ALPHA) + (-log(1 - slope) - slope) * varied) / slope
+def test_the_boundary_is_that_of_the_best_line() -> None:
+    def line(slope: float, variation_so_far: float) -> float:
+        return (log(LINES / ALPHA) + (-log(1 - slope) - slope) * variation_so_far) / slope
 
-    assert float(reach(0.0, ALPHA)) == pytest.approx(line(0.9, 0.0))
-    assert float(reach(13 / 16, ALPHA)) == pytest.approx(6.90530, abs=1e-4)
-    assert float(reach(1_000.0, ALPHA)) == pytest.approx(line(0.1125, 1_000.0))
+    assert float(boundary(0.0, ALPHA)) == pytest.approx(line(0.9, 0.0))
+    assert float(boundary(13 / 16, ALPHA)) == pytest.approx(6.90530, abs=1e-4)
+    assert float(boundary(1_000.0, ALPHA)) == pytest.approx(line(0.1125, 1_000.0))
 
 
 def test_an_interval_lies_around_the_mean_and_within_zero_and_one() -> None:
     values = [1.0, 0.0] * 500
     found = mean_interval(values, ALPHA)
     assert found is not None
-    radius = float(reach(variation(np.array(values))[-1], ALPHA / 2)) / 1_000
+    radius = float(boundary(variation(np.array(values))[-1], ALPHA / 2)) / 1_000
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - radius, 0.5 + radius))
     assert 0.05 < radius < 0.06
     assert mean_interval([1.0, 0.0], ALPHA) == Interval(0.5, 0.0, 1.0)
@@ -48,7 +48,7 @@ def test_each_arm_of_a_difference_has_half_the_error() -> None:
     assert difference([], bad, ALPHA) is None
 
 
-def test_looking_all_the_time_raises_a_false_alarm_no_more_often_than_allowed() -> None:
+def test_continuous_monitoring_keeps_the_false_alarm_rate() -> None:
     rng = np.random.default_rng(0)
     runs, tasks = 2_000, 400
     for mean in (0.5, 0.9):
@@ -68,7 +68,7 @@ def test_traffic_that_becomes_harder_for_both_is_no_difference() -> None:
     assert told_apart(streams[0], streams[1], ALPHA).any(axis=1).mean() <= ALPHA
 
 
-def test_a_clear_difference_is_told_within_three_hundred_tasks_of_each() -> None:
+def test_a_clear_difference_is_found_within_three_hundred_tasks_of_each() -> None:
     rng = np.random.default_rng(2)
     better = (rng.random((500, 300)) < 0.9).astype(np.float64)
     worse = (rng.random((500, 300)) < 0.6).astype(np.float64)
@@ -76,8 +76,8 @@ def test_a_clear_difference_is_told_within_three_hundred_tasks_of_each() -> None
 
 
 def told_apart(first: Floats, second: Floats, alpha: float) -> np.ndarray:
-    """(R, T): is zero outside the interval of the difference after so many tasks of each?"""
-    radii = [reach(variation(arm), alpha / 4) / np.arange(1, arm.shape[1] + 1) for arm in (first, second)]
+    """(R, T): whether zero is outside the interval of the difference after each number of tasks"""
+    radii = [boundary(variation(arm), alpha / 4) / np.arange(1, arm.shape[1] + 1) for arm in (first, second)]
     return np.asarray(np.abs(means(first) - means(second)) > sum(radii))
 
 

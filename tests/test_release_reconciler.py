@@ -1,4 +1,4 @@
-"""What the gate approved is brought to serve by itself, on a real database; the model servers are stood in for."""
+"""Releases that passed the gate are activated, on a real database with recorded swaps instead of model servers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, EngineError
 from app.release.promote import Promoter
-from app.release.reconciler import Keeper
+from app.release.reconciler import ReleaseReconciler
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import project_row
 from tests.single_connection import single_connection
@@ -21,15 +21,15 @@ PROMPT = "the present prompt"
 WEIGHTS = "a" * 32
 
 
-class House:
-    """A project and two processes that serve it; no notices reach them, so they are woken by hand."""
+class ReconciledProject:
+    """A project and two API processes; they get no notifications, so they are woken by hand."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.loads = sessions, RecordingSwapper()
         promoters = [Promoter(sessions, self.loads, PROMPT) for _ in range(2)]
-        self.keepers = [Keeper(sessions, promoter, PROMPT, pause=0.05) for promoter in promoters]
+        self.reconcilers = [ReleaseReconciler(sessions, promoter, PROMPT, pause=0.05) for promoter in promoters]
 
-    async def open(self) -> "House":
+    async def open(self) -> "ReconciledProject":
         async with self.sessions.begin() as session:
             self.project_id = (await project_row(session)).id
         return self
@@ -39,8 +39,8 @@ class House:
             release = await releases.propose(session, self.project_id, model)
             evidence = {"verdict": "promote", "compared_with": {"number": 1, "model": over}}
             await releases.approve(session, release.id, evidence, percent)
-        for keeper in self.keepers:
-            keeper.wake()
+        for reconciler in self.reconcilers:
+            reconciler.wake()
         return release.id
 
     async def get(self, release_id: UUID) -> models.Release:
@@ -49,7 +49,7 @@ class House:
 
     async def until(self, release_id: UUID, holds: Callable[[models.Release], bool]) -> models.Release:
         async with asyncio.timeout(30):
-            while not holds(release := await self.get(release_id)):  # noqa: ASYNC110  nobody tells of it
+            while not holds(release := await self.get(release_id)):  # noqa: ASYNC110  nothing notifies of it
                 await asyncio.sleep(0.02)
         return release
 
@@ -61,9 +61,9 @@ class House:
 
 
 @pytest.fixture
-async def house(committed: Sessions) -> AsyncIterator[House]:
-    house = await House(committed).open()
-    async with house.keepers[0], house.keepers[1]:
+async def house(committed: Sessions) -> AsyncIterator[ReconciledProject]:
+    house = await ReconciledProject(committed).open()
+    async with house.reconcilers[0], house.reconcilers[1]:
         yield house
 
 
@@ -71,14 +71,14 @@ def serves(release: models.Release) -> bool:
     return release.state is ReleaseState.ACTIVE
 
 
-async def test_what_passed_serves_once_however_many_processes_look_after_it(house: House) -> None:
+async def test_a_release_that_passed_is_activated_once_by_several_processes(house: ReconciledProject) -> None:
     release = await house.until(await house.approve(), serves)
     assert release.prompt == PROMPT
     await asyncio.sleep(0.2)
     assert await house.actions() == [("gate", AuditAction.ACTIVATED)]
 
 
-async def test_while_the_servers_are_down_it_waits_and_then_it_serves(house: House) -> None:
+async def test_it_waits_while_the_servers_are_down_and_is_then_activated(house: ReconciledProject) -> None:
     house.loads.refusal = EngineError("no model server answers")
     release_id = await house.approve()
     async with asyncio.timeout(30):
@@ -90,7 +90,7 @@ async def test_while_the_servers_are_down_it_waits_and_then_it_serves(house: Hou
     assert await house.actions() == [("gate", AuditAction.REFUSED), ("gate", AuditAction.ACTIVATED)]
 
 
-async def test_weights_that_cannot_be_proven_are_rejected_with_the_figures(house: House) -> None:
+async def test_weights_that_fail_verification_are_rejected_with_the_reason(house: ReconciledProject) -> None:
     house.loads.refusal = AdapterError("off by up to 0.3000, and 0.0010 is allowed")
     release_id = await house.approve()
     release = await house.until(release_id, lambda one: one.state is ReleaseState.REJECTED)
@@ -102,14 +102,14 @@ async def test_weights_that_cannot_be_proven_are_rejected_with_the_figures(house
         assert (await releases.active(session, house.project_id)).number == 1
 
 
-async def test_what_was_compared_with_other_weights_waits_for_a_person(house: House) -> None:
+async def test_a_release_compared_with_other_weights_waits_for_a_person(house: ReconciledProject) -> None:
     release_id = await house.approve(over="b" * 32)
     release = await house.until(release_id, lambda one: one.state is ReleaseState.CANDIDATE)
     assert release.evidence is not None
     assert f"POST /v1/releases/{release_id}/activate" in release.evidence["next"]
 
 
-async def test_a_run_that_wanted_a_canary_gets_one(house: House) -> None:
+async def test_the_release_of_a_run_with_a_canary_becomes_one(house: ReconciledProject) -> None:
     release_id = await house.approve(percent=10.0)
     release = await house.until(release_id, lambda one: one.state is ReleaseState.CANARY)
     assert release.canary_percent == 10
@@ -117,18 +117,20 @@ async def test_a_run_that_wanted_a_canary_gets_one(house: House) -> None:
     assert await house.actions() == [("gate", AuditAction.CANARY_BEGAN)]
 
 
-async def test_what_passed_serves_also_where_the_notice_of_it_was_lost(committed: Sessions) -> None:
-    house = await House(committed).open()
-    other = await House(committed).open()
-    keeper = Keeper(committed, Promoter(committed, house.loads, PROMPT), PROMPT, pause=0.05, idle=0.5)
-    async with keeper:
+async def test_a_release_that_passed_is_activated_even_if_its_notification_is_lost(committed: Sessions) -> None:
+    house = await ReconciledProject(committed).open()
+    other = await ReconciledProject(committed).open()
+    reconciler = ReleaseReconciler(
+        committed, Promoter(committed, house.loads, PROMPT), PROMPT, pause=0.05, idle=0.5
+    )
+    async with reconciler:
         await house.until(await house.approve(), serves)
-        await asyncio.sleep(0.2)  # by now it has seen that nothing waits
+        await asyncio.sleep(0.2)  # by now it has found nothing waiting
         await other.until(await other.approve(), serves)
 
 
-async def test_a_project_that_is_deleted_meanwhile_holds_up_no_other(committed: Sessions) -> None:
-    gone, house = await House(committed).open(), await House(committed).open()
+async def test_a_project_that_is_deleted_meanwhile_blocks_no_other(committed: Sessions) -> None:
+    gone, house = await ReconciledProject(committed).open(), await ReconciledProject(committed).open()
     doomed = await gone.approve()
 
     class Deleting(Promoter):
@@ -140,44 +142,44 @@ async def test_a_project_that_is_deleted_meanwhile_holds_up_no_other(committed: 
             return await super().activate(release_id, actor, **options)
 
     release_id = await house.approve()
-    async with Keeper(committed, Deleting(committed, house.loads, PROMPT), PROMPT, pause=0.05):
+    async with ReleaseReconciler(committed, Deleting(committed, house.loads, PROMPT), PROMPT, pause=0.05):
         await house.until(release_id, serves)
 
 
-async def test_a_project_without_an_active_release_holds_up_no_other(committed: Sessions) -> None:
-    bare, house = await House(committed).open(), await House(committed).open()
+async def test_a_project_without_an_active_release_blocks_no_other(committed: Sessions) -> None:
+    bare, house = await ReconciledProject(committed).open(), await ReconciledProject(committed).open()
     async with committed.begin() as session:
         (await releases.active(session, bare.project_id)).state = ReleaseState.RETIRED
-    async with house.keepers[0]:
+    async with house.reconcilers[0]:
         await house.until(await house.approve(), serves)
 
 
-async def test_a_keeper_that_gets_no_connection_for_a_while_goes_on(
+async def test_a_reconciler_without_a_connection_for_a_while_continues(
     committed: Sessions, database_url: str
 ) -> None:
-    house = await House(committed).open()
+    house = await ReconciledProject(committed).open()
     promoter = Promoter(committed, house.loads, PROMPT)
     async with (
         single_connection(database_url) as database,
-        Keeper(database.sessions, promoter, PROMPT, pause=0.05) as keeper,
+        ReleaseReconciler(database.sessions, promoter, PROMPT, pause=0.05) as reconciler,
     ):
         await database.starve(0.5)
         release_id = await house.approve()
-        keeper.wake()
+        reconciler.wake()
         await house.until(release_id, serves)
 
 
-async def test_a_server_with_another_prompt_says_so_in_a_release_of_its_own(committed: Sessions) -> None:
-    house = await House(committed).open()
+async def test_a_server_with_another_prompt_makes_a_release_with_it(committed: Sessions) -> None:
+    house = await ReconciledProject(committed).open()
     first = (await releases_of(house))[0]
     async with house.sessions.begin() as session:
         (await session.get_one(models.Release, first.id)).prompt = "an older prompt"
-    async with house.keepers[0], asyncio.timeout(30):
+    async with house.reconcilers[0], asyncio.timeout(30):
         while (await releases_of(house))[0].prompt != PROMPT:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def releases_of(house: House) -> list[models.Release]:
+async def releases_of(house: ReconciledProject) -> list[models.Release]:
     """Newest first."""
     async with house.sessions() as session:
         project = await projects.by_id(session, house.project_id)

@@ -1,4 +1,4 @@
-"""An adapter fits a base model by the names and shapes of its modules, in whichever tower of layers they lie."""
+"""An adapter fits a base model by the names and shapes of its modules, in any tower of layers."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def model(path: Path, tensors: Mapping[str, torch.Tensor]) -> Path:
 
 
 def adapter(path: Path, modules: Mapping[str, tuple[int, int]], rank: int = 2) -> Path:
-    """`modules` says how high and how wide the weights are that it changes."""
+    """`modules` has the height and width of the adapted weights."""
     path.mkdir()
     (path / CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank}))
     tensors = {}
@@ -47,8 +47,8 @@ def check(tmp_path: Path, base: Mapping[str, torch.Tensor], modules: Mapping[str
     "tower",
     [
         SPEAKS,
-        "model.layers",  # of the half that speaks, loaded alone
-        "model.language_model.layers",  # the same in memory: nothing but the shapes tells which one it is
+        "model.layers",  # of the language model, loaded alone
+        "model.language_model.layers",  # the same in memory: only the shapes tell the towers apart
     ],
 )
 def test_each_tower_of_layers_is_compared_with_its_own(tmp_path: Path, tower: str) -> None:
@@ -66,12 +66,12 @@ def test_the_widths_of_the_other_tower_do_not_fit(tmp_path: Path) -> None:
         check(tmp_path, TOWERS, {f"{SPEAKS}.{number}.self_attn.q_proj": (4, 4) for number in (0, 1)})
 
 
-def test_a_layer_that_is_left_out_is_missed_in_its_own_tower(tmp_path: Path) -> None:
+def test_a_missing_layer_is_detected_within_its_tower(tmp_path: Path) -> None:
     with pytest.raises(AdapterError, match=f"lacks weights of 1 layers, such as {SEES}.2.self_attn.q_proj"):
         check(tmp_path, TOWERS, {f"{SEES}.{number}.self_attn.q_proj": (4, 4) for number in (0, 1)})
 
 
-def test_modules_outside_of_layers_are_compared_by_their_whole_name(tmp_path: Path) -> None:
+def test_modules_outside_of_layers_are_matched_by_their_parent(tmp_path: Path) -> None:
     base = {"h.0.mlp.c_fc.weight": torch.zeros(8, 2), "h.0.attn.c_fc.weight": torch.zeros(4, 2)}
     check(tmp_path, base, {"transformer.h.0.mlp.c_fc": (8, 2), "transformer.h.0.attn.c_fc": (4, 2)})
 
@@ -85,9 +85,7 @@ def test_modules_outside_of_layers_are_compared_by_their_whole_name(tmp_path: Pa
     ],
     ids=["gptq", "compressed-tensors", "bitsandbytes"],
 )
-def test_packed_weights_do_not_tell_their_shape_but_which_modules_there_are(
-    tmp_path: Path, packed: dict[str, torch.Tensor]
-) -> None:
+def test_packed_weights_give_module_names_but_no_shapes(tmp_path: Path, packed: dict[str, torch.Tensor]) -> None:
     check(tmp_path, packed, {Q0: (8, 8)})
     with pytest.raises(AdapterError, match=r"k_proj, which this base model does not have"):
         inspect(
@@ -95,7 +93,7 @@ def test_packed_weights_do_not_tell_their_shape_but_which_modules_there_are(
         )
 
 
-def test_a_layer_of_packed_weights_that_is_left_out_is_missed(tmp_path: Path) -> None:
+def test_a_missing_layer_of_packed_weights_is_detected(tmp_path: Path) -> None:
     packed = {f"model.layers.{n}.mlp.up_proj.qweight": torch.zeros(1, 8, dtype=torch.int32) for n in (0, 1)}
     with pytest.raises(AdapterError, match=r"such as model\.layers\.1\.mlp\.up_proj"):
         check(tmp_path, packed, {"model.layers.0.mlp.up_proj": (8, 8)})

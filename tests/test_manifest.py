@@ -1,4 +1,4 @@
-"""Releases as units: what serves with the weights, what changes it, and what a roll-back brings back."""
+"""Releases as manifests: what is served with the weights, what changes it, and what a rollback restores."""
 
 import asyncio
 from uuid import UUID
@@ -11,22 +11,22 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState, SkillState
 from app.records import Json
 from app.release import manifest
-from app.release.manifest import ApiDocument, Skills
+from app.release.manifest import ApiDocument, SkillsMode
 from tests.rows import LEASE, new_skill, project_row, task_row
 
 
 async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> models.Release:
     """As the API does it. The document contains its version."""
-    serving = await manifest.hold(session, project_id)
+    serving = await manifest.lock_active(session, project_id)
     document, digest = {"version": version}, f"{name} {version}"
     await apis.put(session, project_id, name, source=f"http://{version}", document=document, digest=digest)
-    return await manifest.tools_changed(session, serving, [name], "key me")
+    return await manifest.update_tools(session, serving, [name], "key me")
 
 
 async def remove(session: AsyncSession, project_id: UUID, name: str) -> models.Release:
-    serving = await manifest.hold(session, project_id)
+    serving = await manifest.lock_active(session, project_id)
     await apis.delete(session, project_id, name)
-    return await manifest.tools_changed(session, serving, [name], "key me")
+    return await manifest.update_tools(session, serving, [name], "key me")
 
 
 async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
@@ -37,17 +37,17 @@ async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
 
 
 async def activate(
-    session: AsyncSession, release: models.Release, prompt: str = "p", keep: Skills = "restore"
+    session: AsyncSession, release: models.Release, prompt: str = "p", keep: SkillsMode = "restore"
 ) -> dict[str, Json]:
-    """As a promotion does it."""
+    """As the promoter does it."""
     former = await releases.active(session, release.project_id)
     await releases.activate(session, release.id)
-    return await manifest.serve(session, release, former, prompt, skills=keep)
+    return await manifest.record_activation(session, release, former, prompt, skills=keep)
 
 
 async def served(session: AsyncSession, release: models.Release) -> list[tuple[str, int]]:
     """Name and version of each document that its tasks see."""
-    return [(each.name, each.document["version"]) for each in await manifest.document_set(session, release)]
+    return [(each.name, each.document["version"]) for each in await manifest.api_documents(session, release)]
 
 
 async def library(session: AsyncSession, project_id: UUID) -> list[tuple[str, int]]:
@@ -59,7 +59,7 @@ async def learn(session: AsyncSession, project_id: UUID, name: str, body: str = 
     return await skills.add(session, project_id, new_skill(name, f"def {name}(): {body}"))
 
 
-async def test_a_project_that_did_nothing_yet_keeps_its_release_while_its_apis_are_registered(
+async def test_a_project_without_tasks_keeps_its_release_while_its_apis_are_registered(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -69,7 +69,7 @@ async def test_a_project_that_did_nothing_yet_keeps_its_release_while_its_apis_a
     assert await served(session, first) == [("mail", 1), ("notes", 1)]
 
 
-async def test_another_document_is_another_release_with_the_same_weights(session: AsyncSession) -> None:
+async def test_another_document_makes_another_release_with_the_same_weights(session: AsyncSession) -> None:
     project = await project_row(session)
     await activate(session, await releases.propose(session, project.id, "f00d"))
     await put(session, project.id, "mail")
@@ -96,7 +96,7 @@ async def test_the_same_document_again_changes_nothing(session: AsyncSession) ->
     assert (await put(session, project.id, "mail", 2)).number == 2
 
 
-async def test_an_old_document_is_served_from_where_it_is_served_now(session: AsyncSession) -> None:
+async def test_an_old_document_is_used_with_the_current_server(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await put(session, project.id, "mail")
     await begin_task(session, project.id)
@@ -111,13 +111,13 @@ async def test_an_old_document_is_served_from_where_it_is_served_now(session: As
         server="http://now",
         secret="s",
     )
-    [document] = await manifest.document_set(session, first)
+    [document] = await manifest.api_documents(session, first)
     assert isinstance(document, ApiDocument)
     assert (document.document, document.digest) == ({"version": 1}, "mail 1")
     assert (document.source, document.server, document.secret) == ("upload", "http://now", "s")
 
 
-async def test_an_api_that_was_removed_is_offered_by_no_release_and_named_by_a_roll_back(
+async def test_a_removed_api_is_offered_by_no_release_and_named_by_a_rollback(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -130,7 +130,7 @@ async def test_an_api_that_was_removed_is_offered_by_no_release_and_named_by_a_r
     assert (await activate(session, first))["tools"] == {"missing": ["mail"]}
 
 
-async def test_after_a_roll_back_a_change_of_one_api_leaves_the_others_as_they_were_rolled_back_to(
+async def test_after_a_rollback_a_change_of_one_api_keeps_the_others_rolled_back(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -173,7 +173,7 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     assert (await skills.restore(session, new.id)).state is SkillState.ACTIVE
 
 
-async def test_what_a_roll_back_takes_away_can_be_learned_anew_and_what_was_retired_by_hand_cannot(
+async def test_a_skill_removed_by_a_rollback_can_be_learned_again_but_not_one_retired_by_hand(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -187,7 +187,7 @@ async def test_what_a_roll_back_takes_away_can_be_learned_anew_and_what_was_reti
     assert (await learn(session, project.id, "banned", "return 2")).state is SkillState.RETIRED
 
 
-async def test_the_library_stays_as_it_is_where_that_is_asked_for(session: AsyncSession) -> None:
+async def test_the_library_is_kept_on_request(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await releases.active(session, project.id)
     await activate(session, await releases.propose(session, project.id, "f00d"))
@@ -196,7 +196,7 @@ async def test_the_library_stays_as_it_is_where_that_is_asked_for(session: Async
     assert await library(session, project.id) == [("new", 1)]
 
 
-async def test_what_is_rolled_back_to_has_the_skills_it_ended_with_not_those_it_began_with(
+async def test_a_rollback_restores_the_skills_at_the_releases_end_not_at_its_start(
     session: AsyncSession,
 ) -> None:
     project = await project_row(session)
@@ -210,7 +210,7 @@ async def test_what_is_rolled_back_to_has_the_skills_it_ended_with_not_those_it_
     assert await library(session, project.id) == [("grown", 1)]
 
 
-async def test_activating_what_serves_already_takes_no_skill_away(session: AsyncSession) -> None:
+async def test_activating_the_active_release_removes_no_skill(session: AsyncSession) -> None:
     project = await project_row(session)
     release = await releases.propose(session, project.id, "f00d")
     await activate(session, release)
@@ -219,7 +219,7 @@ async def test_activating_what_serves_already_takes_no_skill_away(session: Async
     assert await library(session, project.id) == [("new", 1)]
 
 
-async def test_skills_of_another_project_are_left_alone_by_a_roll_back(session: AsyncSession) -> None:
+async def test_a_rollback_does_not_touch_skills_of_another_project(session: AsyncSession) -> None:
     project, other = await project_row(session), await project_row(session)
     first = await releases.active(session, project.id)
     await learn(session, other.id, "theirs")
@@ -229,24 +229,24 @@ async def test_skills_of_another_project_are_left_alone_by_a_roll_back(session: 
     assert (await library(session, project.id), await library(session, other.id)) == ([], [("theirs", 1)])
 
 
-async def test_a_changed_prompt_is_another_release_and_cannot_be_rolled_back(session: AsyncSession) -> None:
+async def test_a_changed_prompt_makes_another_release_and_cannot_be_rolled_back(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await releases.active(session, project.id)
-    assert (await manifest.prompt_changed(session, project.id, "old")).prompt == "old"
+    assert (await manifest.update_prompt(session, project.id, "old")).prompt == "old"
     await begin_task(session, project.id)
-    assert (await manifest.prompt_changed(session, project.id, "old")).number == 1
-    second = await manifest.prompt_changed(session, project.id, "new")
+    assert (await manifest.update_prompt(session, project.id, "old")).number == 1
+    second = await manifest.update_prompt(session, project.id, "new")
     assert (second.number, second.prompt, second.evidence) == (2, "new", {"reason": "the prompt changed"})
     assert first.prompt == "old"
     assert (await activate(session, first, prompt="new"))["prompt"] == {"was": "old", "now": "new"}
     assert first.prompt == "new", "the row says what serves"
 
 
-async def test_the_first_task_of_a_release_writes_its_prompt_down(session: AsyncSession) -> None:
+async def test_the_first_task_of_a_release_records_its_prompt(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await releases.active(session, project.id)
     for prompt in ("one", "two"):
-        await manifest.served_with(session, first, prompt)
+        await manifest.record_prompt(session, first, prompt)
         await session.refresh(first)
     assert first.prompt == "one"
 
@@ -273,7 +273,7 @@ async def test_a_task_claimed_while_tools_change_is_pinned_to_what_it_will_see(c
         assert (await put(session, project.id, "mail", 2)).number == 2
 
 
-async def test_apis_put_at_once_are_all_served(committed: Sessions) -> None:
+async def test_apis_put_concurrently_are_all_served(committed: Sessions) -> None:
     async with committed.begin() as session:
         project = await project_row(session)
         await begin_task(session, project.id)

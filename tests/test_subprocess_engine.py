@@ -1,4 +1,4 @@
-"""The engine in a child process: what it says, what it refuses, and what happens when either side goes away."""
+"""The engine in a child process: completions, refusals, and the end of either side."""
 
 import asyncio
 import socket
@@ -16,9 +16,9 @@ from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, ModelError
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
-from trainer.engines.engine_child import Desk
-from trainer.engines.engine_messages import Ask, Forget, read_question
-from trainer.engines.local_engine import LocalEngine, local_engine
+from trainer.engines.engine_child import RequestHandler
+from trainer.engines.engine_messages import CancelRequest, SampleRequest, read_request
+from trainer.engines.subprocess_engine import SubprocessEngine, subprocess_engine
 
 PROMPT = (5, 17, 33, 80, 81)
 SAMPLING = Sampling(max_tokens=12, temperature=1.0, seed=3)
@@ -32,28 +32,28 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_the_engine_returns_the_logprobs_of_base_and_adapter(model_dir: Path, tmp_path: Path) -> None:
     adapter = make_adapter(model_dir, tmp_path / "adapter", 1)
-    async with local_engine(model_dir, "cpu", rows=4) as engine:
-        await asyncio.gather(*(engine.load_adapter("worn", adapter) for _ in range(2)))  # loaded is loaded
-        base, same, worn = await asyncio.gather(
-            *(engine.complete(PROMPT, model=model, sampling=SAMPLING) for model in ("base", "base", "worn"))
+    async with subprocess_engine(model_dir, "cpu", rows=4) as engine:
+        await asyncio.gather(*(engine.load_adapter("adapter", adapter) for _ in range(2)))  # safe to repeat
+        base, same, with_adapter = await asyncio.gather(
+            *(engine.complete(PROMPT, model=model, sampling=SAMPLING) for model in ("base", "base", "adapter"))
         )
-        await engine.unload_adapter("worn")
-        await engine.unload_adapter("worn")
-        with pytest.raises(EngineRefusalError, match="worn") as refusal:
-            await engine.complete(PROMPT, model="worn", sampling=SAMPLING)
+        await engine.unload_adapter("adapter")
+        await engine.unload_adapter("adapter")
+        with pytest.raises(EngineRefusalError, match="adapter") as refusal:
+            await engine.complete(PROMPT, model="adapter", sampling=SAMPLING)
         assert refusal.value.code == 404
         with pytest.raises(EngineRefusalError, match="no adapter found"):
             await engine.load_adapter("none", tmp_path / "none")
     assert base.ids == same.ids
-    for adapted, said in ((None, base), (adapter, worn)):
-        expected = reference(model_dir, adapted, list(PROMPT), list(said.ids))
-        assert said.logprobs == pytest.approx(expected, abs=1e-3)
-    assert base.logprobs != worn.logprobs
+    for path, completion in ((None, base), (adapter, with_adapter)):
+        expected = reference(model_dir, path, list(PROMPT), list(completion.ids))
+        assert completion.logprobs == pytest.approx(expected, abs=1e-3)
+    assert base.logprobs != with_adapter.logprobs
 
 
 async def test_a_directory_without_a_model_is_reported_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=str(tmp_path)):
-        async with local_engine(tmp_path, "cpu"):
+        async with subprocess_engine(tmp_path, "cpu"):
             raise AssertionError("it must not start")
 
 
@@ -74,7 +74,7 @@ def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
             "1",
         ]
         child = subprocess.Popen([*command, *options], pass_fds=[theirs.fileno()])
-    ours.recv(1)  # it is ready
+    ours.recv(1)  # the engine is ready
     ours.close()
     assert child.wait(10) == 0
 
@@ -82,17 +82,17 @@ def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
 async def test_a_cancelled_request_is_cancelled_in_the_engine() -> None:
     async with _other_end() as (engine, reader, _):
         asking = asyncio.create_task(_ask(engine))
-        asked = await read_question(reader)
-        assert isinstance(asked, Ask)
-        assert (asked.prompt, asked.seed) == (PROMPT, 3)
+        asked = await read_request(reader)
+        assert isinstance(asked, SampleRequest)
+        assert (asked.prompt_ids, asked.sampling.seed) == (PROMPT, 3)
         asking.cancel()
-        assert await read_question(reader) == Forget(asked.number)
+        assert await read_request(reader) == CancelRequest(asked.number)
 
 
 async def test_pending_requests_fail_when_the_engine_is_gone() -> None:
     async with _other_end() as (engine, reader, writer):
         asking = asyncio.create_task(_ask(engine))
-        await read_question(reader)
+        await read_request(reader)
         writer.close()
         with pytest.raises(EngineError, match="has ended"):
             await asking
@@ -101,7 +101,7 @@ async def test_pending_requests_fail_when_the_engine_is_gone() -> None:
 
 
 class Broken:
-    """A service that fails as nobody foresaw."""
+    """A service with an unforeseen error."""
 
     loaded: ClassVar[dict[str, object]] = {}
 
@@ -113,23 +113,23 @@ async def test_an_unforeseen_error_leaves_no_request_waiting() -> None:
     logged: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
     async with _other_end() as (engine, reader, writer):
-        desk = asyncio.create_task(Desk(cast(Any, Broken()), writer).answer(reader))
+        handler = asyncio.create_task(RequestHandler(cast(Any, Broken()), writer).serve(reader))
         with pytest.raises(EngineError, match="has ended"):
             await engine.load_adapter("any", Path("any"))
-        await desk
+        await handler
     assert [type(context["exception"]) for context in logged] == [ZeroDivisionError]
 
 
-async def _ask(engine: LocalEngine) -> Completion:
+async def _ask(engine: SubprocessEngine) -> Completion:
     return await engine.complete(PROMPT, model="base", sampling=SAMPLING)
 
 
 @asynccontextmanager
-async def _other_end() -> AsyncIterator[tuple[LocalEngine, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """An engine's client, and the socket that a child would hold."""
+async def _other_end() -> AsyncIterator[tuple[SubprocessEngine, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """An engine, and the child's end of its socket."""
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_unix_connection(sock=theirs)
-    engine = LocalEngine(*await asyncio.open_unix_connection(sock=ours))
+    engine = SubprocessEngine(*await asyncio.open_unix_connection(sock=ours))
     try:
         yield engine, reader, writer
     finally:
