@@ -7,8 +7,18 @@ way:
     [project.entry-points."sage.rewards"]
     brevity = "my_package.rewards:brevity"
 
-Groups: `sage.commands`, `sage.environments`, `sage.rewards`, `sage.retrieval`, `sage.skill_checks`,
-`sage.api_protocols`, `sage.experts` and `sage.judges`. Listing and finding names imports none of the parts.
+Groups, and where their parts are specified:
+
+    sage.commands       a click command
+    sage.environments   trainer.environment
+    sage.rewards        trainer.sage.reward
+    sage.retrieval      app.skills.retrieval
+    sage.skill_checks   app.skills.validate; all registered checks are used
+    sage.api_protocols  app.apis.protocol; the one that recognizes a document is used
+    sage.experts        trainer.rollouts.expert
+    sage.judges         app.runner.judge
+
+Listing and finding names imports none of the parts.
 """
 
 from functools import cache
@@ -35,7 +45,7 @@ def find(group: str, name: str) -> EntryPoint:
     if ":" in name:
         return EntryPoint(name, name, group)
     raise InvalidError(
-        f"no {group.removeprefix('sage.')} part is named {name!r}: there are {', '.join(names(group))}; "
+        f"no {group.removeprefix('sage.')} part is named {name!r}: there are {', '.join(names(group)) or 'none'}; "
         'a part of your own is named "module:attribute", or registered as an entry point of the group '
         f"{group!r}"
     )

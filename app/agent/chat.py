@@ -67,7 +67,7 @@ class Chat:
         return Message(role, content)
 
     def _suffix(self, text: str) -> str | None:
-        """What the template adds after the last answer. None if it rewrote earlier messages, or there are none."""
+        """The text that the template adds after the last answer. None if it rewrote earlier messages."""
         if not self._ids:
             return None
         for answer in (self._answer, self._answer.rstrip(), self._answer.strip()):

@@ -194,7 +194,7 @@ class _Rollout:
         await hooks.on_turn_end(index, turn)
 
     def _end(self) -> End | None:
-        """Whether and why the last turn ended the rollout."""
+        """The reason if the last turn ended the rollout; None if it goes on."""
         if self._gateway.in_doubt is not None:
             return Stop.IN_DOUBT, self._gateway.in_doubt
         if self._gateway.completed:

@@ -53,7 +53,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     def safe(self) -> bool:
         """Whether it is read-only, so that checks may call it and it may be repeated (RFC 9110, section 9.2.1).
 
-        Decided by the method, unless the document sets `x-safe`: to true for a log-in or a search by POST, say.
+        Decided by the method, unless the document sets `x-safe` (true for a log-in or a search by POST).
         """
         return self.method in {"GET", "HEAD", "OPTIONS"} if self.declared_safe is None else self.declared_safe
 

@@ -1,4 +1,4 @@
-"""How one kind of API is described and called: a part of the entry-point group `sage.api_protocols`."""
+"""The interface of an API protocol, a part of the entry-point group `sage.api_protocols`."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -18,6 +18,8 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
 
 
 class ApiProtocol(Protocol):
+    """Parses the documents of one kind of API and encodes the calls of its operations."""
+
     def recognizes(self, document: Mapping[str, Json]) -> bool:
         """Whether the document is of this kind, in any version."""
         ...

@@ -70,7 +70,7 @@ class _Plain:
             return [self.of(each, depth + 1) for each in value]
         if value is None or isinstance(value, str | int | float):
             return value
-        raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON cannot say")
+        raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON lacks")
 
 
 def _key(name: Any) -> str:

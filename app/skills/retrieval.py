@@ -1,4 +1,4 @@
-"""How skills are retrieved for an instruction: the built-in parts of the entry-point group `sage.retrieval`. Pure.
+"""Retrieval of skills for an instruction: the built-in parts of the entry-point group `sage.retrieval`. Pure.
 
 A part is a function `(SkillIndex, Query) -> ranked`. One that compares vectors is marked by `with_embeddings`.
 """

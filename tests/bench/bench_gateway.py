@@ -1,4 +1,4 @@
-"""What a call through the gateway costs in process, beside the same call through httpx alone.
+"""Cost of a call through the gateway, in process, compared with the same call through httpx.
 
 Run: python -m tests.bench.bench_gateway
 """
@@ -21,7 +21,7 @@ _ROUNDS = 3
 
 
 async def serve(_scope: Any, _receive: Any, send: Callable[[MutableMapping[str, Any]], Awaitable[None]]) -> None:
-    """The least an ASGI app can do."""
+    """A minimal ASGI app."""
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'[{"id":1,"sender":"iris","folder":"travel"}]'})

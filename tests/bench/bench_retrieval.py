@@ -1,7 +1,7 @@
-"""How long a search takes: `python -m tests.bench.bench_retrieval [--large]` prints a table.
+"""Latency of searches: `python -m tests.bench.bench_retrieval [--large]` prints a table.
 
-Instructions are drawn from 160 templates (verb x thing x selector, three phrasings), so postings are long, as in
-life; vectors are random, of 384 numbers. One thread.
+Instructions are drawn from 160 templates (verb x thing x selector, three phrasings), so postings are realistically
+long; vectors are random, with 384 dimensions. One thread.
 """
 
 import random

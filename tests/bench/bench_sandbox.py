@@ -1,4 +1,4 @@
-"""What a session of the sandbox costs. Prints a table: python -m tests.bench.bench_sandbox"""
+"""Cost of a sandbox session. Prints a table: python -m tests.bench.bench_sandbox"""
 
 import asyncio
 import os
