@@ -18,9 +18,9 @@ from app.skills.library import Library
 from app.skills.retrieval import query_ngram
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 
-AT_ONCE = 6
+CONCURRENCY = 6
 """A kill leaves at most so many tasks in doubt."""
-OPTIONS = RunnerOptions(concurrency=AT_ONCE, lease_seconds=2, poll_seconds=0.1)
+OPTIONS = RunnerOptions(concurrency=CONCURRENCY, lease_seconds=2, poll_seconds=0.1)
 TURNS = (
     "mine = []\ndef write(text: str) -> None:\n    mine.append(apis.ledger.add_entry(text=text)['id'])\n"
     "write('{word} 1')\nwrite('{word} 2')",

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from app.errors import InvalidError, StorageError
-from trainer.worker.failure import failure_of
+from trainer.worker.failure import describe_failure
 
 RUN = Path("/data/runs/7")
 FULL = OSError(errno.ENOSPC, "No space left on device", "/data/adapters/tmp/adapter_model.safetensors")
@@ -32,31 +32,31 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ],
 )
 def test_a_full_disk_is_named_with_its_directory(error: Exception, place: str) -> None:
-    described = failure_of(error, RUN)
+    described = describe_failure(error, RUN)
     assert described == f"StorageError: no space is left for {place}: free some, then retry"
 
 
 def test_an_expected_error_is_described_by_its_name_and_message() -> None:
-    assert failure_of(InvalidError("no data: send\nfeedback"), RUN) == "InvalidError: no data: send feedback"
+    assert describe_failure(InvalidError("no data: send\nfeedback"), RUN) == "InvalidError: no data: send feedback"
 
 
 def test_an_error_in_an_exception_group_is_described_without_the_group() -> None:
     group = ExceptionGroup("unhandled errors", [ExceptionGroup("more", [InvalidError("no data")])])
-    assert failure_of(group, RUN) == "InvalidError: no data"
+    assert describe_failure(group, RUN) == "InvalidError: no data"
 
 
 def test_a_defect_points_to_the_log() -> None:
-    assert failure_of(KeyError("reward"), RUN).endswith("(a defect: see the end of /data/runs/7/log)")
+    assert describe_failure(KeyError("reward"), RUN).endswith("(a defect: see the end of /data/runs/7/log)")
 
 
 def test_a_file_that_cannot_be_written_is_not_called_a_defect() -> None:
     error = PermissionError(errno.EACCES, "Permission denied", "/data/runs")
-    assert failure_of(error, RUN) == "PermissionError: [Errno 13] Permission denied: '/data/runs'"
+    assert describe_failure(error, RUN) == "PermissionError: [Errno 13] Permission denied: '/data/runs'"
 
 
 def test_a_storage_error_keeps_its_message() -> None:
     error = caused(StorageError("the checkpoint /data/x could not be written"), FULL)
-    assert failure_of(error, RUN) == "StorageError: the checkpoint /data/x could not be written"
+    assert describe_failure(error, RUN) == "StorageError: the checkpoint /data/x could not be written"
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_a_storage_error_keeps_its_message() -> None:
     ],
 )
 def test_an_out_of_memory_error_names_the_settings_that_need_less(error: Exception) -> None:
-    assert "lower micro_batch_tokens" in failure_of(error, RUN)
-    assert "defect" not in failure_of(error, RUN)
+    assert "lower micro_batch_tokens" in describe_failure(error, RUN)
+    assert "defect" not in describe_failure(error, RUN)

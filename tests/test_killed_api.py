@@ -15,7 +15,7 @@ from app.db.database import Sessions
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.processes import free_ports
-from tests.runner_process import AT_ONCE, script
+from tests.runner_process import CONCURRENCY, script
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from tests.scripted_server import scripted_server
 from tests.test_asgi import environment, until_up
@@ -51,7 +51,7 @@ async def test_after_two_kills_of_the_api_every_task_ends_and_no_write_is_repeat
             "ENGINE_URLS": model,
             "SAGE_PROMPT_PROFILE": "compact",
             "SAGE_LEASE_SECONDS": "2",
-            "SAGE_MAX_TASKS_IN_FLIGHT": str(AT_ONCE),
+            "SAGE_MAX_TASKS_IN_FLIGHT": str(CONCURRENCY),
         }
         async with api_process(env):
             await until_up(client)
@@ -74,7 +74,7 @@ def _check_nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None
     assert {task["state"] for task in ended} == {"done"}
     assert {task["stop_reason"] for task in ended} <= {"completed", "in_doubt"}
     completed = [task for task in ended if task["stop_reason"] == "completed"]
-    assert len(completed) >= TASKS - 2 * AT_ONCE
+    assert len(completed) >= TASKS - 2 * CONCURRENCY
     for task in completed:
         word = task["instruction"].split()[1]
         mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]

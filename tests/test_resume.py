@@ -19,7 +19,7 @@ from app.records import Call, Stop, Turn
 from app.runner.task_journal import TaskJournal
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, put_ledger, until
-from tests.runner_process import AT_ONCE
+from tests.runner_process import CONCURRENCY
 from tests.scripted_engine import END, ScriptedEngine, block
 
 TASKS = 20
@@ -63,7 +63,7 @@ async def test_after_two_kills_every_task_has_ended_and_no_call_was_made_twice(
         if row.stop == Stop.IN_DOUBT
     )
     assert any(row.attempt > 1 for row in completed), "some were resumed to their end"
-    assert len(completed) >= TASKS - len(KILLED_AT) * AT_ONCE
+    assert len(completed) >= TASKS - len(KILLED_AT) * CONCURRENCY
     for row in completed:
         await _check_complete(committed, ledger, row)
 

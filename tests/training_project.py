@@ -22,7 +22,7 @@ from tests.rows import project_row
 from tests.served_project import ServedProject
 from trainer.job import Job, RunCancelledError, run_directory
 from trainer.runs.train import train
-from trainer.worker.failure import failure_of
+from trainer.worker.failure import describe_failure
 
 SMALL = {"lora_rank": 4, "lora_alpha": 8, "gate_scenarios": 0}
 
@@ -111,7 +111,7 @@ class TrainingProject:
             await train(job, ProgressRecorder())
         assert (await self.active()).id == before.id
         assert await self.of_run(job) == []
-        return failure_of(caught.value, job.directory)
+        return describe_failure(caught.value, job.directory)
 
 
 def moved(job: Job, directory: Path) -> Job:

@@ -14,10 +14,10 @@ _FULL_TEXTS = (
 _MAX_LENGTH = 2000  # characters
 
 
-def failure_of(error: BaseException, directory: Path) -> str:
+def describe_failure(error: BaseException, directory: Path) -> str:
     """Describe an error in one line; `directory` is the run's.
 
-    >>> failure_of(ValueError("odd"), Path("runs/7"))
+    >>> describe_failure(ValueError("odd"), Path("runs/7"))
     'ValueError: odd (a defect: see the end of runs/7/log)'
     """
     chain = list(_chain(error))

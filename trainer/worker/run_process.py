@@ -30,7 +30,7 @@ from app.run_settings import read_settings
 from app.settings import Settings
 from trainer.job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.parent_death import exit_with_parent
-from trainer.worker.failure import failure_of
+from trainer.worker.failure import describe_failure
 from trainer.worker.heartbeat import Heartbeat, RunLease
 
 log = structlog.get_logger(__name__)
@@ -128,7 +128,7 @@ def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path
     traceback.print_exception(error)  # to the run's log, without local variables, which may hold secrets
     if isinstance(error, OperationalError):
         return None
-    return {"state": RunState.FAILED, "failure": failure_of(error, directory)}
+    return {"state": RunState.FAILED, "failure": describe_failure(error, directory)}
 
 
 async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> None:
