@@ -11,7 +11,7 @@ from app.api.access import Caller, project_names
 from app.api.notifications import NotificationListener
 from app.api.problem import problems
 from app.api.run_view import RunView, StepView
-from app.api.sse import BATCH_SIZE, Batch, event_stream, message, response_spec
+from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, response_spec
 from app.api.validation import LastEventId
 from app.db import models, runs
 from app.db.database import Sessions
@@ -61,11 +61,11 @@ class _RunReader:
         self._position = position  # the last step sent
         self._attempt: tuple[RunState, int] | None = None  # the last state sent, and of which attempt
 
-    async def read(self) -> Batch:
+    async def read(self) -> EventBatch:
         try:
             run, steps = await self._load()
         except NotFoundError:  # it was deleted
-            return Batch([], ended=True)
+            return EventBatch([], ended=True)
         messages = []
         if run.state in _OPEN and self._attempt != (run.state, run.attempt):
             self._attempt = run.state, run.attempt
@@ -75,7 +75,7 @@ class _RunReader:
         ended = not steps and run.state not in _OPEN
         if ended:
             messages.append(message("done", RunView.whole(run, self._project, None)))
-        return Batch(messages, ended)
+        return EventBatch(messages, ended)
 
     async def _load(self) -> tuple[models.TrainingRun, list[models.RunStep]]:
         """The run first: once it has ended, all of its steps are stored."""

@@ -13,14 +13,14 @@ from app.api.notifications import NotificationListener
 BATCH_SIZE = 500  # rows read by one query
 
 
-class Batch(msgspec.Struct, frozen=True):
+class EventBatch(msgspec.Struct, frozen=True):
     """The messages since the last read, oldest first. `ended`: the stream ends after them."""
 
     messages: list[ServerSentEventMessage]
     ended: bool = False
 
 
-Read = Callable[[], Awaitable[Batch]]
+Read = Callable[[], Awaitable[EventBatch]]
 """Reads what is new, in a database session of its own."""
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Caller, find_task
 from app.api.notifications import NotificationListener
 from app.api.problem import problems
-from app.api.sse import BATCH_SIZE, Batch, event_stream, message, response_spec
+from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, response_spec
 from app.api.validation import LastEventId
 from app.db import events as event_rows
 from app.db import tasks
@@ -59,18 +59,18 @@ class _TaskReader:
         self._task_id = task_id
         self._position = position  # of the last event sent
 
-    async def read(self) -> Batch:
+    async def read(self) -> EventBatch:
         async with self._sessions() as session:
             rows = await self._rows(session)
             if not rows and await self._has_ended(session):
                 rows = await self._rows(session)  # it may have ended in between
                 if not rows:
-                    return Batch([], ended=True)
+                    return EventBatch([], ended=True)
         if not rows:
-            return Batch([])
+            return EventBatch([])
         self._position = rows[-1].seq
         messages = [message(row.kind, row.data, row.seq) for row in rows]
-        return Batch(messages, ended=rows[-1].kind == "done")
+        return EventBatch(messages, ended=rows[-1].kind == "done")
 
     async def _rows(self, session: AsyncSession) -> list[TaskEvent]:
         return list(await event_rows.after(session, self._task_id, self._position, BATCH_SIZE))

@@ -16,7 +16,7 @@ PROJECT = "demo"
 
 
 class DemoIndex(msgspec.Struct, frozen=True):
-    """What the services at SAGE_DEMO_PORT publish at /demo."""
+    """The body of /demo, which the demo services publish."""
 
     documents: dict[str, str]  # the URL of each API's OpenAPI document
     task: dict[str, str]  # a first task, as POST /v1/tasks takes it, without its project
@@ -25,7 +25,7 @@ class DemoIndex(msgspec.Struct, frozen=True):
 async def register_demo(url: str, services: str) -> DemoIndex:
     """Bring the demo project's documents in line with those that the services publish. Safe to repeat.
 
-    `url` is the database. Raises ApiDocumentError where the services do not answer.
+    `url` is the database. Raises ApiDocumentError if the services do not answer.
     """
     async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
         index = await _fetch_index(client, f"{services}/demo")
