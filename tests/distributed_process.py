@@ -1,6 +1,6 @@
 """A learner in one of several processes: `python -m tests.distributed_process MODEL OUT [--shards]`.
 
-Which of them it is stands in the environment, as `accelerate launch` and `torchrun` put it there.
+Its rank is in the environment, as `accelerate launch` and `torchrun` set it.
 """
 
 import argparse
@@ -21,15 +21,17 @@ SETTINGS = RunSettings(lr=1e-3, lora_rank=4, lora_alpha=8, micro_batch_tokens=64
 
 
 def round_of(number: int) -> list[AdvantagedRollout]:
-    """Rollouts of an odd number, so that processes cannot share them evenly."""
+    """An odd number of rollouts, so that processes cannot share them evenly."""
     return [
         advantaged(rollout(10 * number + index, turns=1 + index % 3), (-1) ** index / (1 + index), size=4)
         for index in range(7)
     ]
 
 
-def new_learner(model: Path, settings: RunSettings = SETTINGS, device: str = "cpu") -> Learner:
-    base = load_model(model, torch.device(device))
+def new_learner(
+    model: Path, settings: RunSettings = SETTINGS, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Learner:
+    base = load_model(model, torch.device(device), dtype=dtype)
     return Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, seed=settings.seed), settings)
 
 
@@ -45,13 +47,13 @@ def main() -> None:
     model = with_lora(base, SETTINGS.lora_rank, SETTINGS.lora_alpha)
     learner = Learner(model, SETTINGS, accelerator, shard=options.shards)
     for number in range(3):
-        figures = learner.update(round_of(number))
+        stats = learner.update(round_of(number))
     rank = accelerator.process_index
     publish(learner.model, options.out / f"adapters-{rank}")
     learner.save(options.out / "it.checkpoint")
-    assert figures is not None
-    told = (figures.loss, figures.grad_norm, figures.clip_fraction, figures.ratio_max, figures.tokens)
-    (options.out / f"figures-{rank}.txt").write_text(" ".join(map(str, told)))
+    assert stats is not None
+    values = (stats.loss, stats.grad_norm, stats.clip_fraction, stats.ratio_max, stats.tokens)
+    (options.out / f"stats-{rank}.txt").write_text(" ".join(map(str, values)))
     accelerator.end_training()
 
 

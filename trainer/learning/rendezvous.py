@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 LOST = 3  # exit code of a process whose partners are gone
 _PATIENCE = timedelta(days=7)  # the others wait while the first process rolls out
 _POLL_SECONDS = 2.0
-_SILENCE_SECONDS = 60.0  # after which a process of another host counts as lost
 
 
 class LearnerLostError(AppError):
@@ -163,20 +162,22 @@ def heartbeat(rendezvous: Rendezvous, rank: int) -> Iterator[None]:
 
 
 @contextmanager
-def watch_remote(rendezvous: Rendezvous) -> Iterator[None]:
+def watch_remote(rendezvous: Rendezvous, silence_seconds: float = 60.0) -> Iterator[None]:
     """End this process, the first, if one of another host falls silent: it might wait for that one
     indefinitely.
     """
     ended = threading.Event()
     if rendezvous.remote:
-        threading.Thread(target=_watch, args=(rendezvous, ended), name="watch-remote", daemon=True).start()
+        threading.Thread(
+            target=_watch, args=(rendezvous, ended, silence_seconds), name="watch-remote", daemon=True
+        ).start()
     try:
         yield
     finally:
         ended.set()
 
 
-def _watch(rendezvous: Rendezvous, ended: threading.Event) -> None:
+def _watch(rendezvous: Rendezvous, ended: threading.Event, silence_seconds: float) -> None:
     store = connect(rendezvous.host, rendezvous.port)
     ranks = range(rendezvous.local, rendezvous.count)
     beats = dict.fromkeys(ranks, -1)
@@ -186,8 +187,8 @@ def _watch(rendezvous: Rendezvous, ended: threading.Event) -> None:
             now = store.add(_beats(rank), 0)
             if now != beats[rank]:
                 beats[rank], heard[rank] = now, time.monotonic()
-            elif time.monotonic() - heard[rank] > _SILENCE_SECONDS:
-                log.error("a process of another host is lost", rank=rank, silent_seconds=_SILENCE_SECONDS)
+            elif time.monotonic() - heard[rank] > silence_seconds:
+                log.error("a process of another host is lost", rank=rank, seconds=silence_seconds)
                 os._exit(LOST)
 
 

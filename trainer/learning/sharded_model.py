@@ -78,9 +78,9 @@ def read_shards(policy: PeftModel, path: Path, lora: dict[str, Tensor], device: 
         for parameter, owners in _parameters(policy):
             names = [name for name, _, _ in owners]
             rows = _own_rows(parameter)
-            whole = next((lora[name] for name in names if name in lora), None)
-            local = files.rows(names, rows, parameter.shape) if whole is None else whole[rows]
-            filled = _filled(parameter, local.to(device, parameter.dtype))
+            full = next((lora[name] for name in names if name in lora), None)
+            local = files.rows(names, rows, parameter.shape) if full is None else full[rows]
+            filled = _filled(parameter, local.to(device, parameter.dtype, copy=True))
             for _, module, attribute in owners:
                 setattr(module, attribute, filled)
 
@@ -122,12 +122,15 @@ def _filled(empty: DTensor, local: Tensor) -> nn.Parameter:
 
 
 class _Files:
-    """The safetensors files of a model directory, opened when they are needed and closed by `stack`."""
+    """The safetensors files of a model directory, one open at a time: an open file is mapped to memory.
+
+    `stack` closes the last one.
+    """
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self._path = path
         self._stack = stack
-        self._open: dict[str, Any] = {}
+        self._open: tuple[str, Any] = "", None
         if (path / _INDEX).is_file():
             self._files: dict[str, str] = json.loads((path / _INDEX).read_text())["weight_map"]
         elif (path / _SINGLE).is_file():
@@ -145,17 +148,16 @@ class _Files:
                 "transformers' save_pretrained, or set SAGE_TRAIN_SHARD=0"
             )
         tensor = self._file(self._files[name]).get_slice(name)
-        if tuple(tensor.get_shape()) != tuple(shape):
-            raise ModelError(
-                f"{name} in {self._path} has the shape {tensor.get_shape()}, its config {tuple(shape)}"
-            )
+        found, needed = tuple(tensor.get_shape()), tuple(shape)
+        if found != needed:
+            raise ModelError(f"{name} in {self._path} has the shape {found}, but config.json asks for {needed}")
         return cast(Tensor, tensor[rows]) if rows.stop > rows.start else torch.empty(0, *shape[1:])
 
     def _file(self, name: str) -> Any:
-        if name not in self._open:
+        if name != self._open[0]:
+            self._stack.close()
             try:
-                opened = safe_open(self._path / name, framework="pt")
-                self._open[name] = self._stack.enter_context(opened)
+                self._open = name, self._stack.enter_context(safe_open(self._path / name, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise ModelError(f"{self._path / name} cannot be read: {error}") from error
-        return self._open[name]
+        return self._open[1]
