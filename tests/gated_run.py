@@ -24,7 +24,7 @@ from trainer.environment import Scenario, Split
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.gate_decision import GateRules
 from trainer.evaluation.paired import Evaluator
-from trainer.gate import Candidate, GateResult, evaluate_candidate
+from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 
 SCENARIOS = 4
 RULES = GateRules(min_scenarios=SCENARIOS)
@@ -107,7 +107,9 @@ class GatedRun:
         return Policies(base, new, lambda script: ScriptedEngine(self._tokenizer, script=script))
 
     async def evaluate(self, policies: Policies | None, model: str = NEW) -> GateResult:
-        candidate = Candidate(project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings)
+        candidate = CandidateAdapter(
+            project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings
+        )
         evaluator = self._evaluator(policies) if policies is not None else None
         return await evaluate_candidate(
             self.sessions,

@@ -1,4 +1,4 @@
-"""Groups of chains: what is drawn, that chains share nothing, and what each position is compared with."""
+"""Groups of chains: sampling, separate libraries, and comparison by position."""
 
 from collections import Counter, defaultdict
 
@@ -24,7 +24,7 @@ from trainer.sage.advantages import compute_advantages
 SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=3)
 
 
-def test_chains_are_the_same_for_a_seed_and_a_step_and_others_for_others() -> None:
+def test_chains_are_determined_by_the_seed_and_the_step() -> None:
     environment = OfficeEnvironment()
     drawn = [draw_chains(environment, "train", SETTINGS, step) for step in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -36,12 +36,12 @@ def test_a_chain_by_scenario_has_different_tasks_of_one_scenario() -> None:
         assert len({task.id for task in chain.tasks}) == SETTINGS.chain
 
 
-def test_a_chain_by_instruction_goes_on_with_a_task_that_asks_for_the_like() -> None:
+def test_a_chain_by_instruction_continues_with_a_similar_task() -> None:
     settings = RunSettings(pairs=6, chain_by="nearest", retrieval="query_ngram")
     chains = draw_chains(OfficeEnvironment(site=0), "train", settings, 1)
     templates = [{task.scenario for task in chain.tasks} for chain in chains]
     assert all(len(chain.tasks) == settings.chain for chain in chains)
-    assert Counter(map(len, templates))[1] >= 5  # near-templates: it finds what the labels would have said
+    assert Counter(map(len, templates))[1] >= 5  # mostly the scenarios that the labels would give
 
 
 def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
@@ -49,7 +49,7 @@ def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
         read_settings({"chain_by": "nearest"})
 
 
-async def test_a_group_is_compared_position_by_position_and_its_libraries_are_apart() -> None:
+async def test_a_group_is_compared_position_by_position_and_shares_no_library() -> None:
     model = Settings().model_dir
     async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)

@@ -27,7 +27,7 @@ from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_pair
 from trainer.job import RunProgress
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class CandidateAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """The adapter of a run that asks to be served."""
 
     project_id: UUID
@@ -58,7 +58,7 @@ class GateResult(msgspec.Struct, frozen=True):
 
 async def evaluate_candidate(
     sessions: Sessions,
-    candidate: Candidate,
+    candidate: CandidateAdapter,
     evaluator: Evaluator | None,
     *,
     progress: RunProgress,
@@ -105,7 +105,7 @@ class _Gate:
 
     sessions: Sessions
     progress: RunProgress
-    candidate: Candidate
+    candidate: CandidateAdapter
     release: models.Release
     incumbent: models.Release
 

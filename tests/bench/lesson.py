@@ -14,7 +14,7 @@ from uuid import UUID
 from tqdm import tqdm
 
 from app.settings import Settings
-from trainer.cli.follow import follow
+from trainer.cli.follow_run import follow
 from trainer.client import SageClient
 from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
 

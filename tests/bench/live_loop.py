@@ -34,7 +34,7 @@ from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from trainer.cli.follow import follow
+from trainer.cli.follow_run import follow
 from trainer.cli.options import server_options
 from trainer.client import SageClient
 from trainer.environments.office.documents import APP_NAMES

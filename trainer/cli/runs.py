@@ -32,7 +32,7 @@ def runs(  # noqa: PLR0913 - the command's options
     limit: int,
 ) -> None:
     """List training runs, newest first, or show RUN."""
-    from trainer.cli.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
     from trainer.client import SageClient  # noqa: PLC0415
 
     if run is None and (cancel or retry or follow):

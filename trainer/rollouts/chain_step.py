@@ -1,4 +1,4 @@
-"""A trajectory as the reward sees it: which offered skills it used, in fact and by name."""
+"""Turns a trajectory into the input of the reward: which offered skills it used, as executed and as named."""
 
 import ast
 from uuid import UUID
@@ -9,9 +9,7 @@ from trainer.sage.chains import ChainStep
 
 
 def chain_step(trajectory: Trajectory, score: float, *, success: bool, made: frozenset[UUID]) -> ChainStep:
-    """`score` is the verifier's, in [0, 1]; `made` are the skills that the rollout left and that may earn a
-    bonus.
-    """
+    """`score` is the verifier's, in [0, 1]; `made` are the skills the rollout made that may earn a bonus."""
     return ChainStep(
         score=score,
         success=success,

@@ -1,4 +1,4 @@
-"""Collects what a policy is judged by and learns from: rollouts in practice worlds, alone or in chains."""
+"""Runs a policy on tasks of an environment, alone or in chains, and verifies the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from trainer.environment import Environment, Scenario, Verdict
 
 
 class Episode(msgspec.Struct, frozen=True):
-    """A trajectory, how well it did, and the skills it left."""
+    """A trajectory, its verdict, and the skills it made."""
 
     trajectory: Trajectory
     verdict: Verdict
-    made: frozenset[UUID] = frozenset()  # without wrappers of a single API call, which earn nothing
+    made: frozenset[UUID] = frozenset()  # without wrappers of a single API call, which earn no bonus
 
 
 @dataclass(frozen=True)
 class EpisodeRunner:
-    """An agent and the environment it practises in."""
+    """Runs one policy in one environment."""
 
     agent: Agent
     environment: Environment
@@ -42,7 +42,7 @@ class EpisodeRunner:
         seed: int = 0,
         hooks: RolloutHooks | None = None,
     ) -> Episode:
-        """One rollout in a world of its own, verified. The skills it leaves go into `library`."""
+        """One verified rollout in a world of its own. The skills it makes are saved in `library`."""
         async with self.environment.open(scenario, task) as world:
             calls = self.agent.limits.calls
             gateway = Gateway(world.catalog, world.client, variables=world.task.variables, max_calls=calls)
@@ -57,10 +57,10 @@ class EpisodeRunner:
             return Episode(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
 
     async def run_chain(self, scenario: Scenario, library: MemoryLibrary | None, seed: int = 0) -> list[Episode]:
-        """Work through the tasks of a scenario in order, each with the skills that the earlier ones left.
+        """Run the tasks of a scenario in order, each with the skills that the earlier ones made.
 
-        The library lives and dies with the chain: chains that are compared must not see each other's skills.
-        None runs every task without skills.
+        `library` must be empty and used for this chain only: chains that are compared must not share skills.
+        Without one every task runs without skills.
         """
         episodes = []
         for index, task in enumerate(scenario.tasks):

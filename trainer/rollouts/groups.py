@@ -1,4 +1,4 @@
-"""Groups of chains: the same tasks, rolled out G times side by side, each time with a library of its own."""
+"""Groups of chains: the same tasks, rolled out G times in parallel, each time with a library of its own."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from trainer.sage.reward import RewardRule
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """Tasks in the order in which they are worked through."""
+    """Tasks of one chain in their order."""
 
     scenario: Scenario
     tasks: tuple[Task, ...]
 
 
 class ChainRollout(msgspec.Struct, frozen=True):
-    """One pass over a chain, and what each of its tasks earned."""
+    """One rollout of a chain, with the reward of each task."""
 
     scenario: Scenario
     episodes: tuple[Episode, ...]
@@ -37,20 +37,20 @@ class ChainRollout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class GroupCollector:
-    """Rolls out groups of chains as the settings of a run say."""
+    """Rolls out groups of chains by the settings of a run."""
 
     runner: EpisodeRunner
     settings: RunSettings
     new_library: LibraryFactory
-    at_once: int = 128  # chains in flight: twice an engine's rows, so that none is empty while code runs
+    at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs
 
     async def collect(self, chains: Sequence[Chain], seed: int) -> list[ChainRollout]:
-        """G passes over each chain, in the order of `chains`."""
+        """G rollouts of each chain, in the order of `chains`."""
         rule: RewardRule = plugins.load("sage.rewards", self.settings.reward)
-        places = asyncio.Semaphore(self.at_once)
+        slots = asyncio.Semaphore(self.at_once)
 
         async def roll_out(number: int, member: int) -> ChainRollout:
-            async with places:
+            async with slots:
                 chain = chains[number]
                 episodes = await self._roll_out(chain, Random(f"{seed} {number} {member}"))
                 return _scored(chain.scenario, episodes, rule, group=f"{number} {chain.scenario.id}")
@@ -89,10 +89,10 @@ def _scored(scenario: Scenario, episodes: Sequence[Episode], rule: RewardRule, *
 
 
 def draw_chains(environment: Environment, split: Split, settings: RunSettings, step: int) -> list[Chain]:
-    """The chains of one step: the same for the same seed and step.
+    """The chains of one step, determined by the seed and the step.
 
-    By scenario, the tasks of a chain are drawn from one scenario's. By the nearest instructions, labels play no
-    part: each chain begins with a task of another scenario, and the tasks with the nearest instructions follow it.
+    By scenario, a chain is sampled from the tasks of one scenario. By the nearest instructions, labels are not
+    used: each chain begins with a task of another scenario, and the tasks with the nearest instructions follow it.
     """
     rng = Random(f"chains {settings.seed} {step}")
     scenarios = environment.scenarios(split, settings.pairs, rng.randrange(2**31))

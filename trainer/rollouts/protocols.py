@@ -1,4 +1,4 @@
-"""What rollouts ask of the parts around them: an engine whose adapters change, and empty skill libraries."""
+"""The interfaces that rollouts depend on: an engine that loads adapters, and a factory of skill libraries."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from app.skills.memory import MemoryLibrary
 
 
 class AdapterEngine(Engine, Protocol):
-    """An engine that adapters can be loaded into: the client of the model servers, or the trainer's own engine."""
+    """An engine that loads adapters: the client of the model servers, or the trainer's own engine."""
 
     async def load_adapter(self, name: str, path: Path) -> None: ...
 
@@ -17,4 +17,4 @@ class AdapterEngine(Engine, Protocol):
 
 
 LibraryFactory: TypeAlias = Callable[[], MemoryLibrary]
-"""Makes an empty library for one chain; how it retrieves skills is its maker's choice."""
+"""Makes an empty library for one chain."""

@@ -1,4 +1,4 @@
-"""Everything that rollouts need outside of a server: model, sandbox, environment and empty libraries."""
+"""All parts that rollouts need without a server: model, sandbox, environment and skill libraries."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,7 +22,7 @@ from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
 @dataclass(frozen=True)
 class RolloutStack:
-    """Where a policy practises and is examined."""
+    """The parts with which a policy is trained and evaluated."""
 
     agent: Agent  # greedy
     engine: AdapterEngine  # the agent's
@@ -34,7 +34,7 @@ class RolloutStack:
 async def open_stack(
     environment: str, retrieval: str, settings: Settings, limits: RolloutLimits | None = None
 ) -> AsyncIterator[RolloutStack]:
-    """With the deployment's limits, or others.
+    """Open all parts; the limits are the deployment's unless given.
 
     Raises InvalidError for an unknown environment or retrieval, ModelError for a model that cannot be served.
     """
@@ -46,8 +46,8 @@ async def open_stack(
         sandbox = await stack.enter_async_context(ForkedSandbox())
         new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered))
         engine = await stack.enter_async_context(_engine(settings))
-        asked = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # its own does not come back
-        agent = Agent(asked, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
+        retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
+        agent = Agent(retrying, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
         yield RolloutStack(agent, engine, opened, new_library)
 
 

@@ -3,7 +3,7 @@
 from app.db import adapters, releases
 from app.db.database import Sessions
 from trainer.evaluation.paired import Evaluator
-from trainer.gate import Candidate, GateResult, evaluate_candidate
+from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.job import Job, RunProgress
 from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.stack import open_stack
@@ -15,7 +15,9 @@ async def evaluate_adapter(
 ) -> GateResult:
     """Raises as `evaluate_candidate`."""
     await _store(job, sessions, adapter)
-    candidate = Candidate(project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings)
+    candidate = CandidateAdapter(
+        project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings
+    )
     if not job.settings.environment or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
     await _fetch_incumbent(job, sessions)

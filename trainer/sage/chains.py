@@ -1,4 +1,4 @@
-"""Sequential rollout: which tasks form a chain, and what each task of it left for the later ones.
+"""Sequential rollout: how tasks form a chain, and the step of a chain as the reward sees it.
 
 SAGE (arXiv 2512.17102, "Sequential Rollout"): the tasks of a chain are worked through in order, and the skills
 that the earlier ones made are offered to the later ones. G chains of the same tasks form a group; none sees the

@@ -1,4 +1,4 @@
-"""What each task of a chain earned: SAGE's skill-integrated reward, and the two it is compared with.
+"""Rewards of the tasks of a chain: SAGE's skill-integrated reward, and the two it is compared with.
 
 SAGE (arXiv 2512.17102, "Skill-integrated Reward"), for a chain of two tasks q1, q2 with outcomes r1, r2:
 
@@ -6,7 +6,7 @@ SAGE (arXiv 2512.17102, "Skill-integrated Reward"), for a chain of two tasks q1,
     R2 = r2 +             1[r2 = 1] used(q2 | q1)      q2 succeeded and used a skill that q1 made
 
 A task that ended without code earns -1 instead. Every rule has the signature of the entry-point group
-`sage.rewards`: one chain in its order in, one reward per task out.
+`sage.rewards`: from the tasks of one chain, in order, to one reward per task.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,8 +43,8 @@ def skill_integrated(chain: Sequence[ChainStep]) -> list[Reward]:
 
 
 def skill_integrated_by_name(chain: Sequence[ChainStep]) -> list[Reward]:
-    """`skill_integrated` as the paper's code has it: a skill is used once its name is called, whatever came of
-    it.
+    """`skill_integrated` as the paper's code has it: a skill counts as used if its name is called, even if
+    the call failed.
     """
     return _with_bonus(chain, _making_and_using(chain, [step.named for step in chain]))
 

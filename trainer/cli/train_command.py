@@ -37,7 +37,7 @@ def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, 
 
     Ends with exit code 1 where the run fails. Interrupted, it only stops watching: the run goes on.
     """
-    from trainer.cli.follow import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
     from trainer.client import SageClient  # noqa: PLC0415
 
     body = {"project": project, "settings": _settings(kind, given)}

@@ -1,4 +1,4 @@
-"""Chains in practice worlds: what passes from task to task, and what never passes from chain to chain."""
+"""Chains of tasks in an environment: skills pass from task to task, never from chain to chain."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -31,8 +31,8 @@ def scenarios() -> Sequence[Scenario]:
     return OfficeEnvironment().scenarios("test", 3, seed=5)
 
 
-class Rehearsal:
-    """A practice, and the engine it asks."""
+class ScriptedRunner:
+    """An episode runner with a scripted engine."""
 
     def __init__(self, sandbox: ForkedSandbox, directory: Path, script: Script) -> None:
         tokenizer = byte_tokenizer(directory)
@@ -43,13 +43,13 @@ class Rehearsal:
 
 
 @pytest.fixture
-def rehearsal(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenario]) -> Rehearsal:
-    return Rehearsal(sandbox, tmp_path, ExpertPolicy(scenarios))
+def scripted(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenario]) -> ScriptedRunner:
+    return ScriptedRunner(sandbox, tmp_path, ExpertPolicy(scenarios))
 
 
-async def test_a_chain_passes_its_skills_on(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
+async def test_a_chain_passes_its_skills_on(scripted: ScriptedRunner, scenarios: Sequence[Scenario]) -> None:
     library = MemoryLibrary()
-    episodes = await rehearsal.episode_runner.run_chain(scenarios[0], library)
+    episodes = await scripted.episode_runner.run_chain(scenarios[0], library)
     assert [each.verdict.success for each in episodes] == [True, True, True]
     assert [len(each.trajectory.turns) for each in episodes] == [3, 2, 2]
     assert [len(each.trajectory.offered) for each in episodes] == [0, 1, 1]
@@ -59,33 +59,35 @@ async def test_a_chain_passes_its_skills_on(rehearsal: Rehearsal, scenarios: Seq
     ]
 
 
-async def test_a_chain_without_a_library_starts_every_task_from_nothing(
-    rehearsal: Rehearsal, scenarios: Sequence[Scenario]
+async def test_a_chain_without_a_library_offers_no_skills(
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    episodes = await rehearsal.episode_runner.run_chain(scenarios[0], None)
+    episodes = await scripted.episode_runner.run_chain(scenarios[0], None)
     assert [len(each.trajectory.turns) for each in episodes] == [3, 3, 3]
     assert [each.trajectory.offered for each in episodes] == [(), (), ()]
 
 
-async def test_the_policy_of_the_practice_answers_with_a_seed_of_its_own_for_each_task(
-    rehearsal: Rehearsal, scenarios: Sequence[Scenario]
+async def test_each_task_is_sampled_with_a_seed_of_its_own(
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    episodes = await rehearsal.episode_runner.run_chain(scenarios[0], None, seed=7)
+    episodes = await scripted.episode_runner.run_chain(scenarios[0], None, seed=7)
     assert {each.trajectory.policy for each in episodes} == {Policy("wise")}
-    assert set(rehearsal.engine.models) == {"wise"}
-    assert len({sampling.seed for sampling in rehearsal.engine.samplings}) == 9
+    assert set(scripted.engine.models) == {"wise"}
+    assert len({sampling.seed for sampling in scripted.engine.samplings}) == 9
 
 
 async def test_two_chains_of_one_scenario_never_share_a_skill(
-    rehearsal: Rehearsal, scenarios: Sequence[Scenario]
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    results = await evaluate_scenarios(rehearsal.episode_runner, [scenarios[0]] * 3, library=True)
+    results = await evaluate_scenarios(scripted.episode_runner, [scenarios[0]] * 3, library=True)
     assert [each.offered for each in results] == [0, 1, 1] * 3
 
 
-async def test_an_exam_tells_how_each_task_went(rehearsal: Rehearsal, scenarios: Sequence[Scenario]) -> None:
+async def test_an_evaluation_has_a_result_for_each_task(
+    scripted: ScriptedRunner, scenarios: Sequence[Scenario]
+) -> None:
     done: list[int] = []
-    results = await evaluate_scenarios(rehearsal.episode_runner, scenarios, library=True, report=done.append)
+    results = await evaluate_scenarios(scripted.episode_runner, scenarios, library=True, report=done.append)
     assert done == [3, 3, 3]
     assert [each.scenario for each in results] == [each.id for each in scenarios for _ in range(3)]
     assert [(each.turns, each.used, each.wrote) for each in results] == [(3, 0, 1), (2, 1, 0), (2, 1, 0)] * 3
@@ -94,10 +96,10 @@ async def test_an_exam_tells_how_each_task_went(rehearsal: Rehearsal, scenarios:
     assert (found.tgc.mean, found.sgc.mean) == (100, 100)
 
 
-async def test_a_task_that_was_only_said_to_be_done_is_a_failure_and_leaves_no_skill(
+async def test_a_task_that_was_only_declared_complete_is_a_failure_and_makes_no_skill(
     sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenario]
 ) -> None:
-    lazy = Rehearsal(sandbox, tmp_path, lambda *_: block("apis.supervisor.complete_task()"))
+    lazy = ScriptedRunner(sandbox, tmp_path, lambda *_: block("apis.supervisor.complete_task()"))
     library = MemoryLibrary()
     episodes = await lazy.episode_runner.run_chain(scenarios[0], library)
     assert [each.trajectory.stop for each in episodes] == [Stop.COMPLETED] * 3
