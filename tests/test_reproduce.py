@@ -1,4 +1,4 @@
-"""The experiment: what is tried, what is made of the exams, and that it goes on where it was."""
+"""The experiment: its trials, its tables and curves, and how it resumes."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,14 +11,21 @@ from app.settings import Settings
 from trainer.cli.reproduce import reproduce
 from trainer.demo.reproduce.chart import draw
 from trainer.demo.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
-from trainer.demo.reproduce.plan import BASELINES, Plan, Trial, agree, repeats, searches
+from trainer.demo.reproduce.plan import (
+    BASELINES,
+    ExperimentPlan,
+    Trial,
+    conflicting_values,
+    repeated_trials,
+    search_trials,
+)
 from trainer.demo.reproduce.run import Experiment, TrialError
 from trainer.demo.reproduce.start import make_start
-from trainer.demo.reproduce.trial import Sat, Trained, exam_file, trained_file
-from trainer.demo.reproduce.versions import made_at, note
+from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
+from trainer.demo.reproduce.versions import provenance, record_commit
 from trainer.evaluation.policy_metrics import TaskResult
 
-PLAN = Plan()
+PLAN = ExperimentPlan()
 
 
 def result(scenario: str, *, success: bool, tokens: int = 50) -> TaskResult:
@@ -37,35 +44,39 @@ def result(scenario: str, *, success: bool, tokens: int = 50) -> TaskResult:
     )
 
 
-def sit(work: Path, row: str, seed: int, solved: int) -> None:
+def evaluate(work: Path, row: str, seed: int, solved: int) -> None:
     """Twenty scenarios of one task each, of which the first `solved` are solved."""
     results = [result(f"s{number}", success=number < solved) for number in range(20)]
-    path = exam_file(work, row, seed)
+    path = results_file(work, row, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(Sat(row=row, seed=seed, results=results)))
+    path.write_bytes(msgspec.json.encode(RowResults(row=row, seed=seed, results=results)))
 
 
 def train(work: Path, trial: Trial, score: float) -> None:
     point = {"step": 4, "validation": {"sgc": {"mean": score}}}
-    path = trained_file(work, trial)
+    path = trial_file(work, trial)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(Trained(trial=trial, best=4, score=score, adapter="a", curve=[point])))
+    path.write_bytes(
+        msgspec.json.encode(TrialResult(trial=trial, best=4, score=score, adapter="a", curve=[point]))
+    )
 
 
 def test_every_condition_tries_as_many_learning_rates() -> None:
-    tried = [trial.condition for trial in searches(PLAN)]
+    tried = [trial.condition for trial in search_trials(PLAN)]
     assert {tried.count(name) for name in PLAN.conditions} == {len(PLAN.lrs)}
-    assert {trial.seed for trial in searches(PLAN)} == {0}
+    assert {trial.seed for trial in search_trials(PLAN)} == {0}
 
 
 def test_main_rows_get_five_seeds_and_ablations_three() -> None:
     lrs = dict.fromkeys(PLAN.conditions, 1e-3)
-    count = [trial.condition for trial in [*(Trial(name, 0, 1e-3) for name in lrs), *repeats(PLAN, lrs)]].count
+    count = [
+        trial.condition for trial in [*(Trial(name, 0, 1e-3) for name in lrs), *repeated_trials(PLAN, lrs)]
+    ].count
     assert [count(name) for name in ("sage", "sft_grpo", "sage_outcome", "sage_chain")] == [5] * 4
     assert [count(name) for name in ("sage_no_sft", "chain_3", "retrieval_query_ngram")] == [3] * 3
 
 
-def test_conditions_differ_in_nothing_but_what_their_name_says() -> None:
+def test_conditions_differ_only_in_what_their_name_says() -> None:
     sage = PLAN.conditions["sage"].settings
     changes: dict[str, dict[str, object]] = {
         "sft_grpo": {"skills": False, "reward": "outcome"},
@@ -78,8 +89,8 @@ def test_conditions_differ_in_nothing_but_what_their_name_says() -> None:
         assert PLAN.conditions[name].settings == msgspec.structs.replace(sage, **change)
 
 
-def test_the_learning_rate_is_the_one_that_did_best_on_the_validation_templates(tmp_path: Path) -> None:
-    for trial in searches(PLAN):
+def test_the_learning_rate_is_the_best_one_on_the_validation_templates(tmp_path: Path) -> None:
+    for trial in search_trials(PLAN):
         train(tmp_path, trial, 40.0 if trial.lr == PLAN.lrs[0] else 30.0)
     train(tmp_path, Trial("sage", 0, PLAN.lrs[1]), 50.0)
     chosen = Experiment(PLAN, tmp_path, print).chosen()
@@ -87,24 +98,24 @@ def test_the_learning_rate_is_the_one_that_did_best_on_the_validation_templates(
     assert chosen["sft_grpo"] == PLAN.lrs[0]
 
 
-def test_a_condition_with_a_learning_rate_still_to_be_tried_has_none_chosen(tmp_path: Path) -> None:
-    for trial in searches(PLAN):
+def test_a_condition_with_an_untried_learning_rate_has_none_chosen(tmp_path: Path) -> None:
+    for trial in search_trials(PLAN):
         train(tmp_path, trial, 40.0)
-    trained_file(tmp_path, Trial("sage", 0, PLAN.lrs[1])).unlink()
+    trial_file(tmp_path, Trial("sage", 0, PLAN.lrs[1])).unlink()
     chosen = Experiment(PLAN, tmp_path, print).chosen()
     assert set(chosen) == set(PLAN.conditions) - {"sage"}
-    assert "sage" not in {trial.condition for trial in repeats(PLAN, chosen)}
+    assert "sage" not in {trial.condition for trial in repeated_trials(PLAN, chosen)}
 
 
 def test_a_table_can_be_written_before_everything_is_finished(tmp_path: Path) -> None:
     order = ["--work", str(tmp_path / "work"), "--out", str(tmp_path), "--table-only"]
-    said = CliRunner().invoke(reproduce, order, catch_exceptions=False)
-    assert said.exit_code == 0, said.output
+    shown = CliRunner().invoke(reproduce, order, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
     assert msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())["rows"] == []
-    for trial in searches(PLAN):
+    for trial in search_trials(PLAN):
         if trial.condition == "sage":
             train(tmp_path / "work", trial, 40.0)
-    sit(tmp_path / "work", "sage", 0, solved=15)
+    evaluate(tmp_path / "work", "sage", 0, solved=15)
     CliRunner().invoke(reproduce, order, catch_exceptions=False)
     [row] = msgspec.json.decode((tmp_path / "reproduce.json").read_bytes())["rows"]
     assert (row["name"], row["lr"]) == ("sage", PLAN.lrs[0])
@@ -112,66 +123,66 @@ def test_a_table_can_be_written_before_everything_is_finished(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("missing", ["sft_skills_off", "sage_skills_off"])
-async def test_a_process_cut_off_between_two_rows_is_run_again_and_its_failure_names_the_log(
+async def test_a_process_interrupted_between_two_rows_runs_again_and_its_failure_names_the_log(
     tmp_path: Path, missing: str
 ) -> None:
     """Without a plan in the directory a process that is run fails."""
-    plan = Plan(seeds=1, only=("sage",))
-    for trial in searches(plan):
+    plan = ExperimentPlan(seeds=1, only=("sage",))
+    for trial in search_trials(plan):
         train(tmp_path, trial, 40.0)
     for row in (*BASELINES, "sage", "sage_skills_off"):
-        sit(tmp_path, row, 0, solved=15)
-    told: list[str] = []
-    await Experiment(plan, tmp_path, told.append).carry_out(1)
-    assert len(told) == 4
-    exam_file(tmp_path, missing, 0).unlink()
+        evaluate(tmp_path, row, 0, solved=15)
+    finished: list[str] = []
+    await Experiment(plan, tmp_path, finished.append).execute(1)
+    assert len(finished) == 4
+    results_file(tmp_path, missing, 0).unlink()
     order = "baselines-0" if missing in BASELINES else f"exam-sage-0-{plan.lrs[0]}"
     with pytest.raises(TrialError, match=f"ended with code 1: see {tmp_path}/logs/{order}.log, then run"):
-        await Experiment(plan, tmp_path, print).carry_out(1)
+        await Experiment(plan, tmp_path, print).execute(1)
 
 
-def test_what_is_written_down_names_the_commits_it_was_made_with(tmp_path: Path) -> None:
-    note(tmp_path, "abc")
-    note(tmp_path, "abc")
-    assert made_at(tmp_path, "abc") == "abc"
-    assert made_at(tmp_path, "xyz") == "abc, written down at xyz"
-    note(tmp_path, "def")
-    assert made_at(tmp_path, "def") == "abc, resumed at def"
+def test_results_name_the_commits_they_were_made_with(tmp_path: Path) -> None:
+    record_commit(tmp_path, "abc")
+    record_commit(tmp_path, "abc")
+    assert provenance(tmp_path, "abc") == "abc"
+    assert provenance(tmp_path, "xyz") == "abc, written at xyz"
+    record_commit(tmp_path, "def")
+    assert provenance(tmp_path, "def") == "abc, resumed at def"
 
 
-def test_of_a_directory_from_before_commits_were_noted_the_first_is_not_known(tmp_path: Path) -> None:
+def test_the_first_commit_is_unknown_in_a_directory_from_before_they_were_recorded(tmp_path: Path) -> None:
     (tmp_path / "demonstrations.npz").touch()
-    assert made_at(tmp_path, "abc") == "unknown, written down at abc"
-    note(tmp_path, "abc")
-    assert made_at(tmp_path, "abc") == "unknown, resumed at abc"
+    assert provenance(tmp_path, "abc") == "unknown, written at abc"
+    record_commit(tmp_path, "abc")
+    assert provenance(tmp_path, "abc") == "unknown, resumed at abc"
 
 
-def test_another_plan_is_refused_in_a_directory_that_was_begun(tmp_path: Path) -> None:
-    assert agree(tmp_path, PLAN) is None
-    assert agree(tmp_path, PLAN) is None
-    assert agree(tmp_path, Plan(steps=PLAN.steps + 1)) == f"steps={PLAN.steps}"
+def test_another_plan_is_refused_in_a_directory_with_results(tmp_path: Path) -> None:
+    assert conflicting_values(tmp_path, PLAN) is None
+    assert conflicting_values(tmp_path, PLAN) is None
+    assert conflicting_values(tmp_path, ExperimentPlan(steps=PLAN.steps + 1)) == f"steps={PLAN.steps}"
 
 
-def test_rows_hold_only_what_was_sat_and_name_the_seeds(tmp_path: Path) -> None:
+def test_rows_hold_only_evaluated_seeds_and_name_them(tmp_path: Path) -> None:
     for seed in (0, 2):
-        sit(tmp_path, "sage", seed, solved=15)
+        evaluate(tmp_path, "sage", seed, solved=15)
     [row] = read_rows(tmp_path, PLAN, {"sage": 1e-3})
     assert (row.name, row.seeds, row.lr) == ("sage", [0, 2], 1e-3)
     assert row.metrics.sgc.mean == pytest.approx(75.0)
 
 
-def test_differences_are_paired_by_the_seeds_that_both_sat(tmp_path: Path) -> None:
+def test_differences_are_paired_by_the_seeds_of_both(tmp_path: Path) -> None:
     for seed in (0, 1):
-        sit(tmp_path, "sage", seed, solved=15)
-    sit(tmp_path, "sft_grpo", 0, solved=10)
+        evaluate(tmp_path, "sage", seed, solved=15)
+    evaluate(tmp_path, "sft_grpo", 0, solved=10)
     found = differences(tmp_path, PLAN)
     assert set(found) == {"sft_grpo"}
     assert found["sft_grpo"].sgc.mean == pytest.approx(25.0)
 
 
-def test_the_table_and_the_file_say_the_same(tmp_path: Path) -> None:
+def test_the_table_and_the_file_agree(tmp_path: Path) -> None:
     for row, solved in (("sage", 15), ("sft_grpo", 10)):
-        sit(tmp_path, row, 0, solved)
+        evaluate(tmp_path, row, 0, solved)
     rows, compared = read_rows(tmp_path, PLAN, {}), differences(tmp_path, PLAN)
     written = as_json(rows, compared, {"commit": "c"})
     assert [row["name"] for row in written["rows"]] == ["sft_grpo", "sage"]
@@ -181,7 +192,7 @@ def test_the_table_and_the_file_say_the_same(tmp_path: Path) -> None:
     assert "| +25.0 [" in table
 
 
-def test_the_figure_draws_every_condition_inside_its_frame() -> None:
+def test_the_chart_draws_every_condition_inside_its_frame() -> None:
     curves = {"one": [[(4, 10.0), (8, 80.0)], [(4, 30.0), (8, 60.0)]], "two": [[(4, 0.0)]]}
     figure = ElementTree.fromstring(draw(curves, ylabel="SGC"))
     lines = [each for each in figure.iter() if each.tag.endswith("polyline")]
@@ -192,28 +203,28 @@ def test_the_figure_draws_every_condition_inside_its_frame() -> None:
 
 
 @pytest.mark.slow
-async def test_a_tiny_experiment_runs_whole_and_a_second_call_has_nothing_left_to_do(tmp_path: Path) -> None:
-    plan = Plan(steps=1, pairs=1, group=2, lrs=(1e-3,), validate_every=1, validation=2, exam=2, seeds=1)
+async def test_a_second_call_of_a_tiny_experiment_has_nothing_left_to_do(tmp_path: Path) -> None:
+    plan = ExperimentPlan(steps=1, pairs=1, group=2, lrs=(1e-3,), validate_every=1, validation=2, exam=2, seeds=1)
     sft = msgspec.structs.replace(plan.sft, steps=1)
     plan = msgspec.structs.replace(plan, only=("sage",), demonstrated=2, sft=sft)
-    agree(tmp_path, plan)
+    conflicting_values(tmp_path, plan)
     await make_start(plan, tmp_path, Settings(data_dir=tmp_path), lambda _: None)
-    told: list[str] = []
-    experiment = Experiment(plan, tmp_path, told.append)
-    await experiment.carry_out(2)
-    assert len(told) == experiment.size()
-    for row in ("sft_skills_off", "sage_skills_off"):  # as if the process was cut off before its last row
-        exam_file(tmp_path, row, 0).unlink()
-    await experiment.carry_out(2)
+    finished: list[str] = []
+    experiment = Experiment(plan, tmp_path, finished.append)
+    await experiment.execute(2)
+    assert len(finished) == experiment.size()
+    for row in ("sft_skills_off", "sage_skills_off"):  # as if the process was interrupted before its last row
+        results_file(tmp_path, row, 0).unlink()
+    await experiment.execute(2)
     assert {row.name for row in read_rows(tmp_path, plan, {})} == {
         *("prompt_only", "sft", "sft_skills_off", "sage", "sage_skills_off")
     }
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()}
-    await experiment.carry_out(2)
+    await experiment.execute(2)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()} == stamps
-    [trial] = searches(plan)
-    trained = trained_file(tmp_path, trial)
+    [trial] = search_trials(plan)
+    trained = trial_file(tmp_path, trial)
     trained.unlink()
-    (trained.parent / "curve.json").write_text("[]")  # as if the step was saved and its validation cut off
-    await experiment.carry_out(2)
+    (trained.parent / "curve.json").write_text("[]")  # as if the step was saved and its validation interrupted
+    await experiment.execute(2)
     assert trained.exists()

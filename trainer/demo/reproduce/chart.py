@@ -1,4 +1,4 @@
-"""Learning curves as SVG: a line per condition, the spread of its seeds behind it. Pure."""
+"""Learning curves as SVG: a line per condition over the range of its seeds. Pure."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -11,7 +11,7 @@ _STYLE = "font-family='sans-serif' font-size='12' fill='#222222'"
 
 
 def draw(curves: Mapping[str, Sequence[Curve]], *, ylabel: str, xlabel: str = "optimizer step") -> str:
-    """An SVG document. Conditions stand in the order given; each needs a curve with a point."""
+    """An SVG document. Conditions keep their order; each needs a curve with at least one point."""
     last = max(step for runs in curves.values() for run in runs for step, _ in run)
     top = 10 * -(-max(value for runs in curves.values() for run in runs for _, value in run) // 10) or 10.0
     parts = [*_axes(last, top, xlabel, ylabel)]
@@ -52,7 +52,7 @@ def _axes(last: int, top: float, xlabel: str, ylabel: str) -> list[str]:
 
 
 def _line(runs: Sequence[Curve], last: int, top: float, colour: str) -> list[str]:
-    """The mean over seeds, over the band from the worst to the best of them."""
+    """The mean over seeds, on a band from the worst to the best seed."""
     by_step: dict[int, list[float]] = {}
     for run in runs:
         for step, value in run:

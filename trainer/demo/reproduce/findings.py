@@ -1,4 +1,4 @@
-"""What the exams say: rows with intervals, differences in pairs, and learning curves."""
+"""Results of the experiment: rows with intervals, paired differences, and learning curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from trainer.demo.reproduce.plan import Plan, Trial
-from trainer.demo.reproduce.trial import Sat, Trained, exam_file, trained_file
+from trainer.demo.reproduce.plan import ExperimentPlan, Trial
+from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
 from trainer.evaluation.policy_metrics import (
     Comparison,
     Estimate,
@@ -25,7 +25,7 @@ LABELS = {
     "sage": "**SAGE**",
     "sage_outcome": "SAGE, outcome reward",
     "sage_chain": "SAGE, chain reward",
-    "sage_skills_off": "SAGE, skills off at the exam",
+    "sage_skills_off": "SAGE, skills off at evaluation",
     "sage_no_sft": "SAGE, no SFT",
     "retrieval_query_ngram": "SAGE, retrieval by query n-gram",
     "retrieval_query_embedding": "SAGE, retrieval by query embedding",
@@ -36,8 +36,8 @@ _FIGURES = ("tgc", "sgc", "turns", "tokens", "skill_usage", "success_skill_usage
 AGAINST_SAGE = ("sft_grpo", "sft", "sage_outcome", "sage_chain", "sage_skills_off", "sage_no_sft")
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table."""
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table."""
 
     name: str
     seeds: list[int]
@@ -45,20 +45,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     lr: float | None = None
 
 
-def read_rows(work: Path, plan: Plan, lrs: dict[str, float]) -> list[Row]:
-    """Those whose exams are there, in the order of the table."""
+def read_rows(work: Path, plan: ExperimentPlan, lrs: dict[str, float]) -> list[TableRow]:
+    """The rows that have been evaluated, in the order of the table."""
     rows = []
     for name in LABELS:
         runs = _runs(work, plan, name)
         if runs:
             condition = "sage" if name == "sage_skills_off" else name
             metrics = measure_runs(list(runs.values()))
-            rows.append(Row(name=name, seeds=list(runs), metrics=metrics, lr=lrs.get(condition)))
+            rows.append(TableRow(name=name, seeds=list(runs), metrics=metrics, lr=lrs.get(condition)))
     return rows
 
 
-def differences(work: Path, plan: Plan) -> dict[str, Comparison]:
-    """SAGE minus each of the others, paired by seed and scenario."""
+def differences(work: Path, plan: ExperimentPlan) -> dict[str, Comparison]:
+    """SAGE minus each other condition, paired by seed and scenario."""
     sage = _runs(work, plan, "sage")
     found = {}
     for name in AGAINST_SAGE:
@@ -69,7 +69,7 @@ def differences(work: Path, plan: Plan) -> dict[str, Comparison]:
     return found
 
 
-def as_json(rows: Sequence[Row], compared: dict[str, Comparison], about: dict[str, Any]) -> dict[str, Any]:
+def as_json(rows: Sequence[TableRow], compared: dict[str, Comparison], about: dict[str, Any]) -> dict[str, Any]:
     return {
         **about,
         "rows": [
@@ -85,8 +85,8 @@ def as_json(rows: Sequence[Row], compared: dict[str, Comparison], about: dict[st
     }
 
 
-def as_markdown(rows: Sequence[Row], compared: dict[str, Comparison]) -> str:
-    """The table of the README, and under it the differences."""
+def as_markdown(rows: Sequence[TableRow], compared: dict[str, Comparison]) -> str:
+    """The table of results, followed by the differences, in Markdown."""
     head = "| | seeds | TGC | SGC | turns | tokens | skill usage | success | library |"
     lines = [head, "|---" * 9 + "|"]
     for row in rows:
@@ -102,12 +102,12 @@ def as_markdown(rows: Sequence[Row], compared: dict[str, Comparison]) -> str:
 
 
 def curves(work: Path, trials: Sequence[Trial]) -> dict[str, list[list[tuple[int, float]]]]:
-    """By condition, for each seed: step and SGC on the validation templates."""
+    """For each condition and seed: steps and SGC on the validation templates."""
     found: dict[str, list[list[tuple[int, float]]]] = {}
     for trial in trials:
-        path = trained_file(work, trial)
+        path = trial_file(work, trial)
         if path.exists():
-            trained = msgspec.json.decode(path.read_bytes(), type=Trained)
+            trained = msgspec.json.decode(path.read_bytes(), type=TrialResult)
             points = [
                 (point["step"], point["validation"]["sgc"]["mean"])
                 for point in trained.curve
@@ -117,10 +117,10 @@ def curves(work: Path, trials: Sequence[Trial]) -> dict[str, list[list[tuple[int
     return found
 
 
-def _runs(work: Path, plan: Plan, row: str) -> dict[int, list[TaskResult]]:
-    paths = {seed: exam_file(work, row, seed) for seed in range(plan.seeds)}
+def _runs(work: Path, plan: ExperimentPlan, row: str) -> dict[int, list[TaskResult]]:
+    paths = {seed: results_file(work, row, seed) for seed in range(plan.seeds)}
     return {
-        seed: msgspec.json.decode(path.read_bytes(), type=Sat).results
+        seed: msgspec.json.decode(path.read_bytes(), type=RowResults).results
         for seed, path in paths.items()
         if path.exists()
     }

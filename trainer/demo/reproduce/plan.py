@@ -1,7 +1,7 @@
-"""What is compared, and how often each is tried. Pure.
+"""The conditions of the experiment and their trials. Pure.
 
-Every condition gets the same: as many steps, rollouts and trials of its learning rate, chosen on the validation
-templates with the first seed. The exams of one seed are the same for all conditions.
+Every condition gets the same number of steps, rollouts and learning rates to choose from, on the validation
+templates with the first seed. All conditions of one seed are evaluated on the same scenarios.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from trainer.environments.office.expert_script import Faults
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table that is trained."""
+    """A trained row of the table."""
 
     name: str
     seeds: int
     settings: RunSettings = RunSettings(kind=RunKind.ROLLOUT)
-    sft: bool = True  # begin at the supervised start; False: at the base model
+    sft: bool = True  # start from the supervised adapter; False: from the base model
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -35,19 +35,21 @@ class Trial(msgspec.Struct, frozen=True):
         return f"{self.condition}-{self.seed}-{self.lr:g}"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole experiment. Two plans that differ share no results."""
+class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole experiment. Different plans share no results."""
 
     environment: str = "office?busy=0.35"
-    limits: RolloutLimits = RolloutLimits(turns=3, task_tokens=130)  # one fresh attempt, or three uses of a skill
-    demonstrated: int = 200  # scenarios that the expert shows for the supervised start
+    limits: RolloutLimits = RolloutLimits(
+        turns=3, task_tokens=130
+    )  # one attempt from scratch, or three uses of a skill
+    demonstrated: int = 200  # scenarios that the expert demonstrates for the supervised start
     faults: Faults = Faults(unprepared=0.04, page=0.04, synonym=0.02, inline=0.05, ignore=0.45, trust=1.0)
     sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=100, lr=1e-3, micro_batch_tokens=4096)
     steps: int = 16
     pairs: int = 6
     group: int = 8
     lrs: tuple[float, ...] = (3e-4, 6e-4)
-    validate_every: int = 4  # steps; the best of these is kept
+    validate_every: int = 4  # steps; the best validated step is kept
     validation: int = 50  # scenarios
     exam: int = 100  # scenarios of the test templates, for each seed
     seeds: int = 5  # of the main rows
@@ -67,7 +69,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         yield Condition(name="sage_no_sft", seeds=few, settings=self._settings(), sft=False)
         for mode in RETRIEVALS:
             yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(retrieval=mode))
-        same = max(1, self.pairs * 2 // 3)  # with three tasks a chain these are as many rollouts
+        same = max(1, self.pairs * 2 // 3)  # with three tasks per chain, as many rollouts
         yield Condition(name="chain_3", seeds=few, settings=self._settings(chain=3, pairs=same))
 
     def _settings(self, **changes: object) -> RunSettings:
@@ -86,25 +88,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RETRIEVALS = ("query_ngram", "query_embedding", "skill_embedding")
-"""Beside retrieval by scenario, which is how `sage` finds skills."""
+"""Compared with retrieval by scenario, which `sage` uses."""
 
 
 BASELINES = ("prompt_only", "sft", "sft_skills_off")
-"""The rows that need no training: the base model, and the supervised start."""
+"""The rows without reinforcement learning: the base model and the supervised start."""
 
 
-def exam_rows(condition: str) -> tuple[str, ...]:
-    """The rows that the exam of one seed writes: of SAGE also the one with its skills taken away."""
+def evaluated_rows(condition: str) -> tuple[str, ...]:
+    """The rows that one evaluation of a condition writes: for SAGE also one with skills off."""
     return (condition, "sage_skills_off") if condition == "sage" else (condition,)
 
 
-def searches(plan: Plan) -> list[Trial]:
-    """The trials that choose each condition's learning rate."""
+def search_trials(plan: ExperimentPlan) -> list[Trial]:
+    """The trials that determine each condition's learning rate."""
     return [Trial(name, 0, lr) for name in plan.conditions for lr in plan.lrs]
 
 
-def repeats(plan: Plan, lrs: dict[str, float]) -> list[Trial]:
-    """The other seeds, seed by seed, of each condition that a learning rate was chosen for."""
+def repeated_trials(plan: ExperimentPlan, lrs: dict[str, float]) -> list[Trial]:
+    """The remaining seeds, seed by seed, of each condition with a chosen learning rate."""
     return [
         Trial(name, seed, lrs[name])
         for seed in range(1, plan.seeds)
@@ -113,8 +115,8 @@ def repeats(plan: Plan, lrs: dict[str, float]) -> list[Trial]:
     ]
 
 
-def agree(work: Path, plan: Plan) -> str | None:
-    """None if `work` is new or was begun with this plan, for any conditions; otherwise what differs."""
+def conflicting_values(work: Path, plan: ExperimentPlan) -> str | None:
+    """None if `work` is new or has this plan, for any conditions; otherwise its values that differ."""
     path = work / "plan.json"
     if not path.exists():
         work.mkdir(parents=True, exist_ok=True)

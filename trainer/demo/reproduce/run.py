@@ -1,4 +1,4 @@
-"""Runs a plan: every trial and every exam, several at once. What is there is not done again."""
+"""Runs a plan: every training and every evaluation, several at once, without repeating finished ones."""
 
 import asyncio
 import os
@@ -10,30 +10,37 @@ from pathlib import Path
 import msgspec
 
 from app.errors import AppError
-from trainer.demo.reproduce.plan import BASELINES, Plan, Trial, exam_rows, repeats, searches
-from trainer.demo.reproduce.trial import Trained, exam_file, trained_file
+from trainer.demo.reproduce.plan import (
+    BASELINES,
+    ExperimentPlan,
+    Trial,
+    evaluated_rows,
+    repeated_trials,
+    search_trials,
+)
+from trainer.demo.reproduce.trial import TrialResult, results_file, trial_file
 
-Told = Callable[[str], object]
-"""Hears what was just finished."""
+Report = Callable[[str], object]
+"""Called with the name of each process that has finished."""
 
 
 class TrialError(AppError):
-    """A trial's process failed. The message names its log."""
+    """The process of a trial failed. The message names its log."""
 
 
 class Experiment:
     """One plan in one directory."""
 
-    def __init__(self, plan: Plan, work: Path, told: Told) -> None:
-        self.plan, self.work, self._told = plan, work, told
+    def __init__(self, plan: ExperimentPlan, work: Path, report: Report) -> None:
+        self.plan, self.work, self._report = plan, work, report
 
     def size(self) -> int:
-        """Processes there are to run in all, done ones included."""
-        again = repeats(self.plan, dict.fromkeys(self.plan.conditions, 0.0))
-        return self.plan.seeds + len(searches(self.plan)) + 2 * len(again) + len(self.plan.conditions)
+        """The number of processes in all, finished ones included."""
+        again = repeated_trials(self.plan, dict.fromkeys(self.plan.conditions, 0.0))
+        return self.plan.seeds + len(search_trials(self.plan)) + 2 * len(again) + len(self.plan.conditions)
 
-    async def carry_out(self, at_once: int) -> dict[str, float]:
-        """Everything. The learning rate that was chosen for each condition. Raises TrialError."""
+    async def execute(self, at_once: int) -> dict[str, float]:
+        """Run everything that is not finished. Returns each condition's learning rate. Raises TrialError."""
         places = asyncio.Semaphore(at_once)
         try:
             async with asyncio.TaskGroup() as group:
@@ -46,29 +53,29 @@ class Experiment:
     async def _baselines(self, places: asyncio.Semaphore) -> None:
         for seed in range(self.plan.seeds):
             async with places:
-                await self._process(["baselines", str(seed)], done=self._sat(BASELINES, seed))
+                await self._process(["baselines", str(seed)], done=self._evaluated(BASELINES, seed))
 
     async def _trials(self, places: asyncio.Semaphore) -> dict[str, float]:
-        await self._all(places, "train", searches(self.plan))
+        await self._all(places, "train", search_trials(self.plan))
         lrs = self.chosen()
         first = [Trial(name, 0, lr) for name, lr in lrs.items()]
         await self._all(places, "exam", first)
         for seed in range(1, self.plan.seeds):
-            trials = [trial for trial in repeats(self.plan, lrs) if trial.seed == seed]
+            trials = [trial for trial in repeated_trials(self.plan, lrs) if trial.seed == seed]
             await self._all(places, "train", trials)
             await self._all(places, "exam", trials)
         return lrs
 
     def chosen(self) -> dict[str, float]:
-        """The learning rate of each condition that did best on the validation templates.
+        """Each condition's learning rate with the best SGC on the validation templates.
 
-        Without the conditions that have one still to be tried.
+        Conditions with an untried learning rate are left out.
         """
         tried: dict[str, list[Path]] = {}
-        for trial in searches(self.plan):
-            tried.setdefault(trial.condition, []).append(trained_file(self.work, trial))
+        for trial in search_trials(self.plan):
+            tried.setdefault(trial.condition, []).append(trial_file(self.work, trial))
         found = {
-            name: [msgspec.json.decode(path.read_bytes(), type=Trained) for path in paths]
+            name: [msgspec.json.decode(path.read_bytes(), type=TrialResult) for path in paths]
             for name, paths in tried.items()
             if all(path.exists() for path in paths)
         }
@@ -82,20 +89,20 @@ class Experiment:
     async def _one(self, places: asyncio.Semaphore, what: str, trial: Trial) -> None:
         async with places:
             if what == "train":
-                done = trained_file(self.work, trial).exists()
+                done = trial_file(self.work, trial).exists()
             else:
-                done = self._sat(exam_rows(trial.condition), trial.seed)
+                done = self._evaluated(evaluated_rows(trial.condition), trial.seed)
             await self._process([what, trial.condition, str(trial.seed), str(trial.lr)], done=done)
 
-    def _sat(self, rows: Sequence[str], seed: int) -> bool:
-        """Every row that the process writes: it may have been interrupted between two."""
-        return all(exam_file(self.work, row, seed).exists() for row in rows)
+    def _evaluated(self, rows: Sequence[str], seed: int) -> bool:
+        """Whether all rows of the process exist: it may have been interrupted between two."""
+        return all(results_file(self.work, row, seed).exists() for row in rows)
 
     async def _process(self, order: Sequence[str], *, done: bool) -> None:
         name = " ".join(order)
         if not done:
             await self._run(order, self.work / "logs" / f"{'-'.join(order)}.log")
-        self._told(name)
+        self._report(name)
 
     async def _run(self, order: Sequence[str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +125,6 @@ class Experiment:
 
 
 def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first, out of the groups that task groups in task groups make of it."""
+    """The first failure, out of the nested groups that nested task groups raise."""
     first = failed.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,4 +1,6 @@
-"""The supervised start that all conditions but one share: a little of what the scripted expert shows."""
+"""The supervised start that all conditions but one share: trained on a few demonstrations of the scripted
+expert.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,7 @@ from app.agent.compact import Compact
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
-from trainer.demo.reproduce.plan import Plan
+from trainer.demo.reproduce.plan import ExperimentPlan
 from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import open_environment
 from trainer.environments.office.scripted_rollouts import Stage, demonstrate
@@ -20,8 +22,10 @@ from trainer.runs.sft import SftSpec, train_sft
 _SEED = 1  # of the demonstrations
 
 
-async def make_start(plan: Plan, work: Path, settings: Settings, report: Callable[[SftStep], object]) -> Path:
-    """The adapter's directory. Made once; goes on where it was after an interruption."""
+async def make_start(
+    plan: ExperimentPlan, work: Path, settings: Settings, report: Callable[[SftStep], object]
+) -> Path:
+    """The adapter's directory. Trained once; resumes after an interruption."""
     torch.set_num_threads(1)  # a model this small is slower on two
     pointer = work / "start.txt"
     if not pointer.exists():
@@ -43,7 +47,7 @@ async def make_start(plan: Plan, work: Path, settings: Settings, report: Callabl
     return work / "adapters" / pointer.read_text()
 
 
-async def _demonstrations(plan: Plan, work: Path, settings: Settings) -> list[Sample]:
+async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) -> list[Sample]:
     path = work / "demonstrations.npz"
     if not path.exists():
         environment = open_environment(plan.environment)

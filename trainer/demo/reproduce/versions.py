@@ -1,4 +1,4 @@
-"""Which commits an experiment was made with: a line for each in its directory, from the first to the last."""
+"""The commits that an experiment ran at: a line for each in its directory, in order."""
 
 from pathlib import Path
 
@@ -7,27 +7,26 @@ from trainer.atomic_write import write_atomically
 UNKNOWN = "unknown"
 
 
-def note(work: Path, commit: str) -> None:
-    """It is begun, or goes on, at this commit. Call it before anything is made."""
-    noted = _noted(work)
-    if [commit] != noted[-1:]:
-        write_atomically("".join(f"{each}\n" for each in [*noted, commit]).encode(), work / "commits.txt")
+def record_commit(work: Path, commit: str) -> None:
+    """Record that the experiment starts or resumes at this commit. Call it before it writes anything."""
+    recorded = _recorded(work)
+    if [commit] != recorded[-1:]:
+        write_atomically("".join(f"{each}\n" for each in [*recorded, commit]).encode(), work / "commits.txt")
 
 
-def made_at(work: Path, commit: str) -> str:
-    """What to say of the results, written down at `commit`.
+def provenance(work: Path, commit: str) -> str:
+    """The provenance of results that are written at `commit`: that commit alone if nothing has changed.
 
-    One commit says all where nothing has changed. In a directory from before commits were noted the first one is
-    not known.
+    In a directory from before commits were recorded, the first one is unknown.
     """
-    first, *others = _noted(work) or [commit]
-    said = [first, *(f"resumed at {each}" for each in others)]
+    first, *others = _recorded(work) or [commit]
+    parts = [first, *(f"resumed at {each}" for each in others)]
     if commit != [first, *others][-1]:
-        said.append(f"written down at {commit}")
-    return ", ".join(said)
+        parts.append(f"written at {commit}")
+    return ", ".join(parts)
 
 
-def _noted(work: Path) -> list[str]:
+def _recorded(work: Path) -> list[str]:
     path = work / "commits.txt"
     if path.exists():
         return path.read_text().split()
