@@ -1,4 +1,4 @@
-"""The model server's place taken by a script, over HTTP: for tests of processes that reach it by ENGINE_URLS."""
+"""A scripted model server over HTTP, for tests of processes that use ENGINE_URLS."""
 
 import asyncio
 import socket
@@ -40,21 +40,21 @@ async def load_adapter(data: JSONBody[dict[str, str]]) -> Response[dict[str, Any
 
 
 def create_server(engine: ScriptedEngine) -> Litestar:
-    """As much of vLLM's HTTP API as the client uses to generate, and examines first, with single tokens."""
+    """The part of vLLM's HTTP API that the client uses to generate, and to probe with single tokens."""
 
     @post("/v1/completions", status_code=200)
     async def complete(data: JSONBody[dict[str, Any]]) -> dict[str, Any]:
         sampling = Sampling(max_tokens=data["max_tokens"], stop_token_ids=tuple(data["stop_token_ids"]))
         allowed = data.get("allowed_token_ids")
         if allowed or sampling.max_tokens == 1:
-            said = Completion((allowed[0] if allowed else 0,), (-2.0,), "length")
+            completion = Completion((allowed[0] if allowed else 0,), (-2.0,), "length")
         else:
-            said = await engine.complete(data["prompt"], model=data["model"], sampling=sampling)
+            completion = await engine.complete(data["prompt"], model=data["model"], sampling=sampling)
         choice = {
             "prompt_token_ids": data["prompt"],
-            "finish_reason": said.finish,
-            "token_ids": said.ids,
-            "logprobs": {"token_logprobs": said.logprobs},
+            "finish_reason": completion.finish,
+            "token_ids": completion.ids,
+            "logprobs": {"token_logprobs": completion.logprobs},
         }
         return {"choices": [choice]}
 
@@ -65,7 +65,7 @@ def create_server(engine: ScriptedEngine) -> Litestar:
 
 @asynccontextmanager
 async def scripted_server(engine: ScriptedEngine) -> AsyncIterator[str]:
-    """The URL it is reached at."""
+    """Yields its URL."""
     app = create_server(engine)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))

@@ -1,4 +1,4 @@
-"""The routes by which vLLM falls asleep and wakes (vllm/entrypoints/serve/dev), on a real socket."""
+"""A stand-in for vLLM's sleep routes (vllm/entrypoints/serve/dev), on a real socket."""
 
 import json
 import threading
@@ -9,18 +9,18 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class SleepyServer(ThreadingHTTPServer):
-    """Its attributes are what a test sets and looks at."""
+    """Tests set and read its attributes."""
 
     daemon_threads = True
 
     def __init__(self, *, dev_mode: bool = True) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.dev_mode = dev_mode  # without it there are no such routes
-        self.sleep_mode = True  # its flag; without it there is no memory that it could give up
+        self.dev_mode = dev_mode  # without it the routes do not exist
+        self.sleep_mode = True  # --enable-sleep-mode; without it sleeping frees nothing
         self.sleeping = False
         self.asked: list[str] = []
-        self.deaf = 0  # calls of /wake_up that are answered with 500
-        self.broken = False  # its sleep fails half-way: the scheduler is paused, and 500 is the answer
+        self.deaf = 0  # calls of /wake_up that fail with 500
+        self.broken = False  # sleeping fails halfway: the scheduler is paused, and the reply is 500
 
     @property
     def url(self) -> str:
@@ -77,4 +77,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """A test tells what it saw itself."""
+        """No request log."""

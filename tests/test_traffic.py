@@ -1,4 +1,4 @@
-"""The traffic of the live loop is what it says: the same kinds each time, never the same task, all checkable."""
+"""The traffic of the live loop: the same kinds each time, never the same task, all checkable."""
 
 from app.api.submission import Submission, TaskRequest
 from tests.bench.traffic import draw_traffic, kinds_of, submission

@@ -10,7 +10,7 @@ TARGETS = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
 
 
 def make_adapter(model_dir: Path, path: Path, seed: int, *, rank: int = 4, fill: float | None = None) -> Path:
-    """`fill` sets one weight, to spoil it."""
+    """`fill` sets one weight, to damage it."""
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS, task_type="CAUSAL_LM")
     model = get_peft_model(plain_model(model_dir), config)
     generator = torch.Generator().manual_seed(seed)

@@ -19,7 +19,7 @@ MAX_LENGTH = 512
 
 
 def make_model_dir(path: Path, architecture: str = "qwen2", *, spread: float = 0.3) -> Path:
-    """Weights of some spread, so that distributions are neither flat nor certain."""
+    """Weights with enough variance that distributions are neither flat nor certain."""
     path.mkdir(parents=True, exist_ok=True)
     vocabulary = write_tokenizer(path)
     model = _model(architecture, vocabulary)
@@ -33,7 +33,7 @@ def make_model_dir(path: Path, architecture: str = "qwen2", *, spread: float = 0
 
 
 def write_tokenizer(path: Path) -> int:
-    """A byte-level tokenizer without merges, with the chat's special tokens; gives the vocabulary's size."""
+    """A byte-level tokenizer without merges, with the chat's special tokens; returns the vocabulary's size."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

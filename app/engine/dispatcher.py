@@ -8,7 +8,7 @@ from http import HTTPStatus
 import msgspec
 
 from app.engine.replica import Replica, ReplicaState
-from app.engine.routing import Candidate, choose_replica
+from app.engine.routing import ReplicaLoad, choose_replica
 from app.errors import EngineError, EngineRefusalError
 
 
@@ -83,8 +83,8 @@ class Dispatcher:
         ]
         free = [one for one in eligible if one.in_flight < one.max_in_flight]
         if free:
-            candidates = [Candidate(one.in_flight, one.recent.match(request.blocks)) for one in free]
-            replica = free[choose_replica(candidates)]
+            loads = [ReplicaLoad(one.in_flight, one.recent.match(request.blocks)) for one in free]
+            replica = free[choose_replica(loads)]
             replica.in_flight += 1
             replica.recent.add(request.blocks)
             request.assigned.set_result(replica)

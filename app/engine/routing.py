@@ -10,7 +10,7 @@ _MAX_BLOCKS = 16_384  # remembered per replica: a million tokens, about what its
 MAX_IMBALANCE = 4  # requests more than the idlest replica that a prompt accepts for a cached prefix
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class ReplicaLoad(msgspec.Struct, frozen=True):
     """A replica that may serve a prompt."""
 
     in_flight: int
@@ -31,19 +31,19 @@ def hash_blocks(model: str, prompt_ids: Sequence[int]) -> tuple[int, ...]:
     return tuple(hashes)
 
 
-def choose_replica(candidates: Sequence[Candidate]) -> int:
+def choose_replica(loads: Sequence[ReplicaLoad]) -> int:
     """The index of the replica to use: of those nearly as idle as the idlest, the one with the longest match.
 
-    >>> choose_replica([Candidate(2, 0), Candidate(1, 0)])
+    >>> choose_replica([ReplicaLoad(2, 0), ReplicaLoad(1, 0)])
     1
-    >>> choose_replica([Candidate(2, 9), Candidate(1, 0)])
+    >>> choose_replica([ReplicaLoad(2, 9), ReplicaLoad(1, 0)])
     0
-    >>> choose_replica([Candidate(6, 9), Candidate(1, 0)])
+    >>> choose_replica([ReplicaLoad(6, 9), ReplicaLoad(1, 0)])
     1
     """
-    idle = min(candidate.in_flight for candidate in candidates)
-    near = [index for index, candidate in enumerate(candidates) if candidate.in_flight <= idle + MAX_IMBALANCE]
-    return min(near, key=lambda index: (-candidates[index].matched, candidates[index].in_flight))
+    idle = min(load.in_flight for load in loads)
+    near = [index for index, load in enumerate(loads) if load.in_flight <= idle + MAX_IMBALANCE]
+    return min(near, key=lambda index: (-loads[index].matched, loads[index].in_flight))
 
 
 class RecentPrefixes:

@@ -1,4 +1,4 @@
-"""How fast the embedded engine generates, beside transformers' own `generate` on the same batch.
+"""Throughput of the embedded engine against transformers' own `generate` on the same batch.
 
     python -m tests.bench.bench_engine [--model DIR] [--prompt 150] [--tokens 100] [--device cuda]
 
@@ -60,7 +60,7 @@ def _figures(rows: int, tokens: int, seconds: float) -> str:
 
 
 def _ours(scheduler: Scheduler, prompts: Sequence[np.ndarray], tokens: int) -> float:
-    """Seconds from the first request to the last answer, prompts included."""
+    """Seconds from the first request to the last completion, prefill included."""
     left, done = [len(prompts)], threading.Event()
 
     def report(_: GenerationChunk) -> None:

@@ -1,4 +1,4 @@
-"""What adapters cost a vLLM: tokens per second of the base model, of one adapter, and of four in one batch.
+"""The cost of adapters on vLLM: tokens per second of the base model, of one adapter, and of four in one batch.
 
     python -m tests.bench.bench_lora_tax [--streams 32] [--requests 64] [--tokens 64] [--repeats 3]
 
@@ -16,7 +16,7 @@ import click
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
 from tests.vllm.adapters import make_adapter
-from tests.vllm.asking import random_prompt
+from tests.vllm.live_requests import random_prompt
 from tests.vllm.server import SLOTS, VllmServer
 
 _PROMPT = 32  # tokens
@@ -55,7 +55,7 @@ async def _measure(
         for name, path in adapters.items():
             await server.load(name, path)
         for models in kinds.values():
-            await server.run(_requests(models, streams, 4, seed=0))  # whatever is done only once
+            await server.run(_requests(models, streams, 4, seed=0))  # warm-up
         for repeat in range(repeats):
             for kind, models in kinds.items():
                 seconds = await server.run(_requests(models, requests, tokens, seed=1 + repeat))

@@ -1,4 +1,4 @@
-"""What the agent loop costs: generated tokens per second through whole rollouts, beside bare generation.
+"""The cost of the agent loop: generated tokens per second in whole rollouts, against bare generation.
 
     python tests/bench/bench_rollouts.py [--model DIR] [--pairs 8] [--at-once 128] [--repeats 3]
 
@@ -42,7 +42,7 @@ Opening = Callable[[Path], AbstractAsyncContextManager[Engine]]
 
 
 class Recording:
-    """An engine that remembers what it was asked. Fulfils `Engine`."""
+    """An engine that records its requests. Implements `Engine`."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner
@@ -69,7 +69,7 @@ async def http(model: Path) -> AsyncIterator[Engine]:
 
 
 async def rollouts(opening: Opening, options: argparse.Namespace, seed: int) -> tuple[float, float, list[Asked]]:
-    """Tokens per second, milliseconds of CPU of this process per turn, and what the engine was asked."""
+    """Tokens per second, milliseconds of CPU of this process per turn, and the engine's requests."""
     settings, environment = RunSettings(pairs=options.pairs), OfficeEnvironment()
     tokenizer = ChatTokenizer.load(options.model)
     chains = draw_chains(environment, "train", settings, seed)

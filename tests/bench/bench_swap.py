@@ -1,11 +1,11 @@
-"""Swaps under load: how long they take, what they cost the requests that run, and whose weights answered these.
+"""Swaps under load: their duration, their cost to running requests, and the weights behind the answers.
 
     python -m tests.bench.bench_swap [--replicas 2] [--streams 32] [--swaps 20] [--every 2]
 
 vLLMs on this machine's CPU, one thread each, and the seed policy. Streams generate without a pause through the
 client of the agent server, each request as the release that is active when it begins. Every swap activates a
-release whose adapter no server has seen, as a training run leaves it: files checked, loaded on all replicas,
-proven by the trainer's probe, rows changed. Afterwards transformers and PEFT score every request that ran during
+release with an adapter that no server has loaded: files checked, loaded on all replicas, verified by the
+trainer's probe, rows changed. Afterwards transformers and PEFT score every request that ran during
 a swap.
 """
 
@@ -29,18 +29,18 @@ from app.hot_swap.swap_report import SwapReport
 from app.release.promote import Promoter
 from tests.bench.results_file import write_results
 from tests.vllm.adapters import make_adapter
-from tests.vllm.asking import off_by
+from tests.vllm.live_requests import off_by
 from tests.vllm.loader_setup import open_loader
 from tests.vllm.server import VllmServer
 from tests.vllm.streams import AnsweredRequest, Streams
 from trainer.learning.publishing import PublishedAdapter
 
 _TOLERANCE = 1e-3  # of a logprob
-_WINDOW = 1.0  # seconds from the beginning of a swap in which throughput is looked at
+_WINDOW = 1.0  # seconds from the start of a swap in which throughput is measured
 
 
 class Swapped(msgspec.Struct, frozen=True):
-    """One whole transaction."""
+    """One swap, as a transaction."""
 
     adapter: PublishedAdapter
     began: float
@@ -84,7 +84,7 @@ async def _measure(
 
 
 async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> list[models.Release]:
-    """A release for each, of one project."""
+    """One release per adapter, in one project."""
     async with sessions.begin() as session:
         project = await projects.create(session, "bench")
         for each in versions:
@@ -99,7 +99,7 @@ async def _under_load(
     count: int,
     every: float,
 ) -> tuple[Streams, list[Swapped]]:
-    """The first version serves already."""
+    """The first version is already active."""
     streams, done = Streams(swap, versions[0][0]), list[Swapped]()
     async with streams.running(count):
         await asyncio.sleep(2 * every)
@@ -113,7 +113,7 @@ async def _under_load(
 
 
 async def _receipts(sessions: Sessions, project_id: object) -> list[SwapReport]:
-    """Of all swaps but the first, which had no load."""
+    """Reports of all swaps but the first, which had no load."""
     async with sessions() as session:
         page = await audit.page(session, project_id, limit=100)  # type: ignore[arg-type]
     return [msgspec.convert(entry.detail["swap"], SwapReport) for entry in page.items[:-1]]
@@ -152,13 +152,13 @@ def _percentiles(seconds: Sequence[float]) -> list[float]:
 
 
 def _off_by_next(asked: AnsweredRequest, done: Sequence[Swapped]) -> float:
-    """From the weights that were coming while it ran: by this it would have been found out."""
+    """Distance from the weights being swapped in: a mix-up would show here."""
     coming = next(swap.adapter for swap in reversed(done) if swap.met(asked))
     return off_by(asked.answer, coming.path, asked.prompt)
 
 
 def _throughput(asked: Sequence[AnsweredRequest], done: Sequence[Swapped]) -> tuple[float, float]:
-    """Tokens per second in the windows after swaps begin, and in the rest of the time."""
+    """Tokens per second in the windows after swaps start, and in the remaining time."""
     inside = sum(_tokens(asked, swap.began, swap.began + _WINDOW) for swap in done)
     first, last = done[0].began - _WINDOW, done[-1].began + _WINDOW
     seconds = len(done) * _WINDOW
@@ -166,7 +166,7 @@ def _throughput(asked: Sequence[AnsweredRequest], done: Sequence[Swapped]) -> tu
 
 
 def _tokens(asked: Sequence[AnsweredRequest], start: float, end: float) -> float:
-    """Generated in that time, as if each request had made its tokens evenly."""
+    """Tokens generated in that time, assuming that each request generates at an even rate."""
     return sum(
         len(each.answer.ids) * max(0.0, min(end, each.ended) - max(start, each.began)) / (each.ended - each.began)
         for each in asked

@@ -1,4 +1,4 @@
-"""Requests straight to a vLLM, without any of our code between: what there is to compare with."""
+"""Requests directly to a vLLM without our code in between, as the baseline."""
 
 import asyncio
 import time
@@ -35,11 +35,11 @@ class Straight:
         reply.raise_for_status()
 
     async def forget(self) -> None:
-        """Prompts that were read before are read again. The server must be in its dev mode."""
+        """Clears the prefix cache. The server must be in its dev mode."""
         (await self._http.post("/reset_prefix_cache")).raise_for_status()
 
     async def run(self, sequences: Sequence[Sequence[Request]]) -> float:
-        """Seconds. The requests of one sequence come one after the other, as many sequences at once as allowed."""
+        """Seconds. Requests of a sequence run in order; sequences run concurrently, up to the limit."""
         began = time.perf_counter()
         await asyncio.gather(*map(self._one_by_one, sequences))
         return time.perf_counter() - began

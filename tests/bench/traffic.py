@@ -1,4 +1,4 @@
-"""Live traffic for the demo's office suite: tasks as users would send them, each with a check. Pure."""
+"""Live traffic for the demo's office suite: tasks as users send them, each with a check. Pure."""
 
 import secrets
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from trainer.environments.office.templates import TEMPLATES, Template
 
 
 def kinds_of(split: Split, count: int) -> list[Template]:
-    """The kinds of tasks that come in, the same every time; as many as can be checked, where that is fewer."""
+    """The kinds of tasks in the traffic, deterministic; fewer if fewer can be checked."""
     checkable = [template for template in templates_of(split) if can_check(template)]
     Random("live traffic").shuffle(checkable)
     return checkable[:count]

@@ -1,4 +1,4 @@
-"""Adapters for the seed policy, written by the trainer's own code; what they say; and ones never to be served."""
+"""Adapters for the seed policy, written by the trainer's own code, with reference logprobs; and damaged ones."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from trainer.learning.publishing import WEIGHTS, PublishedAdapter, publish
 from trainer.runs.probe_prompt import probe_prompt
 
 RANK = 8
-_SPREAD = 0.05  # of the weights: logprobs move by several tenths, and text stays text
+_SPREAD = 0.05  # of the weights: logprobs change by several tenths, and the text stays readable
 
 Weights = dict[str, torch.Tensor]
 
 
 def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> PublishedAdapter:
-    """Another one for each seed, with its probe."""
+    """One adapter per seed, with its probe."""
     model = with_lora(plain_model(SEED_POLICY), rank, 2 * rank, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -49,8 +49,8 @@ def _model(adapter: Path | None) -> torch.nn.Module:
     return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
 
 
-def spoiled(good: PublishedAdapter, root: Path, change: Callable[[Weights], None]) -> Path:
-    """The adapter with other weights, in `root`. Its name is right, for it is the hash of what is there."""
+def damaged(good: PublishedAdapter, root: Path, change: Callable[[Weights], None]) -> Path:
+    """The adapter with changed weights, in `root`, named by its new content hash."""
     partial = Path(shutil.copytree(good.path, root / "partial"))
     weights = load_file(partial / WEIGHTS)
     change(weights)

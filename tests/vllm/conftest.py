@@ -1,4 +1,4 @@
-"""Two replicas of a real vLLM on the seed policy, started once for all tests, and our client before them.
+"""Two replicas of a real vLLM on the seed policy, started once for all tests, and clients of them.
 
 `make test-vllm` installs vLLM in an environment of its own; VLLM_BIN names another one.
 """
@@ -13,7 +13,7 @@ from tests.vllm.adapters import RANK, make_adapter
 from tests.vllm.server import SLOTS, WITH_LORA, VllmServer
 from trainer.learning.publishing import PublishedAdapter
 
-collect_ignore = ["on_cpu"]  # it is imported by vLLM, in vLLM's environment
+collect_ignore = ["on_cpu"]  # imported by vLLM, in vLLM's environment
 
 Servers = tuple[VllmServer, VllmServer]
 
@@ -21,9 +21,9 @@ Servers = tuple[VllmServer, VllmServer]
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     logs = tmp_path_factory.mktemp("vllm")
-    low = [*WITH_LORA, "--max-lora-rank", str(RANK)]  # the last one counts
-    told = [*WITH_LORA, "--enable-log-requests"]
-    both = VllmServer(logs / "one.log", told), VllmServer(logs / "two.log", low)
+    low = [*WITH_LORA, "--max-lora-rank", str(RANK)]  # the last flag counts
+    high = [*WITH_LORA, "--enable-log-requests"]
+    both = VllmServer(logs / "one.log", high), VllmServer(logs / "two.log", low)
     try:
         for each in both:
             each.wait()
@@ -35,14 +35,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[PublishedAdapter]:
-    """As many as a server answers with at once, and one more."""
+    """One more than a server can use at once."""
     root = tmp_path_factory.mktemp("adapters")
     return [make_adapter(root, seed) for seed in range(SLOTS + 1)]
 
 
 @pytest.fixture
 async def engine(servers: Servers) -> AsyncIterator[HttpEngine]:
-    """Before the first replica alone; nothing is loaded."""
+    """A client of the first replica only; nothing is loaded."""
     async with HttpEngine([servers[0].url]) as engine:
         yield engine
         await empty(engine)
@@ -63,6 +63,6 @@ async def empty(engine: HttpEngine) -> None:
 
 @pytest.fixture
 async def http(servers: Servers) -> AsyncIterator[httpx.AsyncClient]:
-    """To the first replica, for what our client does not show."""
+    """A plain HTTP client of the first replica."""
     async with httpx.AsyncClient(base_url=servers[0].url, timeout=60, trust_env=False) as http:
         yield http

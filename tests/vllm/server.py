@@ -16,11 +16,11 @@ from tests.processes import free_ports
 ROOT = Path(__file__).parents[2]
 SEED_POLICY = ROOT / "app" / "seed_policy"
 SLOTS = 4
-_PATIENCE_SECONDS = 420.0  # for a start, which takes 23 seconds of CPU time
+_START_TIMEOUT = 420.0  # seconds; a start takes 23 seconds of CPU time
 _FLAGS = [
     *("--served-model-name", "base", "--host", "127.0.0.1", "--dtype", "float32", "--max-model-len", "1024"),
     *("--block-size", "32", "--kv-cache-memory-bytes", str(256 << 20), "--enable-prompt-tokens-details"),
-    "--enforce-eager",  # a tiny model is served before it would be compiled
+    "--enforce-eager",  # a tiny model is not worth compiling
 ]
 WITH_LORA = ["--enable-lora", "--max-lora-rank", "16", "--max-loras", str(SLOTS), "--max-cpu-loras", "8"]
 _ENVIRONMENT = {
@@ -28,18 +28,18 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_PLUGINS": "on_cpu",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every server takes the same cores
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else all servers use the same cores
     "OMP_NUM_THREADS": "1",
 }
 
 
 def vllm_command() -> str:
-    """The one that `make test-vllm` installs, or what VLLM_BIN names."""
+    """The one that `make test-vllm` installs, or VLLM_BIN."""
     return os.environ.get("VLLM_BIN", str(ROOT / ".venv-vllm" / "bin" / "vllm"))
 
 
 class VllmServer:
-    """Starts at once; `wait` until it serves. It and all of its children are one process group."""
+    """Starts in the background; `wait` returns once it serves. Its children share its process group."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class VllmServer:
         updating: bool = True,
         dev: bool = False,
     ) -> None:
-        """`updating`: may adapters be loaded while it serves? `dev`: has it routes for developers?"""
+        """`updating` allows loading adapters at runtime, `dev` adds the developer routes."""
         self._port = free_ports(1)[0]
         self._log = log
         self._flags = [str(model), "--port", str(self._port), *_FLAGS, *flags]
@@ -72,11 +72,11 @@ class VllmServer:
             )
 
     def restart(self) -> None:
-        """After a `kill`: on the same port, with nothing loaded."""
+        """Starts again after a `kill`, on the same port."""
         self._process = self._start()
 
     def wait(self) -> Self:
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + _START_TIMEOUT
         while not self._serves():
             if self._process.poll() is not None or time.monotonic() > until:
                 self.stop()
@@ -94,7 +94,7 @@ class VllmServer:
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """As the kernel does when memory runs out: every process of it, without a word."""
+        """Kills the whole process group, as the kernel does when memory runs out."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
 
@@ -103,5 +103,5 @@ class VllmServer:
             self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(30)
-        with suppress(ProcessLookupError):  # it took its children with it
+        with suppress(ProcessLookupError):  # its children ended with it
             self.kill()

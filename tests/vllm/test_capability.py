@@ -1,4 +1,4 @@
-"""A server that has what is needed is taken; one that lacks a flag is refused with that flag's name."""
+"""A server with all capabilities is accepted; one that lacks a flag is refused, naming it."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def needs(directory: Path, rank: int) -> ServerRequirements:
     return ServerRequirements(adapters=directory, model=SEED_POLICY, rank=rank, loras=2)
 
 
-async def test_replicas_with_all_flags_are_taken_and_told_about(servers: Servers, tmp_path: Path) -> None:
+async def test_replicas_with_all_flags_are_accepted(servers: Servers, tmp_path: Path) -> None:
     async with HttpEngine([each.url for each in servers], requirements=needs(tmp_path, RANK)) as engine:
         found = await engine.check()
         assert [each.url for each in found] == [each.url for each in servers]

@@ -1,7 +1,6 @@
-"""What vLLM does badly and quietly, and that none of it happens through our code. Each of these was met.
+"""Silent failures of vLLM, each of them observed, and that our code prevents them.
 
-That base requests keep their weights beside adapters, that caches and names keep theirs, is in test_weights; that
-all replicas load or none, in test_replicas.
+Mixed-up weights in batches, caches and names are tested in test_weights; all-or-none loading in test_replicas.
 """
 
 import asyncio
@@ -23,30 +22,30 @@ from app.errors import AdapterError
 from tests.vllm.adapters import (
     Weights,
     blown_up,
+    damaged,
     half_as_wide,
     make_adapter,
     not_finite,
-    spoiled,
     with_strange_names,
     without_a_layer,
 )
-from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
+from tests.vllm.live_requests import metric, off_by, sampling, spoken
 from tests.vllm.loader_setup import open_loader, release_row
 from tests.vllm.server import SLOTS, VllmServer
 from trainer.learning.publishing import WEIGHTS, PublishedAdapter
 
 PROMPT = spoken("archive my mails")
-HELD = 8  # adapters that the servers keep in memory, of which SLOTS answer at once
+HELD = 8  # adapters that the servers keep in memory, of which SLOTS are usable at once
 
 
 async def loads(http: httpx.AsyncClient) -> float:
-    """How often the server was asked to load."""
+    """The number of load requests to the server."""
     return await metric(http, "http_requests_total", 'handler="/v1/load_lora_adapter"')
 
 
 async def check_well(engine: HttpEngine) -> None:
-    """Nothing is loaded, and the base model says what it should."""
+    """Nothing is loaded, and the base model gives its own logprobs."""
     assert await engine.loaded() == ["base"]
     answers = await asyncio.gather(
         *(engine.complete(PROMPT, model="base", sampling=sampling(16)) for _ in range(4))
@@ -58,14 +57,14 @@ async def check_well(engine: HttpEngine) -> None:
     ("change", "words"),
     [
         (not_finite, "weights that are not finite"),  # vLLM: 200, and later base requests are poisoned
-        (blown_up, "weights that are not finite"),  # vLLM: the same, once it is asked
+        (blown_up, "weights that are not finite"),  # vLLM: the same, after its first request
         (half_as_wide, "does not fit"),  # vLLM: 200, and wrong answers
         (without_a_layer, "lacks weights"),  # vLLM: 200, and wrong answers
         (with_strange_names, "does not have"),  # vLLM: 500
     ],
     ids=["not finite", "blown up", "half as wide", "without a layer", "with strange names"],
 )
-async def test_a_spoiled_adapter_never_reaches_a_server(
+async def test_a_damaged_adapter_never_reaches_a_server(
     engine: HttpEngine,
     committed: Sessions,
     http: httpx.AsyncClient,
@@ -74,7 +73,7 @@ async def test_a_spoiled_adapter_never_reaches_a_server(
     change: Callable[[Weights], None],
     words: str,
 ) -> None:
-    path = spoiled(adapters[0], tmp_path, change)
+    path = damaged(adapters[0], tmp_path, change)
     await engine.health()
     before = await loads(http)
     with pytest.raises(AdapterError, match=words):
@@ -83,15 +82,15 @@ async def test_a_spoiled_adapter_never_reaches_a_server(
     await check_well(engine)
 
 
-async def test_what_such_weights_leave_in_its_memory_costs_no_task(
+async def test_nan_left_in_a_servers_memory_fails_no_task(
     adapters: list[PublishedAdapter], tmp_path: Path
 ) -> None:
     server = VllmServer(tmp_path / "vllm.log").wait()
-    path = spoiled(adapters[0], tmp_path, blown_up)
+    path = damaged(adapters[0], tmp_path, blown_up)
     try:
         async with HttpEngine([server.url], checks=HealthChecks(interval=0.2)) as engine:
             [replica] = engine.replicas
-            await replica.load(path.name, path)  # past all that keeps it from there
+            await replica.load(path.name, path)  # bypassing all checks
             with pytest.raises(NonFiniteError):
                 await replica.complete(PROMPT, model=path.name, sampling=sampling(8), control=True)
             await replica.unload(path.name)
@@ -104,7 +103,7 @@ async def test_what_such_weights_leave_in_its_memory_costs_no_task(
         server.stop()
 
 
-async def test_an_adapter_that_was_changed_cut_short_or_removed_is_named(
+async def test_an_adapter_that_was_changed_truncated_or_removed_is_named(
     engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter], tmp_path: Path
 ) -> None:
     swap = open_loader(engine, committed, tmp_path)
@@ -122,7 +121,7 @@ async def test_an_adapter_that_was_changed_cut_short_or_removed_is_named(
     await check_well(engine)
 
 
-async def test_a_rank_that_the_server_does_not_take_is_the_adapters_fault(
+async def test_a_rank_above_the_servers_limit_is_the_adapters_fault(
     engine: HttpEngine, committed: Sessions, tmp_path: Path
 ) -> None:
     high = make_adapter(tmp_path, 9, rank=32)
@@ -131,10 +130,10 @@ async def test_a_rank_that_the_server_does_not_take_is_the_adapters_fault(
     await check_well(engine)
 
 
-async def test_no_more_adapters_are_loaded_than_answer_at_once(
+async def test_no_more_adapters_are_loaded_than_can_be_used_at_once(
     engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]
 ) -> None:
-    """vLLM would take them, and then make requests for the fifth wait until one of the four has none."""
+    """vLLM would load them, and then delay requests for the fifth until one of the four has none."""
     swap = open_loader(engine, committed, adapters[0].path.parent)
     for each in adapters:
         await swap.load(each.hash)
@@ -146,7 +145,7 @@ async def test_no_more_adapters_are_loaded_than_answer_at_once(
 async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_memory(
     engine: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]
 ) -> None:
-    """vLLM drops it and reads it again from its directory, which must be there, or the server dies."""
+    """vLLM drops it and reads it again from its directory; if that is missing, the server dies."""
     kept = adapters[0]
     directory = kept.path.parent
     await release_row(committed, kept.hash, ReleaseState.CANARY)
@@ -156,7 +155,7 @@ async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_m
         other = make_adapter(directory, seed)
         await swap.load(other.hash)
         await engine.unload_adapter(other.hash)
-        shutil.rmtree(other.path)  # what nobody can ask for may go
+        shutil.rmtree(other.path)  # nobody can request this one
     answer = await swap.complete(PROMPT, model=kept.hash, sampling=sampling(8))
     assert off_by(answer, kept.path, PROMPT) < 1e-4
     with pytest.raises(AdapterError, match="there is no adapter"):
@@ -165,10 +164,10 @@ async def test_an_adapter_in_use_outlives_more_others_than_the_server_keeps_in_m
     await check_well(engine)
 
 
-async def test_logprobs_of_prompts_are_never_asked_for(
+async def test_logprobs_of_prompts_are_never_requested(
     engine: HttpEngine, servers: Servers, adapters: list[PublishedAdapter]
 ) -> None:
-    """Beside adapters they kill some models' servers."""
+    """Together with adapters they crash the server for some models."""
     await engine.load_adapter(adapters[0].hash, adapters[0].path)
     for model in ("base", adapters[0].hash):
         await engine.complete(PROMPT, model=model, sampling=sampling(4))

@@ -1,4 +1,4 @@
-"""Two replicas: both load or none, and the death of one is nobody's."""
+"""Two replicas: both load or none, and the death of one fails no request."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
 from app.errors import AdapterError
 from tests.vllm.adapters import make_adapter
-from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.conftest import Servers
+from tests.vllm.live_requests import metric, off_by, random_prompt, sampling, spoken, until
 from tests.vllm.loader_setup import open_loader, release_row
 from trainer.learning.publishing import PublishedAdapter
 
@@ -23,11 +23,11 @@ PROMPTS = [random_prompt(seed, 30) for seed in range(16)]
 
 
 async def ask_all(engine: HttpEngine, model: str) -> Sequence[Completion]:
-    asked = Sampling(max_tokens=300, allowed_token_ids=(17,))  # which does not end a turn
+    asked = Sampling(max_tokens=300, allowed_token_ids=(17,))  # not a stop token
     return await asyncio.gather(*(engine.complete(each, model=model, sampling=asked) for each in PROMPTS))
 
 
-async def test_requests_are_shared_and_each_replica_says_the_same(
+async def test_requests_are_balanced_and_replicas_agree(
     both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     await both.load_adapter(adapters[0].hash, adapters[0].path)
@@ -44,15 +44,17 @@ async def _in_flight(engine: HttpEngine) -> list[int]:
     return [replica.in_flight for replica in engine.replicas]
 
 
-async def test_what_one_replica_refuses_none_has(both: HttpEngine, committed: Sessions, tmp_path: Path) -> None:
-    """The second one takes half the rank."""
+async def test_an_adapter_that_one_refuses_is_loaded_nowhere(
+    both: HttpEngine, committed: Sessions, tmp_path: Path
+) -> None:
+    """The second one supports half the rank."""
     high = make_adapter(tmp_path, 7, rank=16)
     with pytest.raises(AdapterError, match="max_lora_rank 8"):
         await open_loader(both, committed, tmp_path).swap(high.hash, None)
     assert await both.loaded() == ["base"]
 
 
-async def test_a_replica_that_is_killed_is_missed_by_no_request_and_returns_with_its_adapter(
+async def test_a_killed_replica_fails_no_request_and_returns_with_its_adapter(
     both: HttpEngine,
     http: httpx.AsyncClient,
     servers: Servers,

@@ -1,4 +1,4 @@
-"""SAGE from end to end with vLLM: rollouts on two replicas, updates, an exam, and the result serves there."""
+"""SAGE from end to end with vLLM: rollouts on two replicas, updates, the gate, and the result is served there."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from app.engine.http_engine import HttpEngine
 from app.release.promote import Promoter
 from app.settings import Settings
 from tests.training_project import ProgressRecorder, TrainingProject
-from tests.vllm.asking import metric, off_by, sampling, spoken
 from tests.vllm.conftest import Servers
+from tests.vllm.live_requests import metric, off_by, sampling, spoken
 from tests.vllm.loader_setup import open_loader
 from trainer.runs.train import train
 
 RUN = {
     "kind": "rollout",
-    "environment": "office?busy=0.4",  # where not every rollout of a group ends well
+    "environment": "office?busy=0.4",  # so that groups have mixed outcomes
     "steps": 2,
     "pairs": 3,
     "group": 4,
@@ -32,10 +32,10 @@ async def generated(servers: Servers) -> list[float]:
         return [await metric(http, "vllm:generation_tokens_total", url=each.url) for each in servers]
 
 
-async def test_a_run_on_vllms_rollouts_ends_in_a_release_that_vllm_serves(
+async def test_a_run_with_rollouts_on_vllm_ends_in_a_release_that_vllm_serves(
     servers: Servers, both: HttpEngine, committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
-    """`ratio_max` is of all sampled tokens: the trainer's probability over that which vLLM sampled it with."""
+    """`ratio_max` is of all sampled tokens: the trainer's probability over vLLM's at sampling."""
     urls = ",".join(each.url for each in servers)
     settings = Settings(
         data_dir=tmp_path, database_url=database_url, engine_device="cpu", rollout_engine_urls=urls

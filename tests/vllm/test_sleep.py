@@ -1,4 +1,4 @@
-"""The trainer puts a real vLLM to sleep: on a GPU that frees its memory; on the CPU it cannot, and stays well."""
+"""The trainer puts a real vLLM to sleep: on a GPU that frees its memory; on the CPU it is refused."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +11,12 @@ from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion
 from app.errors import EngineError, SettingError
 from tests.vllm.adapters import make_adapter
-from tests.vllm.asking import random_prompt, sampling
+from tests.vllm.live_requests import random_prompt, sampling
 from tests.vllm.server import WITH_LORA, VllmServer
 from trainer.engines.sleep import sleep_servers
 from trainer.learning.publishing import PublishedAdapter
 
-CACHE = 256 << 20  # bytes that the server keeps for its KV cache
+CACHE = 256 << 20  # bytes of the server's KV cache
 PROMPT = random_prompt(1, 40)
 
 
@@ -35,7 +35,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[VllmServe
 
 
 async def said(server: VllmServer, adapter: PublishedAdapter) -> list[Completion]:
-    """By the base and by the adapter, through a client that asks whether the server sleeps."""
+    """Completions of base and adapter, through a client that checks whether the server sleeps."""
     async with HttpEngine([server.url], checks=HealthChecks(may_sleep=True)) as engine:
         await engine.load_adapter(adapter.hash, adapter.path)
         return [
@@ -45,7 +45,7 @@ async def said(server: VllmServer, adapter: PublishedAdapter) -> list[Completion
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("server", [["--enable-sleep-mode"]], indirect=True)
-async def test_memory_is_free_while_it_sleeps_and_base_and_adapter_answer_as_before(
+async def test_memory_is_free_while_it_sleeps_and_completions_are_unchanged_afterwards(
     server: VllmServer, adapter: PublishedAdapter
 ) -> None:
     before, awake = await said(server, adapter), torch.cuda.mem_get_info()[0]
@@ -60,7 +60,7 @@ async def test_memory_is_free_while_it_sleeps_and_base_and_adapter_answer_as_bef
         assert now.logprobs == pytest.approx(then.logprobs, abs=1e-4)
 
 
-async def test_a_server_that_cannot_sleep_is_named_and_answers_as_before(
+async def test_a_server_that_cannot_sleep_is_named_and_keeps_serving(
     server: VllmServer, adapter: PublishedAdapter
 ) -> None:
     before = await said(server, adapter)

@@ -1,4 +1,4 @@
-"""The swap as a transaction, on two live replicas, with proofs that the trainer made."""
+"""The swap as a transaction, on two live replicas, with probes from the trainer."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ def swap(both: HttpEngine, committed: Sessions, adapters: list[PublishedAdapter]
     return open_loader(both, committed, adapters[0].path.parent)
 
 
-async def test_every_replica_proves_that_it_wears_what_was_trained(
+async def test_every_replica_is_verified_to_serve_the_trained_weights(
     swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     mine = adapters[0]
@@ -39,7 +39,7 @@ async def test_other_weights_than_the_trainers_are_loaded_nowhere(
     assert await both.loaded() == ["base"]
 
 
-async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from_the_base(
+async def test_without_a_probe_the_replicas_must_agree_and_differ_from_the_base(
     swap: AdapterLoader, adapters: list[PublishedAdapter]
 ) -> None:
     report = await swap.swap(adapters[0].hash, None)
@@ -48,10 +48,10 @@ async def test_without_the_trainers_word_the_replicas_must_agree_and_differ_from
     assert min(each.distance for each in report.replicas) > 0.1
 
 
-async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load(
+async def test_no_token_is_sampled_from_other_weights_during_swaps_under_load(
     swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
-    """There is one adapter more than servers have room for: each swap loads, and the last ones unload another."""
+    """There is one adapter more than the servers hold: each swap loads one, and the last ones evict another."""
     first = adapters[0]
     await swap.swap(first.hash, first.probe)
     streams = Streams(swap, first)
@@ -67,7 +67,7 @@ async def test_no_token_is_drawn_from_other_weights_while_swaps_go_on_under_load
     assert max(request.off_by for request in streams.answered) < 1e-3
 
 
-async def test_two_swaps_at_once_come_one_after_the_other(
+async def test_concurrent_swaps_are_serialized(
     swap: AdapterLoader, both: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     names = [each.hash for each in adapters[:2]]

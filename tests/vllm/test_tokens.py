@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: what vLLM is sent and says is what the agent records."""
+"""Tokens in, tokens out: the agent records exactly what vLLM gets and returns."""
 
 import asyncio
 
@@ -8,15 +8,15 @@ import pytest
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Sampling
 from tests.vllm.adapters import reference
-from tests.vllm.asking import metric, off_by, random_prompt, sampling, spoken, tokenizer, until
+from tests.vllm.live_requests import metric, off_by, random_prompt, sampling, spoken, tokenizer, until
 from trainer.learning.publishing import PublishedAdapter
 
 RUNNING = "vllm:num_requests_running"
 GENERATED = "vllm:generation_tokens_total"
 
 
-async def test_ids_are_read_and_written_as_they_are(engine: HttpEngine, http: httpx.AsyncClient) -> None:
-    """These random ids mean a text that tokenizes to others."""
+async def test_token_ids_are_sent_and_returned_unchanged(engine: HttpEngine, http: httpx.AsyncClient) -> None:
+    """The text of these random ids tokenizes to other ids."""
     prompt = random_prompt(1, 200)
     assert tokenizer().encode(tokenizer().decode(prompt)) != prompt
     asked = {"model": "base", "prompt": prompt, "max_tokens": 8, "temperature": 0, "return_token_ids": True}
@@ -46,7 +46,7 @@ async def test_the_end_of_the_models_turn_needs_no_stop_token(engine: HttpEngine
     assert answer.ids[-1] in tokenizer().eos_ids
 
 
-async def test_a_seed_gives_the_same_tokens_again_and_another_seed_others(engine: HttpEngine) -> None:
+async def test_a_seed_is_deterministic_and_another_seed_differs(engine: HttpEngine) -> None:
     prompt = random_prompt(2, 30)
     drawn = [
         await engine.complete(prompt, model="base", sampling=sampling(20, temperature=1.0, seed=seed))
@@ -56,7 +56,7 @@ async def test_a_seed_gives_the_same_tokens_again_and_another_seed_others(engine
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-async def test_a_token_that_was_forced_has_the_logprob_it_has_by_itself(
+async def test_a_forced_token_has_its_unmasked_logprob(
     engine: HttpEngine, adapters: list[PublishedAdapter], temperature: float
 ) -> None:
     await engine.load_adapter(adapters[0].hash, adapters[0].path)
@@ -84,5 +84,5 @@ async def test_a_cancelled_generation_stops_on_the_server(engine: HttpEngine, ht
 
 
 def _endless() -> Sampling:
-    """As long as the context allows: the one token that may be drawn is not the end of the turn."""
+    """As long as the context allows: the one allowed token is not a stop token."""
     return Sampling(max_tokens=900, allowed_token_ids=(17,))

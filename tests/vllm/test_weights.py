@@ -1,4 +1,4 @@
-"""Whose weights answer: logprobs of live servers beside those of transformers and PEFT, in float32."""
+"""The weights behind answers: logprobs of live servers against transformers and PEFT, in float32."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion
 from app.errors import EngineRefusalError
-from tests.vllm.asking import off_by, random_prompt, sampling, spoken
+from tests.vllm.live_requests import off_by, random_prompt, sampling, spoken
 from tests.vllm.server import SLOTS
 from trainer.learning.publishing import PublishedAdapter
 
@@ -18,10 +18,10 @@ async def load(engine: HttpEngine, adapters: list[PublishedAdapter]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-async def test_logprobs_are_the_trainers_in_a_batch_of_base_and_adapters(
+async def test_logprobs_equal_the_trainers_in_a_batch_of_base_and_adapters(
     engine: HttpEngine, adapters: list[PublishedAdapter], temperature: float
 ) -> None:
-    """With every slot taken: without its plugin, the last adapter answers for the base model on the CPU."""
+    """All slots are used: on the CPU without its plugin, the last adapter answers for the base model."""
     await load(engine, adapters[:SLOTS])
     paths = {"base": None} | {each.hash: each.path for each in adapters[:SLOTS]}
     prompts = [spoken("archive my mails"), random_prompt(3, 40), random_prompt(4, 150)]
@@ -38,13 +38,13 @@ async def test_logprobs_are_the_trainers_in_a_batch_of_base_and_adapters(
         (model, off_by(answer, None, prompt)) for (model, prompt), answer in zip(cases, answers, strict=True)
     ]
     for model in list(paths)[1:]:
-        assert max(off for name, off in by_base if name == model) > 0.1  # or the test could not tell them apart
+        assert max(off for name, off in by_base if name == model) > 0.1  # so that the test can tell them apart
 
 
-async def test_a_prefix_that_other_weights_have_read_is_read_again(
+async def test_a_prefix_cached_for_other_weights_is_not_reused(
     engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
-    """The same long prompt by turns: the server's cache of it belongs to one name."""
+    """Alternates models on one long prompt: the server's cache belongs to one name."""
     await load(engine, adapters[:2])
     prompt = random_prompt(5, 200)
     for model, path in [("base", None), *((each.hash, each.path) for each in adapters[:2])] * 2:
@@ -55,7 +55,7 @@ async def test_a_prefix_that_other_weights_have_read_is_read_again(
 async def test_a_name_keeps_its_weights_whatever_is_loaded_under_it(
     engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
-    """So nothing is ever loaded in place, which would change the weights of requests that run."""
+    """Loading in place would change the weights of running requests, so it is never used."""
     first, second = adapters[:2]
     await engine.load_adapter("named", first.path)
     await engine.load_adapter("named", second.path)
@@ -64,7 +64,7 @@ async def test_a_name_keeps_its_weights_whatever_is_loaded_under_it(
     assert off_by(answer, first.path, prompt) < 1e-4
 
 
-async def test_what_is_unloaded_is_refused_and_what_is_gone_is_unloaded(
+async def test_an_unloaded_adapter_is_refused_and_unloading_it_again_is_no_error(
     engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     await load(engine, adapters[:2])
@@ -78,7 +78,7 @@ async def test_what_is_unloaded_is_refused_and_what_is_gone_is_unloaded(
     assert caught.value.code == 404
 
 
-async def test_generations_that_run_end_as_they_would_while_adapters_come_and_go(
+async def test_running_generations_are_unchanged_while_adapters_are_loaded_and_unloaded(
     engine: HttpEngine, adapters: list[PublishedAdapter]
 ) -> None:
     await load(engine, adapters[:1])

@@ -1,4 +1,4 @@
-"""What the tests ask a live server for, and how right the answers are."""
+"""Requests to a live server, and the errors of its logprobs."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from app.engine.tokenizer import ChatTokenizer, Message
 from tests.vllm.adapters import reference
 from tests.vllm.server import SEED_POLICY
 
-_LEAST = 4  # below are the special tokens
+_FIRST_TOKEN = 4  # special tokens are below
 
 
 @cache
@@ -22,12 +22,12 @@ def tokenizer() -> ChatTokenizer:
 
 
 def spoken(instruction: str) -> list[int]:
-    """The prompt of a chat that begins so."""
+    """The prompt of a chat with this first message."""
     return tokenizer().encode(tokenizer().render([Message("user", instruction)], generate=True))
 
 
 def random_prompt(seed: int, length: int) -> list[int]:
-    return random.Random(seed).choices(range(_LEAST, tokenizer().vocab_size), k=length)
+    return random.Random(seed).choices(range(_FIRST_TOKEN, tokenizer().vocab_size), k=length)
 
 
 def sampling(tokens: int, *, temperature: float = 0.0, seed: int | None = None) -> Sampling:
@@ -35,20 +35,20 @@ def sampling(tokens: int, *, temperature: float = 0.0, seed: int | None = None) 
 
 
 def off_by(answer: Completion, adapter: Path | None, prompt: Sequence[int]) -> float:
-    """How far the reported logprobs are from those of transformers and PEFT, at the worst token."""
+    """The largest difference of the reported logprobs from those of transformers and PEFT."""
     expected = reference(adapter, prompt, answer.ids)
     return max(abs(served - right) for served, right in zip(answer.logprobs, expected, strict=True))
 
 
 async def metric(http: httpx.AsyncClient, name: str, label: str = "", *, url: str = "") -> float:
-    """A figure of the server's /metrics; `label` is a part of its labels. 0 where it is not told yet."""
+    """A value of the server's /metrics; `label` is a part of its labels. 0 if it is not reported yet."""
     lines = (await http.get(f"{url}/metrics")).text.splitlines()
-    told = [line for line in lines if line.startswith((f"{name}{{", f"{name} ")) and label in line]
-    return sum(float(line.split()[-1]) for line in told)
+    matching = [line for line in lines if line.startswith((f"{name}{{", f"{name} ")) and label in line]
+    return sum(float(line.split()[-1]) for line in matching)
 
 
 async def until(asked: Callable[[], Awaitable[object]], wanted: object, *, seconds: float) -> None:
-    """Returns once the answer is `wanted`; raises TimeoutError."""
+    """Waits until the value is `wanted`. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while await asked() != wanted:  # noqa: ASYNC110  a figure rings no bell
             await asyncio.sleep(0.01)
