@@ -73,7 +73,7 @@ class ExpertPolicy:
         return turns[-1]
 
 
-def _drawn() -> list[Scenario]:
+def _scenarios() -> list[Scenario]:
     """The scenarios of the evaluation."""
     count = SCENARIOS // SITES
     return [each for site in range(SITES) for each in draw("test", count, site, site=_FIRST_SITE + site)]
@@ -100,7 +100,7 @@ async def open_evaluated_server(
             httpx.AsyncClient(trust_env=False) as client,
             NotificationListener(database_url, ping_seconds=1.0) as listener,
         ):
-            engine = ScriptedEngine(tokenizer, script=ExpertPolicy(_drawn()))
+            engine = ScriptedEngine(tokenizer, script=ExpertPolicy(_scenarios()))
             agent = Agent(
                 engine, tokenizer, Compact(), sandbox, RolloutLimits(turn_tokens=2000)
             )  # of one byte each

@@ -41,10 +41,10 @@ class FixedScenarios(OfficeEnvironment):
     def __init__(self) -> None:
         super().__init__()
         self.fixed = super().scenarios("validation", SCENARIOS, seed=1)
-        self.asked: list[tuple[Split, int]] = []
+        self.requests: list[tuple[Split, int]] = []
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
-        self.asked.append((split, count))
+        self.requests.append((split, count))
         return self.fixed[:count]
 
 
@@ -80,7 +80,7 @@ class Run:
 
     async def hold(self, session: AsyncSession) -> None:  # noqa: ARG002
         if self.lost:
-            raise ConflictError("somebody else has the run")
+            raise ConflictError("another process holds the run")
 
 
 class GatedRun:

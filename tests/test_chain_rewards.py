@@ -77,7 +77,7 @@ def test_the_user_of_a_skill_whose_maker_is_gone_or_outside_the_window_earns_its
     assert totals(USER, makers={skill(1): maker}) == [2.0]
 
 
-def test_a_skill_that_may_not_earn_rewards_nobody() -> None:
+def test_a_skill_that_may_not_earn_gives_no_bonus() -> None:
     assert totals(MAKER, USER, makers={}) == [1.0, 1.0]
 
 
@@ -90,7 +90,7 @@ def test_a_task_without_code_gets_minus_one_whatever_was_made_of_its_skills() ->
     assert totals(scored(1, stop=Stop.NO_CODE), USER) == [-1.0, 2.0]
 
 
-def test_a_task_that_cannot_be_learned_from_still_shows_what_the_skill_was_worth() -> None:
+def test_a_stale_task_still_rewards_the_maker_of_its_skill() -> None:
     assert totals(MAKER, scored(2, offered=(1,), used=(1,), staleness=9)) == [2.0, 2.0]
 
 

@@ -45,8 +45,8 @@ async def start(out: Path, *arguments: str) -> asyncio.subprocess.Process:
 async def collect(out: Path, *arguments: str) -> tuple[int | None, str, str]:
     """Exit code, standard output, and the last line of standard error."""
     process = await start(out, *arguments)
-    said, error = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode, said.decode(), error.decode().strip().rpartition("\n")[2]
+    stdout, error = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, stdout.decode(), error.decode().strip().rpartition("\n")[2]
 
 
 def expert(url: str, key: str = "EXPERT_KEY") -> tuple[str, ...]:
@@ -72,9 +72,9 @@ async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
     done = len(journal.read_bytes().splitlines()) - 1
     assert 2 <= done < COUNT
     server.pause, before = 0.0, len(server.requests)
-    code, said, error = await collect(tmp_path / "out.jsonl", *expert(url))
+    code, stdout, error = await collect(tmp_path / "out.jsonl", *expert(url))
     assert code == 0, error
-    assert said == f"{tmp_path}/out.jsonl: kept 18 of 18 tasks\n"
+    assert stdout == f"{tmp_path}/out.jsonl: kept 18 of 18 tasks\n"
     assert len(server.requests) - before <= 8 * (
         COUNT - done
     )  # three tasks of at most three turns, the later ones of two
@@ -100,14 +100,14 @@ async def test_a_wrong_url_is_reported_at_once_and_the_right_one_may_use_the_sam
     out = tmp_path / "out.jsonl"
     code, _, error = await collect(out, *expert("http://127.0.0.1:9"))
     assert (code, "http://127.0.0.1:9/v1/chat/completions cannot be reached" in error) == (1, True)
-    code, said, error = await collect(out, *expert(served[0]))
+    code, stdout, error = await collect(out, *expert(served[0]))
     assert code == 0, error
-    assert said.startswith(f"{out}: kept ")
+    assert stdout.startswith(f"{out}: kept ")
 
 
 async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) -> None:
-    code, said, _ = await collect(tmp_path / "inline.jsonl", "--expert", "scripted?inline=1")
-    assert (code, said) == (0, f"{tmp_path}/inline.jsonl: kept 18 of 18 tasks\n")
+    code, stdout, _ = await collect(tmp_path / "inline.jsonl", "--expert", "scripted?inline=1")
+    assert (code, stdout) == (0, f"{tmp_path}/inline.jsonl: kept 18 of 18 tasks\n")
     for record in read_records(tmp_path / "inline.jsonl"):
         answers = [message.content for message in record.messages if message.role == "assistant"]
         assert not any("def " in answer for answer in answers)
@@ -116,7 +116,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "Missing option '--expert'"),
         (["--expert", "teacher"], "'teacher': there are chat, scripted"),
@@ -139,10 +139,10 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
         (["--expert", "scripted", "--out", "/dev/null/out.jsonl"], "/dev/null/out.jsonl cannot be written: "),
     ],
 )
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
     shown = CliRunner().invoke(main, ["collect", "--out", str(tmp_path / "out.jsonl"), *arguments])
     assert shown.exit_code in {1, 2}
-    assert said in shown.output
+    assert message in shown.output
     assert not list(tmp_path.iterdir())
 
 

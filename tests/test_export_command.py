@@ -66,8 +66,8 @@ class Shop:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        said, error = await asyncio.wait_for(process.communicate(), 60)
-        return process.returncode, said.decode(), error.decode().strip().rpartition("\n")[2]
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+        return process.returncode, stdout.decode(), stderr.decode().strip().rpartition("\n")[2]
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ async def test_scored_tasks_become_chats_oldest_first(shop: Shop, tmp_path: Path
     await shop.task(turn_of("unscored"), score=None)
     await shop.task(turn_of("cancelled"), state=TaskState.CANCELLED)
     await shop.task()
-    code, said, error = await shop.export(tmp_path / "deep" / "out.jsonl")
-    assert code == 0, error
-    assert said == f"{tmp_path}/deep/out.jsonl: 2 tasks\nleft out 1: it ended before its first turn\n"
+    code, stdout, stderr = await shop.export(tmp_path / "deep" / "out.jsonl")
+    assert code == 0, stderr
+    assert stdout == f"{tmp_path}/deep/out.jsonl: 2 tasks\nleft out 1: it ended before its first turn\n"
     first, second = read_records(tmp_path / "deep" / "out.jsonl")
     task = Task(uuid4(), "count")
     assert first.opening == tuple(Compact().opening(task, [skill], {}))
@@ -107,8 +107,8 @@ async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, t
     assert added.is_success, added.text
     await shop.task(turn_of("won"), profile="full", instruction="count")
     await shop.task(turn_of("odd"), profile="gone")
-    _, said, _ = await shop.export(tmp_path / "out.jsonl")
-    assert said.endswith("left out 1: its prompt profile is not known here\n")
+    _, stdout, _ = await shop.export(tmp_path / "out.jsonl")
+    assert stdout.endswith("left out 1: its prompt profile is not known here\n")
     (record,) = read_records(tmp_path / "out.jsonl")
     assert "- mail: letters of the house" in record.messages[0].content
     assert "- supervisor: " in record.messages[0].content
@@ -128,8 +128,8 @@ async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_pa
     assert await written("--project", "other", "--min-score", "0.5") == ["scored 0.8", "scored 0.9"]
     assert await written("--project", "other", "--limit", "1") == ["scored 0.9"]
     assert await written("--project", "demo", "--since", "2020-01-01") == ["elsewhere"]
-    _, said, _ = await shop.export(tmp_path / "none.jsonl", "--until", "2020-01-01")
-    assert said == f"{tmp_path}/none.jsonl: 0 tasks\n"
+    _, stdout, _ = await shop.export(tmp_path / "none.jsonl", "--until", "2020-01-01")
+    assert stdout == f"{tmp_path}/none.jsonl: 0 tasks\n"
 
 
 async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
@@ -143,7 +143,7 @@ async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
 
 
 async def test_a_refused_key_is_reported_and_nothing_is_written(shop: Shop, tmp_path: Path) -> None:
-    code, _, error = await shop.export(tmp_path / "out.jsonl", key="sage_bad")
+    code, _, stderr = await shop.export(tmp_path / "out.jsonl", key="sage_bad")
     assert code == 1
-    assert error.startswith("Error: UnauthorizedError")
+    assert stderr.startswith("Error: UnauthorizedError")
     assert os.listdir(tmp_path) == []

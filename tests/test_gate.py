@@ -41,7 +41,7 @@ async def test_a_better_candidate_passes_and_is_not_active_before_servers_have_p
 async def test_both_are_evaluated_greedily_on_the_validation_split(run: GatedRun) -> None:
     policies = run.policies(base=lazy, new=run.expert)
     await run.evaluate(policies)
-    assert run.environment.asked == [("validation", SCENARIOS)]
+    assert run.environment.requests == [("validation", SCENARIOS)]
     samplings = [each for engine in policies.scripts.values() for each in engine.samplings]
     assert {each.temperature for each in samplings} == {0.0}
     assert len(policies.scripts["base"].samplings) == 3 * SCENARIOS
@@ -100,7 +100,7 @@ async def test_with_too_few_scenarios_nothing_is_evaluated(run: GatedRun, scenar
     result = await run.evaluate(run.policies(base=lazy, new=run.expert))
     assert result.state is ReleaseState.CANDIDATE
     assert reason in result.evidence["reason"]
-    assert run.environment.asked == []
+    assert run.environment.requests == []
 
 
 async def test_the_active_weights_are_rejected_as_a_candidate(run: GatedRun) -> None:
@@ -153,7 +153,7 @@ async def test_a_run_that_was_lost_during_the_evaluation_changes_nothing(run: Ga
 
     policies = run.policies(base=lazy, new=run.expert)
     policies.before = lose
-    with pytest.raises(ConflictError, match="somebody else"):
+    with pytest.raises(ConflictError, match="another process"):
         await run.evaluate(policies)
     assert (await run.active()).number == 1
     assert await run.evaluations(run.run_id) == []

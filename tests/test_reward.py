@@ -55,13 +55,13 @@ def test_a_bonus_needs_a_success_that_used_what_an_earlier_task_made(
     assert totals(first, second) == expected
 
 
-def test_a_task_that_ended_without_code_earns_minus_one_whatever_the_verifier_says() -> None:
+def test_a_task_that_ended_without_code_earns_minus_one_whatever_its_score() -> None:
     assert totals(task(0.5, no_code=True), task(1)) == [-1, 1]
     assert totals(task(0, no_code=True), task(0, no_code=True), rule=outcome) == [-1, -1]
     assert totals(task(1, made="A"), task(0.5, used="A", no_code=True)) == [1, -1]
 
 
-def test_in_a_chain_of_three_each_success_is_paid_for_its_own_part() -> None:
+def test_in_a_chain_of_three_each_success_gets_its_own_bonus() -> None:
     assert totals(task(1, made="A"), task(1, made="B"), task(1, used="A")) == [2, 1, 2]
     assert totals(task(1, made="A"), task(1, made="B"), task(1, used="B")) == [1, 2, 2]
     assert totals(task(1, made="A"), task(0.5, used="A"), task(1, used="A")) == [2, 0.5, 2]
@@ -75,28 +75,28 @@ def test_a_task_earns_one_bonus_at_most() -> None:
     assert [each.bonus for each in skill_integrated(chain)] == [1, 1, 1]
 
 
-def test_the_outcome_rule_pays_no_bonus() -> None:
+def test_the_outcome_rule_gives_no_bonus() -> None:
     assert totals(task(1, made="A"), task(1, used="A"), rule=outcome) == [1, 1]
 
 
-def test_the_chain_rule_pays_where_all_succeed_used_or_not() -> None:
+def test_the_chain_rule_gives_a_bonus_where_all_succeed_used_or_not() -> None:
     assert totals(task(1), task(1), rule=chain_success) == [2, 2]
     assert totals(task(1, made="A"), task(0.5, used="A"), rule=chain_success) == [1, 0.5]
     assert totals(task(1), task(1), task(0), rule=chain_success) == [1, 1, 0]
 
 
-def test_the_chain_rule_pays_nothing_for_a_chain_of_one() -> None:
+def test_the_chain_rule_gives_no_bonus_for_a_chain_of_one() -> None:
     assert totals(task(1), rule=chain_success) == [1]
 
 
-def test_a_named_skill_counts_only_by_the_rule_that_looks_at_names() -> None:
+def test_a_named_skill_counts_only_under_the_rule_by_name() -> None:
     chain = task(1, made="A"), task(1, named="A")
     assert totals(*chain) == [1, 1]
     assert totals(*chain, rule=skill_integrated_by_name) == [2, 2]
     assert totals(task(1, made="A"), task(1, used="A"), rule=skill_integrated_by_name) == [1, 1]
 
 
-def test_a_chain_of_nothing_earns_nothing() -> None:
+def test_an_empty_chain_has_no_rewards() -> None:
     assert skill_integrated([]) == []
 
 

@@ -68,7 +68,7 @@ async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell
     await shell.run("train", "--no-follow", "--set", "steps=1")
     await shell.execute_run({"reward": 0.25}, state=RunState.FAILED, failure="EngineError: down")
     listed = (await shell.run("runs")).out.splitlines()
-    assert listed[0].split() == ["run", "kind", "state", "steps", "asked", "for", "failure"]
+    assert listed[0].split() == ["run", "kind", "state", "steps", "created", "failure"]
     assert "failed  1/1" in listed[1]
     assert listed[1].endswith("EngineError: down")
     assert len((await shell.run("runs", "--state", "queued")).out.splitlines()) == 1
@@ -86,7 +86,7 @@ async def test_a_chat_file_is_sent_as_a_path_that_a_worker_in_another_directory_
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--set", "stepz=3"), "Error: a run has no setting stepz; it has kind, start, seed"),
         (("--set", "group=1"), "Error: the run's settings do not fit: Expected `int` >= 2 - at `$.group`"),
@@ -97,11 +97,11 @@ async def test_a_chat_file_is_sent_as_a_path_that_a_worker_in_another_directory_
     ],
 )
 async def test_what_cannot_be_asked_for_is_one_clear_line(
-    shell: SageCommand, options: tuple[str, ...], said: str
+    shell: SageCommand, options: tuple[str, ...], message: str
 ) -> None:
     ended = await shell.run("train", *options)
     assert ended.code != 0
-    assert said in ended.err.splitlines()[-1]
+    assert message in ended.err.splitlines()[-1]
     assert (await shell.api.client.get("/v1/training-runs")).json()["runs"] == []
 
 
@@ -134,13 +134,13 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
 
 
 async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event() -> None:
-    asked: list[bytes] = []
+    last_ids: list[bytes] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
         if scope["type"] != "http":
             return
-        asked.append(dict(scope["headers"])[b"last-event-id"])
-        second = len(asked) > 1
+        last_ids.append(dict(scope["headers"])[b"last-event-id"])
+        second = len(last_ids) > 1
         event = 'event: done\ndata: {"state": "done"}' if second else 'id: 3\nevent: step\ndata: {"index": 3}'
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -151,6 +151,6 @@ async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event() -> Non
             return [(event.kind, event.data) for event in server.run_events(uuid4())]
 
     async with serving(app) as url:
-        heard = await asyncio.to_thread(listen, url)
-    assert heard == [("step", {"index": 3}), ("done", {"state": "done"})]
-    assert asked == [b"0", b"3"]
+        events = await asyncio.to_thread(listen, url)
+    assert events == [("step", {"index": 3}), ("done", {"state": "done"})]
+    assert last_ids == [b"0", b"3"]

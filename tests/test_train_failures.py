@@ -19,7 +19,7 @@ from trainer.runs.train import train
 
 LOGGED = {"kind": "logged", "steps": 2}
 SFT = {"kind": "sft", "steps": 2}
-KINDS = pytest.mark.parametrize("asked", [LOGGED, SFT], ids=["logged", "sft"])
+KINDS = pytest.mark.parametrize("given", [LOGGED, SFT], ids=["logged", "sft"])
 ADAPTER = "c0ffee"
 
 
@@ -41,11 +41,11 @@ async def shop(committed: Sessions, settings: Settings) -> TrainingProject:
 
 @KINDS
 async def test_a_run_without_tasks_or_scores_says_how_to_get_data(
-    shop: TrainingProject, asked: dict[str, Any]
+    shop: TrainingProject, given: dict[str, Any]
 ) -> None:
-    assert (await shop.failure(await shop.job(**asked))).startswith("InvalidError: nothing to learn from: no task")
+    assert (await shop.failure(await shop.job(**given))).startswith("InvalidError: nothing to learn from: no task")
     await shop.serve(None)
-    failure = await shop.failure(await shop.job(**asked))
+    failure = await shop.failure(await shop.job(**given))
     assert failure.startswith("InvalidError: no scored tasks in the window, of 2 that ended: submit tasks with a")
 
 
@@ -84,10 +84,10 @@ async def test_a_rollout_run_needs_a_known_environment(
 
 @KINDS
 async def test_an_unknown_environment_is_refused_before_the_training(
-    shop: TrainingProject, asked: dict[str, Any]
+    shop: TrainingProject, given: dict[str, Any]
 ) -> None:
     await shop.serve(1.0, 0.0)
-    failure = await shop.failure(await shop.job(**asked, environment="ofice", gate_scenarios=60))
+    failure = await shop.failure(await shop.job(**given, environment="ofice", gate_scenarios=60))
     assert failure.startswith("InvalidError: no environments part is named 'ofice': there are office")
     assert await shop.adapters() == []
 
@@ -111,7 +111,7 @@ def spoil(shop: TrainingProject, tiny: Path, how: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("missing", "AdapterError: there is no adapter in "),
         ("cut off", "InvalidError: the adapter at "),
@@ -120,13 +120,13 @@ def spoil(shop: TrainingProject, tiny: Path, how: str) -> None:
     ],
 )
 async def test_an_adapter_that_cannot_be_continued_is_refused(
-    shop: TrainingProject, asked: dict[str, Any], tiny: Path, how: str, said: str
+    shop: TrainingProject, given: dict[str, Any], tiny: Path, how: str, message: str
 ) -> None:
     spoil(shop, tiny, how)
     await shop.activate(ADAPTER)
     await shop.serve(1.0, 0.0)
-    failure = await shop.failure(await shop.job(**asked))
-    assert said in failure
+    failure = await shop.failure(await shop.job(**given))
+    assert message in failure
     assert ADAPTER in failure
 
 
@@ -165,11 +165,11 @@ def _where(settings: Settings) -> dict[str, Any]:
 @KINDS
 @pytest.mark.parametrize("size", [200, 20_000])
 async def test_a_full_disk_is_reported_and_a_retry_succeeds(
-    shop: TrainingProject, asked: dict[str, Any], size: int
+    shop: TrainingProject, given: dict[str, Any], size: int
 ) -> None:
     """Either the snapshot of the data does not fit, or the first checkpoint."""
     await shop.serve(1.0, 0.0)
-    job = await shop.job(**asked)
+    job = await shop.job(**given)
     with small_disk(size):
         failure = await shop.failure(job)
     assert failure.startswith(f"StorageError: the checkpoint {job.directory}" if size > 200 else "StorageError: ")
@@ -190,10 +190,10 @@ async def test_an_adapter_that_does_not_fit_on_the_disk_leaves_nothing_behind(sh
 
 @KINDS
 async def test_a_cancelled_run_leaves_no_release_and_no_adapter(
-    shop: TrainingProject, asked: dict[str, Any]
+    shop: TrainingProject, given: dict[str, Any]
 ) -> None:
     await shop.serve(1.0, 0.0)
-    job = await shop.job(**asked)
+    job = await shop.job(**given)
     await interrupted(job, at=1)
     assert await shop.of_run(job) == []
     assert await shop.adapters() == []

@@ -47,5 +47,5 @@ def _checked(run: dict[str, Any]) -> dict[str, Any]:
     if run["state"] == "failed":
         raise RunFailedError(run["failure"] or "the run failed and does not say why")
     if run["state"] == "cancelled":
-        raise RunFailedError(f"run {run['id']} was cancelled; `sage runs {run['id']} --retry` goes on with it")
+        raise RunFailedError(f"run {run['id']} was cancelled; `sage runs {run['id']} --retry` resumes it")
     return run

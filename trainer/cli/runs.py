@@ -8,7 +8,7 @@ from trainer.cli.options import project_option, server_options
 from trainer.cli.tables import columns, run_row, show_result, show_run
 
 _STATES = ("queued", "running", "done", "failed", "cancelled")
-_HEAD = ("run", "kind", "state", "steps", "asked for", "failure")
+_HEAD = ("run", "kind", "state", "steps", "created", "failure")
 
 
 @click.command()
@@ -16,7 +16,7 @@ _HEAD = ("run", "kind", "state", "steps", "asked for", "failure")
 @project_option
 @click.argument("run", type=click.UUID, required=False)
 @click.option("--cancel", is_flag=True, help="end it")
-@click.option("--retry", is_flag=True, help="let one that failed or was cancelled go on from its checkpoint")
+@click.option("--retry", is_flag=True, help="resume a failed or cancelled run from its checkpoint")
 @click.option("--follow", is_flag=True, help="watch it to its end; exit code 1 where it fails")
 @click.option("--state", type=click.Choice(_STATES), help="list only these")
 @click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="list at most so many")

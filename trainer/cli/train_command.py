@@ -28,14 +28,14 @@ from trainer.cli.tables import show_result
     type=click.Choice([kind.value for kind in RunKind]),
     default=RunKind.LOGGED.value,
     show_default=True,
-    help="where experience comes from: practice, what was served, or the best of it",
+    help="fresh rollouts, served tasks with scores, or chats and the best served tasks",
 )
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; may be given several times")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="watch it to its end")
 def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, ...], follow: bool) -> None:
     """Ask a running server to train, and watch it.
 
-    Ends with exit code 1 where the run fails. Interrupted, it only stops watching: the run goes on.
+    Exits with code 1 if the run fails. Interrupting it stops only the watching, not the run.
     """
     from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
     from trainer.client import SageClient  # noqa: PLC0415
