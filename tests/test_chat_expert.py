@@ -13,7 +13,7 @@ from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import Stage, demonstrate
+from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.learning.batch import sample_of
 from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import UntokenizableError
@@ -72,8 +72,8 @@ async def test_it_reads_the_full_profile_and_is_recorded_in_the_policys_format(
     """The same expert without chat and HTTP leaves the same samples."""
     outcomes = await expert.play(scenarios[0], 0.7)
     assert [each.verdict.success for each in outcomes] == [True, True, True]
-    stage = Stage(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=sandbox)
-    direct = await demonstrate(stage, [scenarios[0]], FLAWLESS, seed=0)
+    runner = ScriptRunner(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=sandbox)
+    direct = await demonstrate(runner, [scenarios[0]], FLAWLESS, seed=0)
     assert [sample_of(each.trajectory) for each in outcomes] == [sample_of(each.trajectory) for each in direct]
     first = served[1].requests[0]
     assert first["model"] == MODEL

@@ -16,7 +16,7 @@ from app.settings import Settings
 from tests.scripted_engine import byte_tokenizer
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import Stage, demonstrate
+from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
 from trainer.sft_data.chat_records import ChatRecord, from_line, record_of, to_line
@@ -143,14 +143,14 @@ def test_a_model_with_an_end_of_text_beside_its_end_of_turn_learns_the_end_of_tu
 async def rollouts() -> AsyncIterator[list[Trajectory]]:
     """Rollouts of the scripted expert, with mistakes, in the seed policy's tokens."""
     async with ForkedSandbox() as sandbox:
-        stage = Stage(
+        runner = ScriptRunner(
             environment=OfficeEnvironment(),
             tokenizer=ChatTokenizer.load(Settings().model_dir),
             sandbox=sandbox,
             crowding=0.5,
         )
-        scenarios = stage.environment.scenarios("train", 4, seed=3)
-        outcomes = await demonstrate(stage, scenarios, Faults(synonym=0.5, inline=0.3), seed=1)
+        scenarios = runner.environment.scenarios("train", 4, seed=3)
+        outcomes = await demonstrate(runner, scenarios, Faults(synonym=0.5, inline=0.3), seed=1)
         yield [outcome.trajectory for outcome in outcomes]
 
 

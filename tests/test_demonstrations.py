@@ -17,7 +17,7 @@ from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scenarios import site_of
-from trainer.environments.office.scripted_rollouts import Stage, demonstrate
+from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.environments.office.split import templates_of
 
 
@@ -134,9 +134,9 @@ def test_skills_that_do_not_fit_are_never_those_of_held_out_templates() -> None:
 async def test_a_habit_that_was_asked_for_is_shown_in_every_task(
     classroom_sandbox: ForkedSandbox, tokenizer: ChatTokenizer
 ) -> None:
-    stage = Stage(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=classroom_sandbox)
-    ignoring = await demonstrate(stage, scenarios(3), Faults(ignore=1.0), seed=1)
-    inline = await demonstrate(stage, scenarios(3), Faults(inline=1.0), seed=1)
+    runner = ScriptRunner(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=classroom_sandbox)
+    ignoring = await demonstrate(runner, scenarios(3), Faults(ignore=1.0), seed=1)
+    inline = await demonstrate(runner, scenarios(3), Faults(inline=1.0), seed=1)
     assert [len(each.trajectory.offered) for each in ignoring] == [0, 1, 1] * 3
     assert not any(list(each.trajectory.used()) for each in ignoring)
     assert all(each.verdict.success for each in [*ignoring, *inline])

@@ -10,7 +10,7 @@ from trainer.environments.office.services import create_services
 from trainer.environments.office.worlds import Worlds
 
 DEMO = "/sites/0/worlds/demo"
-Asked = tuple[str, str, dict[str, Any]]
+OperationCall = tuple[str, str, dict[str, Any]]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ Asked = tuple[str, str, dict[str, Any]]
         ("GET", "/nowhere", {}),
     ],
 )
-async def test_a_direct_call_is_answered_as_over_http(asked: Asked) -> None:
+async def test_a_direct_call_is_answered_as_over_http(asked: OperationCall) -> None:
     assert await _seen(*asked, direct=True) == await _seen(*asked, direct=False)
 
 

@@ -1,4 +1,4 @@
-"""Judged by the final state: every expected change, nothing else, and the answer. Worked out on one world."""
+"""The verifier checks the final state: every expected change, nothing else, and the answer. On one world."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from app.records import Json
 from trainer.environments.office.items import Item
 from trainer.environments.office.places import Place
 from trainer.environments.office.templates import TEMPLATES, Template
-from trainer.environments.office.verifier import verdict
+from trainer.environments.office.verifier import verify
 from trainer.environments.office.worlds import WorldState
 
 
@@ -24,11 +24,11 @@ def test_one_check_for_each_change_one_for_all_else_and_one_for_the_answer() -> 
     world, wanted, _ = world_of(Template("mail", "act1", "person"))
     for item in wanted[1:]:
         item.done.add("act1")
-    found = verdict(world, None)
-    assert (found.passed, found.total) == (len(wanted) + 1, len(wanted) + 2)
-    assert found.failures == (f"mail {wanted[0].id}: expected act1, found no change",)
+    verdict = verify(world, None)
+    assert (verdict.passed, verdict.total) == (len(wanted) + 1, len(wanted) + 2)
+    assert verdict.failures == (f"mail {wanted[0].id}: expected act1, found no change",)
     wanted[0].done.add("act1")
-    assert verdict(world, None).success
+    assert verify(world, None).success
 
 
 def test_a_change_that_was_not_asked_for_fails_wherever_it_is() -> None:
@@ -36,18 +36,18 @@ def test_a_change_that_was_not_asked_for_fails_wherever_it_is() -> None:
     for item in wanted:
         item.done.add("act1")
     others[0].done.add("act1")
-    assert verdict(world, None).failures == (f"changed without being asked: mail {others[0].id}",)
+    assert verify(world, None).failures == (f"changed without being asked: mail {others[0].id}",)
     others[0].done.clear()
     note = world.items("notes")[0]
     note.done.add("act2")
-    assert verdict(world, None).failures == (f"changed without being asked: notes {note.id}",)
+    assert verify(world, None).failures == (f"changed without being asked: notes {note.id}",)
 
 
 def test_another_act_than_the_one_asked_for_fails() -> None:
     world, wanted, _ = world_of(Template("mail", "act1", "person"))
     for item in wanted:
         item.done |= {"act1", "act3"}
-    assert len(verdict(world, None).failures) == len(wanted)
+    assert len(verify(world, None).failures) == len(wanted)
 
 
 def test_preparing_an_item_is_no_change() -> None:
@@ -55,7 +55,7 @@ def test_preparing_an_item_is_no_change() -> None:
     others[0].prepared = True
     for item in wanted:
         item.done.add("act1")
-    assert verdict(world, None).success
+    assert verify(world, None).success
 
 
 @pytest.mark.parametrize(("answer", "right"), [(None, True), ("", True), (2, False), ("done", False), (0, False)])
@@ -63,39 +63,39 @@ def test_an_act_has_no_answer(answer: Json, right: bool) -> None:
     world, wanted, _ = world_of(Template("mail", "act1", "person"))
     for item in wanted:
         item.done.add("act1")
-    assert verdict(world, answer).success is right
+    assert verify(world, answer).success is right
 
 
 def test_a_count_is_the_number_of_matches_as_a_number_or_as_text() -> None:
     world, wanted, _ = world_of(Template("mail", "count", "person"))
     right = len(wanted)
-    assert [verdict(world, answer).success for answer in (right, str(right), float(right))] == [True] * 3
+    assert [verify(world, answer).success for answer in (right, str(right), float(right))] == [True] * 3
     for wrong in (None, "", right + 1, f"{right} mails", [right], right == 1, True):
-        assert verdict(world, wrong).failures == (f"expected the answer {right}, got {wrong}",)
+        assert verify(world, wrong).failures == (f"expected the answer {right}, got {wrong}",)
 
 
 def test_a_total_is_the_sum_of_the_numbers() -> None:
     world, wanted, _ = world_of(Template("mail", "total", "person"))
-    assert verdict(world, sum(item.number for item in wanted)).success
-    assert not verdict(world, len(wanted)).success
+    assert verify(world, sum(item.number for item in wanted)).success
+    assert not verify(world, len(wanted)).success
 
 
 def test_the_top_one_alone_is_changed() -> None:
     world, wanted, _ = world_of(Template("mail", "top", "person"))
     largest = max(wanted, key=lambda item: item.number)
-    assert verdict(world, None).total == 3
+    assert verify(world, None).total == 3
     largest.done.add("act1")
-    assert verdict(world, None).success
+    assert verify(world, None).success
     next(item for item in wanted if item is not largest).done.add("act1")
-    assert not verdict(world, None).success
+    assert not verify(world, None).success
 
 
 def test_a_task_that_was_not_completed_is_no_success() -> None:
     world, wanted, _ = world_of(Template("mail", "count", "person"))
-    found = verdict(world, len(wanted), completed=False)
-    assert (found.passed, found.failures) == (1, ("the task was not completed",))
+    verdict = verify(world, len(wanted), completed=False)
+    assert (verdict.passed, verdict.failures) == (1, ("the task was not completed",))
 
 
 def test_a_world_without_a_task_cannot_be_judged() -> None:
     with pytest.raises(NotFoundError, match="no task to judge"):
-        verdict(WorldState("demo"), None)
+        verify(WorldState("demo"), None)

@@ -19,7 +19,7 @@ from tests.scripted_engine import block
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.expert_script import FLAWLESS
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import Stage
+from trainer.environments.office.scripted_rollouts import ScriptRunner
 from trainer.rollouts.episode import Episode
 from trainer.sft_data.answer_tokens import UntokenizableError
 from trainer.sft_data.chat_records import read_records
@@ -138,34 +138,36 @@ def scenarios(environment: OfficeEnvironment) -> Sequence[Scenario]:
 
 
 @pytest.fixture(scope="module")
-async def stage(environment: OfficeEnvironment) -> AsyncIterator[Stage]:
+async def runner(environment: OfficeEnvironment) -> AsyncIterator[ScriptRunner]:
     async with ForkedSandbox() as sandbox:
-        yield Stage(environment=environment, tokenizer=ChatTokenizer.load(Settings().model_dir), sandbox=sandbox)
+        yield ScriptRunner(
+            environment=environment, tokenizer=ChatTokenizer.load(Settings().model_dir), sandbox=sandbox
+        )
 
 
 class Player:
     """The scripted expert, which succeeds only at some temperatures."""
 
-    def __init__(self, stage: Stage, good: Sequence[float] = (0.0,)) -> None:
+    def __init__(self, runner: ScriptRunner, good: Sequence[float] = (0.0,)) -> None:
         self.played: list[tuple[str, float]] = []
         self.fails: Exception | None = None  # raised from the third pass on
         self.sampler = RejectionSampler(
-            environment=stage.environment,
-            profile=stage.profile,
+            environment=runner.environment,
+            profile=runner.profile,
             play=self.play,
             temperatures=(0.0, 0.7),
             rule="chain",
             source="here",
             at_once=1,
         )
-        self._stage = stage
+        self._runner = runner
         self._good = good
 
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
         self.played.append((scenario.id, temperature))
         if self.fails is not None and len(self.played) > 2:
             raise self.fails
-        episodes = await self._stage.play(scenario, FLAWLESS, Random(0))
+        episodes = await self._runner.play(scenario, FLAWLESS, Random(0))
         return episodes if temperature in self._good else [LOST, *episodes[1:]]
 
 
@@ -174,10 +176,10 @@ def ignore() -> None:
 
 
 async def test_a_success_becomes_a_line_with_its_source(
-    stage: Stage, scenarios: Sequence[Scenario], tmp_path: Path
+    runner: ScriptRunner, scenarios: Sequence[Scenario], tmp_path: Path
 ) -> None:
     journal = CollectionJournal(tmp_path / "out.jsonl", SETTINGS)
-    await Player(stage).sampler.run(scenarios[:1], journal, ignore)
+    await Player(runner).sampler.run(scenarios[:1], journal, ignore)
     assert journal.finish().tried == 3
     records = read_records(tmp_path / "out.jsonl")
     assert [record.messages[0].content.split("\n")[0] for record in records] == [
@@ -192,13 +194,13 @@ async def test_a_success_becomes_a_line_with_its_source(
 
 
 async def test_a_record_opens_as_the_policys_profile_does(
-    stage: Stage, scenarios: Sequence[Scenario], tmp_path: Path
+    runner: ScriptRunner, scenarios: Sequence[Scenario], tmp_path: Path
 ) -> None:
     """The apps of the world are in the prompt of the full profile."""
-    player = Player(stage)
+    player = Player(runner)
     journal = CollectionJournal(tmp_path / "out.jsonl", SETTINGS)
     sampler = RejectionSampler(
-        environment=stage.environment,
+        environment=runner.environment,
         profile=Full(),
         play=player.play,
         temperatures=(0.0,),
@@ -214,31 +216,31 @@ async def test_a_record_opens_as_the_policys_profile_does(
 
 
 async def test_the_next_temperature_is_tried_only_where_nothing_was_kept(
-    stage: Stage, scenarios: Sequence[Scenario], tmp_path: Path
+    runner: ScriptRunner, scenarios: Sequence[Scenario], tmp_path: Path
 ) -> None:
     journal = CollectionJournal(tmp_path / "out.jsonl", SETTINGS)
-    hot = Player(stage, good=(0.7,))
+    hot = Player(runner, good=(0.7,))
     await hot.sampler.run(scenarios[:1], journal, ignore)
     assert hot.played == [(scenarios[0].id, 0.0), (scenarios[0].id, 0.7)]
     assert journal.entries[0].tried == 6
     assert journal.entries[0].dropped == {RejectReason.FAILED: 1, RejectReason.CHAIN: 2}
     assert [json.loads(line)["temperature"] for line in journal.entries[0].kept] == [0.7] * 3
-    cold = Player(stage)
+    cold = Player(runner)
     await cold.sampler.run(scenarios[1:2], CollectionJournal(tmp_path / "other.jsonl", SETTINGS), ignore)
     assert cold.played == [(scenarios[1].id, 0.0)]
 
 
 async def test_an_interrupted_collection_resumes_and_ends_as_an_uninterrupted_one(
-    stage: Stage, scenarios: Sequence[Scenario], tmp_path: Path
+    runner: ScriptRunner, scenarios: Sequence[Scenario], tmp_path: Path
 ) -> None:
     straight = CollectionJournal(tmp_path / "straight.jsonl", SETTINGS)
-    await Player(stage).sampler.run(scenarios, straight, ignore)
-    broken, player = CollectionJournal(tmp_path / "broken.jsonl", SETTINGS), Player(stage)
+    await Player(runner).sampler.run(scenarios, straight, ignore)
+    broken, player = CollectionJournal(tmp_path / "broken.jsonl", SETTINGS), Player(runner)
     player.fails = EngineError("gone")
     with pytest.raises(EngineError, match="gone"):
         await player.sampler.run(scenarios, broken, ignore)
     assert sorted(broken.entries) == [0, 1]
-    resumed, reports = Player(stage), list[None]()
+    resumed, reports = Player(runner), list[None]()
     journal = CollectionJournal(tmp_path / "broken.jsonl", SETTINGS)
     await resumed.sampler.run(scenarios, journal, lambda: reports.append(None))
     assert [scenario for scenario, _ in resumed.played] == [each.id for each in scenarios[2:]]
@@ -247,9 +249,9 @@ async def test_an_interrupted_collection_resumes_and_ends_as_an_uninterrupted_on
 
 
 async def test_an_untokenizable_answer_costs_one_pass(
-    stage: Stage, scenarios: Sequence[Scenario], tmp_path: Path
+    runner: ScriptRunner, scenarios: Sequence[Scenario], tmp_path: Path
 ) -> None:
-    journal, player = CollectionJournal(tmp_path / "out.jsonl", SETTINGS), Player(stage)
+    journal, player = CollectionJournal(tmp_path / "out.jsonl", SETTINGS), Player(runner)
     player.fails = UntokenizableError("no such word")
     await player.sampler.run(scenarios[:3], journal, ignore)
     assert journal.entries[2] == entry(2, tried=2, **{UNTOKENIZABLE: 2})

@@ -1,4 +1,4 @@
-"""The token of the demo APIs' admin endpoints: made once, kept in the data directory, readable by its owner."""
+"""The token of the demo APIs' admin routes, in a file of the data directory that only its owner can read."""
 
 import os
 import secrets
@@ -10,7 +10,7 @@ _NAME = "demo.token"
 
 
 def make_token(data_dir: Path) -> str:
-    """The token, new at the first call."""
+    """The token, created by the first call."""
     data_dir.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = os.open(data_dir / _NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -23,7 +23,7 @@ def make_token(data_dir: Path) -> str:
 
 
 def read_token(data_dir: Path) -> str:
-    """Raises SettingError where `sage demo-apis` has never run on this data directory."""
+    """Raises SettingError if `sage demo-apis` has never run on this data directory."""
     try:
         return (data_dir / _NAME).read_text()
     except OSError as error:

@@ -14,7 +14,7 @@ from app.settings import Settings
 from trainer.demo.reproduce.plan import ExperimentPlan
 from trainer.demo.seed_policy.samples import load_samples, save_samples
 from trainer.environment import open_environment
-from trainer.environments.office.scripted_rollouts import Stage, demonstrate
+from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.learning.supervised import SftStep
 from trainer.runs.sft import SftSpec, train_sft
@@ -53,8 +53,8 @@ async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) 
         environment = open_environment(plan.environment)
         tokenizer = ChatTokenizer.load(settings.model_dir)
         async with ForkedSandbox() as sandbox:
-            stage = Stage(environment=environment, tokenizer=tokenizer, sandbox=sandbox, profile=Compact())
+            runner = ScriptRunner(environment=environment, tokenizer=tokenizer, sandbox=sandbox, profile=Compact())
             scenarios = environment.scenarios("train", plan.demonstrated, _SEED)
-            outcomes = await demonstrate(stage, scenarios, plan.faults, _SEED)
+            outcomes = await demonstrate(runner, scenarios, plan.faults, _SEED)
         save_samples([sample_of(each.trajectory) for each in outcomes if each.verdict.success], path)
     return load_samples([path])

@@ -9,7 +9,7 @@ from app.sandbox.protocol import Sandbox
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scripted_rollouts import LIMITS, Stage, demonstrate
+from trainer.environments.office.scripted_rollouts import LIMITS, ScriptRunner, demonstrate
 from trainer.learning.batch import Sample, sample_of
 
 __all__ = ["FAULTS", "LIMITS", "Demonstrations", "Demonstrator"]
@@ -29,13 +29,13 @@ class Demonstrator:
     """Runs the scripted expert and records its turns in a tokenizer."""
 
     def __init__(self, tokenizer: ChatTokenizer, sandbox: Sandbox) -> None:
-        self._stage = Stage(
+        self._runner = ScriptRunner(
             environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=sandbox, crowding=_CROWDING
         )
 
     async def demonstrate(self, scenarios: Sequence[Scenario], seed: int) -> Demonstrations:
         """The expert's successful trajectories over these scenarios, in order; the same for the same seed."""
-        outcomes = await demonstrate(self._stage, scenarios, FAULTS, seed)
+        outcomes = await demonstrate(self._runner, scenarios, FAULTS, seed)
         return Demonstrations(
             [sample_of(each.trajectory) for each in outcomes if each.verdict.success], len(outcomes)
         )

@@ -1,4 +1,4 @@
-"""The door for whoever sets tasks and judges them. Never in a document that the agent sees, and behind a token."""
+"""Admin routes that hand out tasks and verify them: behind a token, and in no document that the agent sees."""
 
 import hmac
 import secrets
@@ -16,18 +16,18 @@ from trainer.environment import Scenario, Split
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.items import Item
 from trainer.environments.office.scenarios import draw, place_at
-from trainer.environments.office.verifier import verdict
+from trainer.environments.office.verifier import verify
 from trainer.environments.office.worlds import Worlds
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What the agent said in the end."""
+class FinalAnswer(msgspec.Struct, frozen=True):
+    """The end of a task, as the server that ran it reports it."""
 
     answer: Json = None
     completed: bool = True
 
 
-class Judgement(msgspec.Struct, frozen=True):
+class VerdictView(msgspec.Struct, frozen=True):
     passed: int
     total: int
     fraction: float
@@ -35,8 +35,8 @@ class Judgement(msgspec.Struct, frozen=True):
     failures: tuple[str, ...]
 
 
-class TaskView(msgspec.Struct, frozen=True):
-    """A task to submit: its world goes into the task's variables, the site's documents into the project."""
+class SubmittableTask(msgspec.Struct, frozen=True):
+    """A task to submit: the world becomes a variable of the task, the site's documents belong into the project."""
 
     instruction: str
     site: int
@@ -46,7 +46,7 @@ class TaskView(msgspec.Struct, frozen=True):
 class ScenarioView(msgspec.Struct, frozen=True):
     id: str
     template: str
-    tasks: tuple[TaskView, ...]
+    tasks: tuple[SubmittableTask, ...]
 
 
 class ItemView(msgspec.Struct, frozen=True):
@@ -57,13 +57,13 @@ class ItemView(msgspec.Struct, frozen=True):
     done: tuple[str, ...]
 
 
-def admin(worlds: Worlds, token: str) -> Router:
-    """Routes under /admin, all for the bearer of the token."""
+def admin_routes(worlds: Worlds, token: str) -> Router:
+    """The routes under /admin, which all require the bearer token."""
 
     @post("/worlds/{world:str}/verdict", status_code=200)
-    async def judge(world: FromPath[str], data: JSONBody[Outcome]) -> Judgement:
-        found = verdict(worlds.get(world), data.answer, completed=data.completed)
-        return Judgement(found.passed, found.total, found.fraction, found.success, found.failures)
+    async def show_verdict(world: FromPath[str], data: JSONBody[FinalAnswer]) -> VerdictView:
+        verdict = verify(worlds.get(world), data.answer, completed=data.completed)
+        return VerdictView(verdict.passed, verdict.total, verdict.fraction, verdict.success, verdict.failures)
 
     @get("/apps")
     async def apps() -> list[str]:
@@ -77,18 +77,18 @@ def admin(worlds: Worlds, token: str) -> Router:
         seed: FromQuery[int] = 0,
         site: FromQuery[int | None] = None,
     ) -> list[ScenarioView]:
-        """Fresh worlds at every call, of the same tasks for the same seed."""
+        """The same tasks for the same seed, in fresh worlds at every call."""
         return [_view(each) for each in draw(split, min(count, 10_000), seed, site=site)]
 
     @get("/worlds/{world:str}")
     async def show(world: FromPath[str]) -> dict[str, list[ItemView]]:
-        """What became of a world: the items of every app that was used in it."""
+        """The items of every app that was used in a world."""
         touched = worlds.get(world).touched
         return {app: [_item_view(item) for item in items] for app, items in touched.items()}
 
     @delete("/worlds/{world:str}")
     async def forget(world: FromPath[str]) -> None:
-        """The world is as new at the next touch."""
+        """Discard a world; its next use creates it anew."""
         worlds.forget(world)
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
@@ -96,13 +96,13 @@ def admin(worlds: Worlds, token: str) -> Router:
         if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             raise UnauthorizedError("the admin token is missing or wrong")
 
-    return Router("/admin", route_handlers=[judge, apps, scenarios, show, forget], guards=[guard])
+    return Router("/admin", route_handlers=[show_verdict, apps, scenarios, show, forget], guards=[guard])
 
 
 def _view(scenario: Scenario) -> ScenarioView:
     nonce = secrets.token_hex(4)
     places = [place_at(task) for task in scenario.tasks]
-    tasks = [TaskView(place.instruction, place.site, place.world(nonce)) for place in places]
+    tasks = [SubmittableTask(place.instruction, place.site, place.world(nonce)) for place in places]
     return ScenarioView(scenario.id, scenario.template, tuple(tasks))
 
 

@@ -1,4 +1,4 @@
-"""The office suite as its vendor sells it: seven apps of items, and what a customer may rename in them."""
+"""The office suite before customization: seven apps of items, and the names that a site may choose from."""
 
 from typing import Literal
 
@@ -11,23 +11,23 @@ ACTS: tuple[Role, ...] = ("act1", "act2", "act3")
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something that can be done to an item."""
+    """An action on an item."""
 
-    verb: str  # the word in instructions and in summaries
-    names: tuple[str, ...]  # verbs that a customer's operation may be named by
-    removes: bool = False  # the item is gone afterwards
+    verb: str  # in instructions and summaries
+    names: tuple[str, ...]  # verbs that a site's operation may be named by
+    removes: bool = False  # deletes the item
 
 
 class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One app: a collection of items that each have a person, a label and a number."""
+    """One app: a collection of items, each with a person, a label and a number."""
 
     name: str
     noun: str
     nouns: str
-    persons: tuple[str, ...]  # what the person field may be called
-    labels: tuple[str, ...]  # what the label field may be called
-    numbers: tuple[str, ...]  # what the number field may be called
-    values: tuple[str, ...]  # the labels there are
+    persons: tuple[str, ...]  # possible names of the person field
+    labels: tuple[str, ...]  # possible names of the label field
+    numbers: tuple[str, ...]  # possible names of the number field
+    values: tuple[str, ...]  # all labels
     measure: str  # the number, in instructions
     most: str  # the item with the largest number is the ... one
     acts: tuple[Act, Act, Act]

@@ -1,7 +1,7 @@
-"""What a user who knows the right outcome would attach to a task: a check that reads the same APIs. Pure.
+"""Checks as a user who knows the right outcome would attach them to a task: code that reads the same APIs. Pure.
 
-Marks such as stars leave no trace that the APIs tell, so only tasks that ask for an answer or remove something can
-be checked so; the verifier, which sees the world itself, judges all.
+Marks such as stars cannot be read through the APIs, so only tasks that ask for an answer or remove items have a
+check; the verifier, which sees the world itself, covers all tasks.
 """
 
 from trainer.environments.office.apps import ACTS
@@ -35,7 +35,9 @@ def can_check(template: Template) -> bool:
 
 
 def check_of(place: Place) -> str:
-    """Python that sets `score` to 1 if the task was done right, else to 0. Only for what `can_check` allows."""
+    """Python that sets `score` to 1 if the task was solved, else to 0. Only for templates that `can_check`
+    allows.
+    """
     items, kind = items_of(place.kind.app, place), place.kind
     selected = [item for item in items if matches(item, place, groups_of(place))]
     if kind.role is None:

@@ -1,4 +1,4 @@
-"""The office suite for rollouts of the same process: what HTTP would answer, at a third of its price."""
+"""The office suite for rollouts in the same process: the answers of HTTP at a third of the cost."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from litestar import Litestar
 from app.errors import AppError
 from app.records import Json
 from trainer.environments.office.perform import RefusedError
-from trainer.environments.office.services import Asked, operate_on, status_of
+from trainer.environments.office.services import OperationCall, call_operation, status_of
 from trainer.environments.office.worlds import Worlds
 
 _OPERATION = re.compile(r"/sites/([0-9]{1,9})/worlds/([\w-]+)/([\w-]+)/([\w-]+)", re.ASCII)
@@ -18,9 +18,9 @@ _TYPE = {"content-type": "application/json"}
 
 
 class DirectClient(httpx.AsyncClient):
-    """Carries the calls of operations straight to their worlds; all else goes to the services over ASGI.
+    """Passes operation calls directly to their worlds; all other requests go to the services over ASGI.
 
-    Such a call passes neither router nor cookie jar: the services have one route for them, and set no cookies.
+    A direct call skips the router and the cookie jar: operations share one route, and the services set no cookies.
     """
 
     def __init__(self, worlds: Worlds, services: Litestar, base_url: str) -> None:
@@ -29,11 +29,11 @@ class DirectClient(httpx.AsyncClient):
         self._worlds = worlds
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        found = _OPERATION.fullmatch(request.url.raw_path.partition(b"?")[0].decode("ascii"))
-        if self.is_closed or found is None or request.method not in ("GET", "POST"):
+        match = _OPERATION.fullmatch(request.url.raw_path.partition(b"?")[0].decode("ascii"))
+        if self.is_closed or match is None or request.method not in ("GET", "POST"):
             return await super().send(request, **options)
-        site, world, app, operation = found.groups()
-        asked = Asked(
+        site, world, app, operation = match.groups()
+        call = OperationCall(
             site=int(site),
             world=world,
             app=app,
@@ -43,13 +43,13 @@ class DirectClient(httpx.AsyncClient):
             token=request.headers.get("access_token", ""),
             body=await request.aread(),
         )
-        status, told = self._answer(asked)
-        content = None if told is None else msgspec.json.encode(told)
+        status, result = self._answer(call)
+        content = None if result is None else msgspec.json.encode(result)
         return httpx.Response(status, headers=_TYPE, content=content, request=request)
 
-    def _answer(self, asked: Asked) -> tuple[int, Json]:
+    def _answer(self, call: OperationCall) -> tuple[int, Json]:
         try:
-            result = operate_on(self._worlds, asked)
+            result = call_operation(self._worlds, call)
         except RefusedError as refusal:
             return refusal.status, {"message": refusal.message}
         except AppError as error:

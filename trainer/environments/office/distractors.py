@@ -1,4 +1,4 @@
-"""Skills that look close to what a task needs and are not: what a library offers once it has grown."""
+"""Skills that resemble what a task needs but do not fit, as a grown library offers them."""
 
 from random import Random
 from uuid import UUID
@@ -14,12 +14,12 @@ _NEAR = 0.7  # the share that differs from the task's template in one respect on
 
 
 def distractors(instruction: str, site: Site, rng: Random, count: int) -> list[Offer]:
-    """Right solutions at this site of other templates of the train split, none of them twice."""
-    asked = parse(instruction)
-    if asked is None:
-        raise InvalidError(f"no template asks: {instruction[:80]}")
-    others = [template for template in templates_of("train") if template != asked[0]]
-    near = [template for template in others if _shared(template, asked[0]) == 2]
+    """Correct solutions, at this site, of other templates of the train split, all different."""
+    own = parse(instruction)
+    if own is None:
+        raise InvalidError(f"no template has the instruction: {instruction[:80]}")
+    others = [template for template in templates_of("train") if template != own[0]]
+    near = [template for template in others if _shared(template, own[0]) == 2]
     chosen: list[Template] = []
     while len(chosen) < count:
         template = rng.choice(near if near and rng.random() < _NEAR else others)

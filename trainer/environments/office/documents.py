@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 document of each app at a site. Its rules are told in the summaries, and only there.
+"""The OpenAPI 3.1 document of each app at a site. Only the summaries of its operations state the site's rules.
 
-Log-ins are declared `x-safe`: they change nothing, so that a check may make them in order to read.
+Log-ins are declared `x-safe`: they change nothing, so checks, which may only read, can call them.
 """
 
 from app.errors import NotFoundError
@@ -20,7 +20,7 @@ _ERROR: dict[str, Json] = {
 
 
 def document(site: Site, app: str, base: str) -> dict[str, Json]:
-    """`base` is the URL of the services. NotFoundError for an app that is not in the suite."""
+    """`base` is the URL of the services. Raises NotFoundError for an unknown app."""
     if app not in APP_NAMES:
         raise NotFoundError(f"no app {app}, there are {', '.join(APP_NAMES)}")
     url = f"{base.rstrip('/')}/sites/{site.seed}/worlds/{{world}}/{app}"

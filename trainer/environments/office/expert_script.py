@@ -1,7 +1,7 @@
-"""A scripted expert: it plays the policy's side, so that a policy can be taught by example.
+"""The turns of the scripted expert, which demonstrates tasks for a policy to imitate.
 
-Its mistakes are drawn at random and are loud: the services refuse, it reads the refusal and repairs its code.
-Where a service was only busy, it calls the function again, or runs code again that is no function.
+Its mistakes are random and always noticed: the service refuses the call, and the expert repairs its code. If a
+service was only busy, it calls the function again, or repeats inline code.
 """
 
 import re
@@ -32,21 +32,21 @@ _BUSY = re.compile(r"ApiError: .*\b503\b")
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """How likely each imperfection is. A solution has at most one mistake, and it is always repaired."""
+    """The probability of each imperfection. A solution has at most one mistake, and it is always repaired."""
 
     unprepared: float = 0.0  # forgets the preparing call, where one is needed
-    page: float = 0.0  # starts at page 0 where pages start at 1
-    synonym: float = 0.0  # calls an operation by a name that another site has for it
+    page: float = 0.0  # starts at page 0 although pages start at 1
+    synonym: float = 0.0  # calls an operation by its name at another site
     inline: float = 0.0  # solves the task without a function
-    ignore: float = 0.0  # writes afresh what an offered skill could do
-    trust: float = 0.0  # completes the task in the turn that uses a skill: no fault, but how it is done varies
+    ignore: float = 0.0  # writes new code although an offered skill fits
+    trust: float = 0.0  # completes the task in the turn that uses a skill: no fault, a variation
 
 
 FLAWLESS = Faults()
 
 
 class ExpertScript:
-    """Plays one task. Ask for the next turn with all observations so far, until the task is completed."""
+    """Works on one task. Call `next_turn` with all observations so far, until the task is completed."""
 
     def __init__(
         self,
@@ -59,20 +59,20 @@ class ExpertScript:
     ) -> None:
         asked = parse(instruction)
         if asked is None:
-            raise InvalidError(f"the expert does not understand: {instruction[:80]}")
+            raise InvalidError(f"the scripted expert has no template for: {instruction[:80]}")
         self._site = site
         self._template, self._value = asked
-        self._skill = None if rng.random() < faults.ignore else _fitting(offers, self._template)
+        self._skill = None if rng.random() < faults.ignore else _fitting_offer(offers, self._template)
         self._inline = rng.random() < faults.inline
         self._trusting = faults.trust > 0 and rng.random() < faults.trust
-        self._believed = _believed(site, self._template, rng, faults)
-        self._again = ""  # what to say if all was right and a service was busy
+        self._assumed_site = _assumed_site(site, self._template, rng, faults)
+        self._again = ""  # the turn to repeat if a service was busy
         self._solved = False  # a solution was tried, so the next one is a repair
         self._documents_seen = False
         self._stage: Literal["start", "read", "ran"] = "start"
 
     def next_turn(self, observations: Sequence[str]) -> str:
-        """The assistant's next message: a sentence and a python block."""
+        """The next message: a sentence and a python block."""
         if self._stage == "start":
             return self._use_skill() if self._skill else self._read()
         if self._stage == "read":
@@ -97,9 +97,9 @@ class ExpertScript:
         return self._again
 
     def _solve(self) -> str:
-        """The solution, with the mistake at the first try and without it at the next."""
+        """The solution, with the mistake in the first attempt and without it afterwards."""
         sentence = _DIRECT if self._inline else _REPAIR if self._solved or self._skill else _WRITE
-        site = self._site if self._solved else self._believed
+        site = self._site if self._solved else self._assumed_site
         self._stage, self._solved = "ran", True
         if self._inline:
             self._again = _message(_DIRECT, solution.inline(self._template, site, self._value))
@@ -124,8 +124,8 @@ def _raised(observation: str) -> bool:
     return _RAISED.match(observation.rpartition("\n")[2]) is not None
 
 
-def _fitting(offers: Sequence[Offer], template: Template) -> Offer | None:
-    """An offer made for the same template. Where there are two, the first: it is ranked higher."""
+def _fitting_offer(offers: Sequence[Offer], template: Template) -> Offer | None:
+    """The highest-ranked offer that was made for the same template."""
     for offer in offers:
         asked = parse(offer.instruction)
         if asked is not None and asked[0] == template and offer.name == template.function:
@@ -133,8 +133,8 @@ def _fitting(offers: Sequence[Offer], template: Template) -> Offer | None:
     return None
 
 
-def _believed(site: Site, template: Template, rng: Random, faults: Faults) -> Site:
-    """The site as the expert takes it to be at its first try: with one thing wrong, where a mistake is drawn."""
+def _assumed_site(site: Site, template: Template, rng: Random, faults: Faults) -> Site:
+    """The site as the expert assumes it in its first attempt: with one error, if a mistake is drawn."""
     here = site.apps[template.app]
     wrong = here
     if rng.random() < faults.unprepared and template.role == here.guarded:
@@ -147,7 +147,7 @@ def _believed(site: Site, template: Template, rng: Random, faults: Faults) -> Si
 
 
 def _renamed(here: AppSite, template: Template, rng: Random) -> AppSite:
-    """One operation under a name that it has elsewhere."""
+    """The app with one operation under a name from another site."""
     roles: list[Role] = ["login", "list"]
     if template.role:
         roles.append(template.role)

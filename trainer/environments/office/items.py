@@ -1,4 +1,4 @@
-"""What a world holds when it is new: made from the task's place, so that the usual mistakes are found out."""
+"""The initial items of a world, derived from the task's place so that the usual mistakes are detected."""
 
 from collections.abc import Sequence
 from random import Random
@@ -14,7 +14,7 @@ _DEMO_ITEMS = 42
 
 
 class Item(msgspec.Struct):
-    """One mail, note, event ... `done` are the acts that were done to it."""
+    """A mail, note, event and so on, with the acts that were done to it."""
 
     id: int
     person: str
@@ -26,7 +26,7 @@ class Item(msgspec.Struct):
 
 
 def groups_of(place: Place | None) -> dict[str, tuple[str, ...]]:
-    """Who belongs to which group. Nobody belongs to two."""
+    """The members of each group. Nobody is in two groups."""
     people = list(PEOPLE)
     if place is not None:
         Random(f"groups {place.world()}").shuffle(people)
@@ -34,20 +34,20 @@ def groups_of(place: Place | None) -> dict[str, tuple[str, ...]]:
 
 
 def items_of(app: str, place: Place | None) -> list[Item]:
-    """The items of one app, in their order. Without a place, those of the demo world."""
+    """The items of one app, in order. None: those of the demo world."""
     if place is None:
         return _demo_items(APPS[app])
     rng = Random(f"items {app} {place.world()}")
     items = _any_items(APPS[app], rng.randint(9, 14), rng)
     if app == place.kind.app:
         _set_task(items, place, rng)
-    elif place.kind.selector == "person":  # the same person has something in every other app
+    elif place.kind.selector == "person":  # the same person has an item in every other app
         rng.choice(items).person = place.value
     return items
 
 
 def matches(item: Item, place: Place, groups: dict[str, tuple[str, ...]]) -> bool:
-    """Does the task's selector select this item?"""
+    """Whether the task's selector selects this item."""
     if place.kind.selector == "person":
         return item.person == place.value
     if place.kind.selector == "label":
@@ -59,7 +59,7 @@ def matches(item: Item, place: Place, groups: dict[str, tuple[str, ...]]) -> boo
 
 def _any_items(spec: AppSpec, count: int, rng: Random) -> list[Item]:
     ids = rng.sample(range(100, 1000), count)
-    numbers = rng.sample(range(1, 100), count)  # no two alike: the largest is one item
+    numbers = rng.sample(range(1, 100), count)  # all different: the largest is unique
     return [
         Item(identity, rng.choice(PEOPLE), rng.choice(spec.values), number)
         for identity, number in zip(ids, numbers, strict=True)
@@ -67,7 +67,7 @@ def _any_items(spec: AppSpec, count: int, rng: Random) -> list[Item]:
 
 
 def _set_task(items: list[Item], place: Place, rng: Random) -> None:
-    """Puts matches on the first page, on the last, and perhaps between; nothing else matches."""
+    """Put matches on the first page, the last page, and perhaps between; nothing else matches."""
     last = len(items) - 1
     between = rng.sample(range(PAGE_SIZE, last), rng.randint(0, 2))
     chosen = {rng.randrange(PAGE_SIZE), last, *between}
@@ -79,13 +79,13 @@ def _set_task(items: list[Item], place: Place, rng: Random) -> None:
     for at, value in zip(rest, _spread(others, len(rest), rng), strict=True):
         setattr(items[at], field, value)
     if place.kind.selector == "over":
-        items[rng.choice(rest)].number = int(place.value)  # not over it, though near
+        items[rng.choice(rest)].number = int(place.value)  # the limit itself does not match
     if place.kind.verb == "top":
-        _outdo(items, chosen, rest, rng)
+        _give_largest_to_other(items, chosen, rest, rng)
 
 
 def _pools(place: Place) -> tuple[Sequence[Any], Sequence[Any]]:
-    """The values of the selecting field that match, and those that do not."""
+    """The matching and the other values of the selecting field."""
     kind, value = place.kind, place.value
     if kind.selector == "over":
         limit = int(value)
@@ -97,15 +97,15 @@ def _pools(place: Place) -> tuple[Sequence[Any], Sequence[Any]]:
 
 
 def _spread(pool: Sequence[Any], count: int, rng: Random) -> list[Any]:
-    """So many values of the pool, in which each comes once before one comes twice."""
+    """`count` values of the pool; each occurs once before any occurs twice."""
     drawn: list[Any] = []
     while len(drawn) < count:
         drawn += rng.sample(pool, min(len(pool), count - len(drawn)))
     return drawn
 
 
-def _outdo(items: list[Item], chosen: set[int], rest: list[int], rng: Random) -> None:
-    """Gives the largest number of all to an item that does not match."""
+def _give_largest_to_other(items: list[Item], chosen: set[int], rest: list[int], rng: Random) -> None:
+    """Give the overall largest number to an item that does not match."""
     largest = max(range(len(items)), key=lambda at: items[at].number)
     if largest in chosen:
         other = rng.choice(rest)

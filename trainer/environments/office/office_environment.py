@@ -19,7 +19,7 @@ from trainer.environments.office.documents import APP_NAMES, document
 from trainer.environments.office.scenarios import draw, place_at, task_at
 from trainer.environments.office.services import create_services
 from trainer.environments.office.site import Site
-from trainer.environments.office.verifier import verdict
+from trainer.environments.office.verifier import verify
 from trainer.environments.office.worlds import Worlds
 
 _BASE = "http://office"
@@ -49,7 +49,7 @@ class OfficeWorld:
 
     async def verify(self, trajectory: Trajectory) -> Verdict:
         world = self._worlds.get(self.task.variables["world"])
-        return verdict(world, trajectory.answer, completed=trajectory.stop is Stop.COMPLETED)
+        return verify(world, trajectory.answer, completed=trajectory.stop is Stop.COMPLETED)
 
 
 class OfficeEnvironment:

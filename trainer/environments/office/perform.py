@@ -1,4 +1,4 @@
-"""What each operation does to a world, by the rules of its site. No HTTP here but the status codes."""
+"""The effect of each operation on a world, by the rules of its site. Of HTTP only the status codes."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ PROFILE = {"name": "sam", "city": "oslo"}
 
 
 class RefusedError(Exception):
-    """The service says no. The message is short and names the mend."""
+    """The service refuses the call. The message is short and names the remedy."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class RefusedError(Exception):
 
 
 def perform(site: Site, world: WorldState, target: tuple[str, str], token: str, given: Mapping[str, Json]) -> Json:
-    """Runs the operation `target` = (app, operation) and gives what it answers; raises RefusedError."""
+    """The result of the operation `target` = (app, operation). Raises RefusedError."""
     app, operation = target
     if app == "supervisor":
         return _supervise(world, operation)
@@ -39,7 +39,7 @@ def perform(site: Site, world: WorldState, target: tuple[str, str], token: str, 
 
 
 def method_of(site: Site, app: str, operation: str) -> str:
-    """What changes something is POST, the rest is GET."""
+    """POST for operations that change something, GET for the others."""
     if app == "supervisor" or (app == "contacts" and operation != site.contacts_login):
         return "GET"
     reads = app in APPS and site.apps[app].role(operation) in {"list", "show"}
@@ -69,7 +69,7 @@ def _look_up_members(site: Site, world: WorldState, operation: str, token: str, 
 def _log_in(world: WorldState, app: str, given: Mapping[str, Json]) -> Json:
     if given.get("password") != world.password(app):
         raise RefusedError(401, "wrong password")
-    if app != "contacts" and world.is_busy():  # else tasks of two log-ins would be a lottery
+    if app != "contacts" and world.is_busy():  # or tasks with two log-ins would mostly fail
         raise RefusedError(503, "busy, call again")
     return {"access_token": world.log_in(app)}
 
@@ -88,7 +88,7 @@ def _use(here: AppSite, world: WorldState, role: Role, token: str, given: Mappin
         return _page(here, listed, _number(given, "page"))
     item = _item(here, world, _number(given, "id"))
     if role == "show":
-        return _told(here, item)
+        return _as_json(here, item)
     if role == "prepare":
         item.prepared = True
         return None
@@ -99,7 +99,7 @@ def _page(here: AppSite, listed: list[Item], page: int) -> Json:
     if page < here.first_page:
         raise RefusedError(422, f"pages start at {here.first_page}")
     start = (page - here.first_page) * PAGE_SIZE
-    rows = [_told(here, item) for item in listed[start : start + PAGE_SIZE] if not item.removed]
+    rows = [_as_json(here, item) for item in listed[start : start + PAGE_SIZE] if not item.removed]
     for row in rows:
         del row[here.fields[here.hidden]]
     return rows
@@ -119,7 +119,7 @@ def _item(here: AppSite, world: WorldState, identity: int) -> Item:
     raise RefusedError(404, f"no {here.spec.noun} {identity}")
 
 
-def _told(here: AppSite, item: Item) -> dict[str, Json]:
+def _as_json(here: AppSite, item: Item) -> dict[str, Json]:
     fields = here.fields
     return {
         "id": item.id,

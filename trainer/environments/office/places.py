@@ -1,4 +1,6 @@
-"""Where a task lives and what it asks: all of it follows from its place, which its world's id spells out."""
+"""The place of a task determines its site, its instruction and its items; the id of its world encodes the
+place.
+"""
 
 import re
 from random import Random
@@ -16,7 +18,7 @@ _WORLD = re.compile(r"t(\d{1,3})-s(\d{1,10})-d(\d{1,7})-([0-2])(?:-x([0-9a-z]{1,
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One task of one scenario at one site. A nonce tells apart the worlds in which it is tried."""
+    """One task of one scenario at one site. A nonce distinguishes the worlds of several rollouts."""
 
     template: int  # its position in TEMPLATES
     seed: int
@@ -33,7 +35,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def value(self) -> str:
-        """What the task selects by: another one for each task of the scenario."""
+        """The value of the task's selector, different for each task of the scenario."""
         return Random(f"values {self.template} {self.seed}").sample(self.kind.values, TASKS)[self.index]
 
     @property
@@ -50,7 +52,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(world: str) -> Place:
-    """The place that a world's id spells out; NotFoundError if it spells none."""
+    """The place that a world's id encodes. Raises NotFoundError for an id that encodes none."""
     match = _WORLD.fullmatch(world)
     if match is None or int(match[1]) >= len(TEMPLATES):
         raise NotFoundError(f"no world {world[:60]}, ask /admin/scenarios for some")

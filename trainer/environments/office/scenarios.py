@@ -1,4 +1,4 @@
-"""Scenarios without end: each draws a template of its split, a seed and a site."""
+"""An unlimited supply of scenarios: a template of the split, a seed and a site for each."""
 
 from random import Random
 
@@ -10,15 +10,15 @@ from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
 from trainer.environments.office.templates import TEMPLATES, Template
 
-_DRAWN = 1_000_000  # sites that scenarios are drawn at; those from here on come up only where they are named
+_DRAWN = 1_000_000  # sites of drawn scenarios; higher ones are used only if they are named
 _SITES = 10_000_000
 
 
 def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> list[Scenario]:
-    """`count` scenarios, the same for the same seed; the first ones stay the same when more are drawn.
+    """`count` scenarios, the same for the same seed; a larger count only appends.
 
-    Every template of the split comes once before one comes twice. With `site`, all are set at that site.
-    Raises InvalidError for a site that there is not.
+    Every template of the split occurs once before any occurs twice. With `site`, all take place at that site.
+    Raises InvalidError for an unknown site.
     """
     if site is not None and not 0 <= site < _SITES:
         raise InvalidError(f"site must be between 0 and {_SITES - 1}, not {site}")
@@ -40,13 +40,13 @@ def scenario(template: Template, seed: int, site: int) -> Scenario:
 
 
 def task_at(place: Place, nonce: str = "") -> Task:
-    """The task as the agent gets it, in a world of its own for each nonce."""
+    """The task as the agent receives it, with a world of its own for each nonce."""
     world = {"world": place.world(nonce)}
     return Task(place.task_id, place.instruction, scenario=place.scenario, variables=world)
 
 
 def place_at(task: Task) -> Place:
-    """Where a task of ours is set."""
+    """The place of a task of this environment."""
     return place_of(task.variables["world"])
 
 

@@ -58,13 +58,13 @@ async def load_expert(
             "the scripted expert knows the environment office only: name that one, or another expert"
         )
     faults = Faults(unprepared=unprepared, page=page, synonym=synonym, inline=inline, ignore=ignore, trust=trust)
-    stage = Stage(
+    runner = ScriptRunner(
         environment=context.environment,
         tokenizer=context.tokenizer,
         sandbox=context.sandbox,
         profile=context.profile,
     )
-    yield ScriptedExpert(stage, faults, context.seed)
+    yield ScriptedExpert(runner, faults, context.seed)
 
 
 class ExpertEngine(RolloutHooks):
@@ -86,8 +86,8 @@ class ExpertEngine(RolloutHooks):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """Where the script runs, and the tokenizer and profile that its turns are recorded in."""
+class ScriptRunner:
+    """Runs the script in real rollouts, recorded in a tokenizer and a profile."""
 
     environment: Environment
     tokenizer: ChatTokenizer
@@ -119,24 +119,24 @@ class Stage:
 class ScriptedExpert:
     """Implements `Expert`. The same seed gives the same demonstrations."""
 
-    stage: Stage
+    runner: ScriptRunner
     faults: Faults
     seed: int
     deterministic: bool = True
 
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:  # noqa: ARG002  it has none
-        return await self.stage.play(scenario, self.faults, _random(self.seed, scenario))
+        return await self.runner.play(scenario, self.faults, _random(self.seed, scenario))
 
 
 async def demonstrate(
-    stage: Stage, scenarios: Sequence[Scenario], faults: Faults, seed: int, *, at_once: int = _AT_ONCE
+    runner: ScriptRunner, scenarios: Sequence[Scenario], faults: Faults, seed: int, *, at_once: int = _AT_ONCE
 ) -> list[Episode]:
     """The episodes of these scenarios in their order, failures included; the same for the same seed."""
     places = asyncio.Semaphore(at_once)
 
     async def chain(scenario: Scenario) -> list[Episode]:
         async with places:
-            return await stage.play(scenario, faults, _random(seed, scenario))
+            return await runner.play(scenario, faults, _random(seed, scenario))
 
     return [each for chain in await asyncio.gather(*map(chain, scenarios)) for each in chain]
 

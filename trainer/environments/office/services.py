@@ -1,4 +1,4 @@
-"""The office suite over HTTP: every site and every world behind one ASGI app."""
+"""The office suite over HTTP: all sites and worlds behind one ASGI application."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from litestar.params import FromPath
 
 from app.errors import AppError
 from app.records import Json
-from trainer.environments.office.admin import admin
+from trainer.environments.office.admin import admin_routes
 from trainer.environments.office.documents import document
 from trainer.environments.office.perform import RefusedError, method_of, perform
 from trainer.environments.office.site import Site
@@ -19,8 +19,8 @@ from trainer.environments.office.worlds import Worlds
 AnyRequest = Request[Any, Any, Any]
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of one operation, whatever way it came."""
+class OperationCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of one operation, over HTTP or in this process."""
 
     site: int
     world: str
@@ -33,7 +33,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
-    """The ASGI app. `worlds` is shared with whoever sets tasks up in the same process."""
+    """The ASGI application. `worlds` is shared with the environment of the same process, if given."""
     alive = worlds or Worlds()
 
     @route(
@@ -48,7 +48,7 @@ def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
         app: FromPath[str],
         operation: FromPath[str],
     ) -> Response[Any]:
-        asked = Asked(
+        call = OperationCall(
             site=site,
             world=world,
             app=app,
@@ -58,25 +58,25 @@ def create_services(admin_token: str, worlds: Worlds | None = None) -> Litestar:
             token=request.headers.get("access_token", ""),
             body=await request.body(),
         )
-        result = operate_on(alive, asked)
+        result = call_operation(alive, call)
         return Response(result, status_code=status_of(result))
 
     return Litestar(
-        route_handlers=[operate, show_document, admin(alive, admin_token)],
+        route_handlers=[operate, show_document, admin_routes(alive, admin_token)],
         openapi_config=None,
-        logging_config=None,  # or it would set up the logging of the whole process
+        logging_config=None,  # or it would configure logging for the whole process
         exception_handlers={RefusedError: _refuse, AppError: _explain, HTTPException: _answer},
     )
 
 
-def operate_on(worlds: Worlds, asked: Asked) -> Json:
-    """What the operation gives. Raises RefusedError, NotFoundError."""
-    site = Site.of(asked.site)
-    if asked.method != method_of(site, asked.app, asked.operation):
-        raise RefusedError(405, f"{asked.operation} is not a {asked.method}")
-    given = asked.query if asked.method == "GET" else _fields(asked.body)
-    world = worlds.at(asked.site, asked.world)
-    return perform(site, world, (asked.app, asked.operation), asked.token, given)
+def call_operation(worlds: Worlds, call: OperationCall) -> Json:
+    """The operation's result. Raises RefusedError and NotFoundError."""
+    site = Site.of(call.site)
+    if call.method != method_of(site, call.app, call.operation):
+        raise RefusedError(405, f"{call.operation} is not a {call.method}")
+    given = call.query if call.method == "GET" else _fields(call.body)
+    world = worlds.at(call.site, call.world)
+    return perform(site, world, (call.app, call.operation), call.token, given)
 
 
 def status_of(result: Json) -> int:

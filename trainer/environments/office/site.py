@@ -1,4 +1,6 @@
-"""One customer's deployment of the office suite: how its operations and fields are named, and which rules hold."""
+"""A site: one customer's deployment of the office suite, with its own names of operations and fields and own
+rules.
+"""
 
 from functools import lru_cache
 from random import Random
@@ -11,21 +13,21 @@ from trainer.environments.office.apps import APPS, AppSpec, Field, Role
 
 
 class AppSite(msgspec.Struct, frozen=True, kw_only=True):
-    """One app as this customer has it."""
+    """One app as deployed at a site."""
 
     spec: AppSpec
     names: dict[Role, str]
     fields: dict[Field, str]
     first_page: Literal[0, 1]
-    hidden: Field  # missing from the rows of the list: only the look-up of one item tells it
-    guarded: Role  # the act that needs the preparing operation first
+    hidden: Field  # missing from list rows: only looking up one item returns it
+    guarded: Role  # the act that requires the preparing operation first
 
     def role(self, operation: str) -> Role | None:
         return next((role for role, name in self.names.items() if name == operation), None)
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that differs between two deployments. The same seed is the same site."""
+    """Everything that differs between deployments. A seed determines its site."""
 
     seed: int
     apps: dict[str, AppSite]
@@ -47,7 +49,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidates(spec: AppSpec) -> dict[Role, tuple[str, ...]]:
-    """Every name that some customer gives to each operation of an app."""
+    """Every name that a site may choose for each operation of an app."""
     return {
         "login": apps.LOGIN_NAMES,
         "list": tuple(f"{verb}_{spec.nouns}" for verb in apps.LIST_VERBS),

@@ -1,4 +1,4 @@
-"""The one canonical function for a template at a site: what a careful reader of its documents would write."""
+"""The canonical function for a template at a site, as a careful reader of its documents would write it."""
 
 from trainer.environments.office.apps import Field, Role
 from trainer.environments.office.site import AppSite, Site
@@ -19,18 +19,18 @@ def signature(template: Template) -> str:
 
 
 def function(template: Template, site: Site) -> str:
-    """The whole function, as source."""
+    """The source of the function."""
     lines = [f"def {signature(template)}:", *_indent(_body(template, site)), f"    return {_result(template)}"]
     return "\n".join(lines)
 
 
 def call(template: Template, value: str) -> str:
-    """The call for one task's value, its result kept and shown."""
+    """The call for one task's value, with its result kept and printed."""
     return f"result = {template.function}({_literal(template, value)})\nprint(result)"
 
 
 def inline(template: Template, site: Site, value: str) -> str:
-    """The same without a function: it solves one task and leaves nothing for the next."""
+    """The same code without a function: it solves one task and leaves no skill."""
     parameter = _PARAMETERS[template.selector].split(":", 1)[0]
     result = _result(template)
     lines = [
@@ -104,7 +104,7 @@ def _condition(template: Template, here: AppSite) -> str:
 
 
 def _hit(template: Template, here: AppSite) -> list[str]:
-    """What to do with an item that matches."""
+    """The statements for an item that matches."""
     number = f'row["{here.fields["number"]}"]'
     if template.verb == "count":
         return ["count += 1"]

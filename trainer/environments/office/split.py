@@ -1,4 +1,4 @@
-"""Which templates are taught and which are held out: fixed for good, so that results can be compared."""
+"""Which templates are for training and which are held out: fixed, so that results stay comparable."""
 
 from collections import Counter
 from functools import cache
@@ -8,15 +8,15 @@ from trainer.environment import Split
 from trainer.environments.office.templates import TEMPLATES, Template
 
 _HELD_OUT: tuple[tuple[Split, int], ...] = (("test", 40), ("validation", 16))
-_TAUGHT_AT_LEAST = 2  # templates of the train split that hold each pair of a held-out one
+_TAUGHT_AT_LEAST = 2  # templates of the train split that contain each pair of a held-out one
 
 
 @cache
 def templates_of(split: Split) -> tuple[Template, ...]:
     """The templates of one split.
 
-    What is held out recombines what is taught: each (app, verb), (app, selector) and (verb, selector) of it
-    occurs in the train split too.
+    Held-out templates recombine trained ones: each of their pairs (app, verb), (app, selector) and (verb,
+    selector) also occurs in the train split.
     """
     return _split()[split]
 

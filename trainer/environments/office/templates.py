@@ -1,4 +1,4 @@
-"""What can be asked: an app, a verb and a selector make a template; a value makes it an instruction, and back."""
+"""Templates of instructions: an app, a verb and a selector, filled with a value; and how to parse them back."""
 
 from typing import Literal
 
@@ -41,7 +41,7 @@ _WHERE: dict[Selector, str] = {
 
 
 class Template(msgspec.Struct, frozen=True):
-    """One kind of task. Every task of a scenario is of the same template."""
+    """A kind of task. All tasks of a scenario have the same template."""
 
     app: str
     verb: Verb
@@ -57,7 +57,7 @@ class Template(msgspec.Struct, frozen=True):
 
     @property
     def role(self) -> Role | None:
-        """The operation that changes the items, if any is changed."""
+        """The role of the operation that changes items; None if nothing is changed."""
         if self.verb == "top":
             return "act1"
         return self.verb if self.verb in ACTS else None
@@ -68,19 +68,19 @@ class Template(msgspec.Struct, frozen=True):
 
     @property
     def values(self) -> tuple[str, ...]:
-        """What the selector can select by."""
+        """The possible values of the selector."""
         pools = {"person": PEOPLE, "label": self.spec.values, "group": GROUPS, "over": THRESHOLDS}
         return pools[self.selector]
 
     @property
     def function(self) -> str:
-        """The name of the function that solves it, the same at every site."""
+        """The name of the function that solves the task, the same at every site."""
         verb = self.act.verb if self.act and self.verb != "top" else self.verb
         return f"{verb}_{self.spec.nouns}_by_{self.selector}"
 
     @property
     def phrasings(self) -> tuple[str, ...]:
-        """Ways to ask for it, with {value} left open."""
+        """The phrasings of the instruction, with {value} left open."""
         spec = self.spec
         words = {"noun": spec.noun, "nouns": spec.nouns, "measure": spec.measure, "most": spec.most}
         words["act"] = self.act.verb if self.act else ""
@@ -89,7 +89,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 def parse(instruction: str) -> tuple[Template, str] | None:
-    """The template and value that an instruction asks for; None if it is not one of ours."""
+    """The template and value of an instruction; None if no template matches."""
     words = instruction.split(" ")
     for place, word in enumerate(words):
         template = _BY_PHRASING.get(" ".join([*words[:place], "{value}", *words[place + 1 :]]))

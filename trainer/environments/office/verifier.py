@@ -1,4 +1,4 @@
-"""Judges a task by what became of its world and by the answer, not by how it was done."""
+"""Verifies a task by the final state of its world and by the answer, not by how it was done."""
 
 from app.errors import NotFoundError
 from app.records import Json
@@ -8,10 +8,10 @@ from trainer.environments.office.places import Place
 from trainer.environments.office.worlds import WorldState
 
 
-def verdict(world: WorldState, answer: Json, *, completed: bool = True) -> Verdict:
-    """One check for each change that was asked for, one that nothing else changed, one on the answer.
+def verify(world: WorldState, answer: Json, *, completed: bool = True) -> Verdict:
+    """One check for each requested change, one that nothing else changed, and one of the answer.
 
-    NotFoundError for a world without a task, such as the demo.
+    Raises NotFoundError for a world without a task, such as the demo.
     """
     place = world.place
     if place is None:
@@ -42,13 +42,13 @@ def _unchanged(item: Item, place: Place) -> str | None:
 
 def _other_changes(world: WorldState, asked: list[Item]) -> str | None:
     allowed = {id(item) for item in asked}
-    found = [
+    changed = [
         f"{app} {item.id}"
         for app, items in world.touched.items()
         for item in items
         if item.done and id(item) not in allowed
     ]
-    return ", ".join(found) or None
+    return ", ".join(changed) or None
 
 
 def _wrong_answer(selected: list[Item], place: Place, answer: Json, completed: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""Every word that a policy meets in this world, in instructions, documents, code and errors."""
+"""Every word that a policy reads or writes in this environment: in instructions, documents, code and errors."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ ERRORS = (
 
 
 def vocabulary() -> list[str]:
-    """Words in a fixed order, each once. Identifiers of APIs are whole; names of functions come in their parts."""
+    """Words in a fixed order, each once. API identifiers are whole words; function names are split into parts."""
     return list(dict.fromkeys(_words()))
 
 
@@ -49,7 +49,7 @@ def _app_words(spec: AppSpec) -> Iterator[str]:
 
 
 def _site_words(site: Site) -> Iterator[str]:
-    """The words of summaries and code: all that is not a name is the same at every site."""
+    """The words of summaries and code: apart from names they are the same at every site."""
     for app in APP_NAMES:
         for methods in document(site, app, "")["paths"].values():
             for operation in methods.values():

@@ -1,4 +1,4 @@
-"""The worlds that are alive: each made from its id at the first touch, kept apart, forgotten when old."""
+"""The live worlds: each is created from its id at its first use, isolated, and discarded when old."""
 
 from collections import OrderedDict
 from hashlib import blake2b
@@ -11,7 +11,7 @@ from trainer.environments.office.places import DEMO, Place, place_of
 
 
 class WorldState:
-    """All that can change in one world. An app's items are made when it is first asked for."""
+    """The mutable state of one world. An app's items are created at its first use."""
 
     def __init__(self, name: str, busy: float = 0.0) -> None:
         self.name = name
@@ -25,7 +25,7 @@ class WorldState:
 
     @property
     def touched(self) -> dict[str, list[Item]]:
-        """The apps that were used so far: elsewhere nothing can have changed."""
+        """The items of the apps used so far; nothing else can have changed."""
         return self._items
 
     def items(self, app: str) -> list[Item]:
@@ -34,7 +34,7 @@ class WorldState:
         return self._items[app]
 
     def is_busy(self) -> bool:
-        """Is this log-in turned away? The same ones of a task are, however often the task is set up anew."""
+        """Whether this log-in is refused: the same ones in every rollout of a task."""
         if not self._busy:
             return False
         self._log_ins += 1
@@ -45,23 +45,22 @@ class WorldState:
         return _secret(f"password {self.name} {app}")
 
     def log_in(self, app: str) -> str:
-        """A new session. Its pages stay as they are now: what is removed later leaves a gap, nothing moves up."""
+        """The token of a new session. Its pages are fixed now: items removed later leave gaps."""
         token = _secret(f"session {self.name} {app} {len(self._sessions)}")
         listed = [item for item in self.items(app) if not item.removed] if app in APPS else []
         self._sessions[token] = (app, listed)
         return token
 
     def session(self, app: str, token: str) -> list[Item] | None:
-        """What the session lists; None if the token is not of this app."""
+        """The items that the session lists; None if the token belongs to another app."""
         owner, listed = self._sessions.get(token, ("", []))
         return listed if owner == app else None
 
 
 class Worlds:
-    """Every world by its id. At most `capacity`: the one longest untouched goes first, the demo never.
+    """Worlds by id, at most `capacity`: the least recently used one is discarded, but never the demo.
 
-    Services need not be there at once: `busy` is the share of log-ins that they turn away, by chance; the address
-    book turns none away.
+    `busy` is the share of log-ins that the services refuse at random with 503; the address book refuses none.
     """
 
     def __init__(self, capacity: int = 20_000, *, busy: float = 0.0) -> None:
@@ -71,7 +70,7 @@ class Worlds:
         self._demo = WorldState(DEMO)
 
     def at(self, site: int, name: str) -> WorldState:
-        """The world, if it is one of this site; else NotFoundError."""
+        """The world. Raises NotFoundError if it belongs to another site."""
         world = self.get(name)
         if world.site != site:
             raise NotFoundError(f"world {name} is at site {world.site}, not at {site}")
@@ -89,7 +88,7 @@ class Worlds:
         return world
 
     def forget(self, name: str) -> None:
-        """As if it had never been touched."""
+        """Discard the world; its next use creates it anew."""
         if name == DEMO:
             self._demo = WorldState(DEMO)
         self._alive.pop(name, None)
