@@ -12,7 +12,7 @@ import pytest
 
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.manual.site.manual import DIRECTORY, Page, load_manual
+from app.manual.site.manual_pages import DIRECTORY, ManualPage, load_manual
 from app.manual.site.markdown import render
 from tests.api_app import asgi_client, problem
 from tests.reference_pages import reference_pages
@@ -133,7 +133,7 @@ async def test_an_unknown_page_is_not_found(client: httpx.AsyncClient) -> None:
         problem(answer)
 
 
-def _pages() -> list[Page]:
+def _pages() -> list[ManualPage]:
     return list(load_manual().pages.values())
 
 

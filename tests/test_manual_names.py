@@ -8,7 +8,7 @@ import click
 import pytest
 
 from app.cli import main
-from app.manual.site.manual import DIRECTORY
+from app.manual.site.manual_pages import DIRECTORY
 from app.run_settings import RunSettings
 from app.settings import Settings, variable_of
 from tests.page_commands import blocks, commands

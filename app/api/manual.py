@@ -8,7 +8,7 @@ from litestar.static_files import create_static_files_router
 
 from app.errors import NotFoundError
 from app.manual.site.html import page_html, search_html, stylesheet
-from app.manual.site.manual import DIRECTORY, INDEX, ROOT, load_manual
+from app.manual.site.manual_pages import DIRECTORY, INDEX, ROOT, load_manual
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from app.manual.site.manual import Manual
+from app.manual.site.manual_pages import Manual
 from app.manual.site.markdown import styles
 
 _HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ INDEX = "README"  # as code hosts show it for the folder
 _IMAGES = "images/"
 
 
-class Page(msgspec.Struct, frozen=True):
+class ManualPage(msgspec.Struct, frozen=True):
     name: str
     path: str
     html: str
@@ -31,7 +31,7 @@ class Page(msgspec.Struct, frozen=True):
 class Manual(msgspec.Struct, frozen=True):
     """Pages by name, in the order in which the first page links to them."""
 
-    pages: Mapping[str, Page]
+    pages: Mapping[str, ManualPage]
     index: SearchIndex
 
 
@@ -72,6 +72,6 @@ def _path(name: str) -> str:
     return ROOT if name == INDEX else f"{ROOT}/{name}"
 
 
-def _page(name: str, source: str) -> Page:
+def _page(name: str, source: str) -> ManualPage:
     document = render(source, served_at)
-    return Page(name, _path(name), document.html, document.sections)
+    return ManualPage(name, _path(name), document.html, document.sections)
