@@ -16,6 +16,7 @@ from app.manual.site.manual_pages import DIRECTORY, ManualPage, load_manual
 from app.manual.site.markdown import render
 from tests.api_app import asgi_client, problem
 from tests.reference_pages import reference_pages
+from trainer.experience.drop_reasons import DropReason
 
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]
@@ -107,6 +108,11 @@ def test_the_architecture_names_every_folder_and_module_at_the_top_of_the_code()
         folders = {path.parent for path in part.glob("*/__init__.py")}
         modules = {path for path in part.glob("*.py") if path.name != "__init__.py"}
         assert folders | modules <= linked
+
+
+def test_training_explains_every_reason_to_drop_a_task() -> None:
+    page = (DIRECTORY / "training.md").read_text()
+    assert [reason for reason in DropReason if f"`{reason}`" not in page] == []
 
 
 def test_the_chart_is_that_of_the_experiment() -> None:
