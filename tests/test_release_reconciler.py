@@ -61,76 +61,76 @@ class ReconciledProject:
 
 
 @pytest.fixture
-async def house(committed: Sessions) -> AsyncIterator[ReconciledProject]:
-    house = await ReconciledProject(committed).open()
-    async with house.reconcilers[0], house.reconcilers[1]:
-        yield house
+async def setup(committed: Sessions) -> AsyncIterator[ReconciledProject]:
+    setup = await ReconciledProject(committed).open()
+    async with setup.reconcilers[0], setup.reconcilers[1]:
+        yield setup
 
 
 def serves(release: models.Release) -> bool:
     return release.state is ReleaseState.ACTIVE
 
 
-async def test_a_release_that_passed_is_activated_once_by_several_processes(house: ReconciledProject) -> None:
-    release = await house.until(await house.approve(), serves)
+async def test_a_release_that_passed_is_activated_once_by_several_processes(setup: ReconciledProject) -> None:
+    release = await setup.until(await setup.approve(), serves)
     assert release.prompt == PROMPT
     await asyncio.sleep(0.2)
-    assert await house.actions() == [("gate", AuditAction.ACTIVATED)]
+    assert await setup.actions() == [("gate", AuditAction.ACTIVATED)]
 
 
-async def test_it_waits_while_the_servers_are_down_and_is_then_activated(house: ReconciledProject) -> None:
-    house.loads.refusal = EngineError("no model server answers")
-    release_id = await house.approve()
+async def test_it_waits_while_the_servers_are_down_and_is_then_activated(setup: ReconciledProject) -> None:
+    setup.loads.refusal = EngineError("no model server answers")
+    release_id = await setup.approve()
     async with asyncio.timeout(30):
-        while not await house.actions():  # noqa: ASYNC110
+        while not await setup.actions():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert (await house.get(release_id)).state is ReleaseState.PASSED
-    house.loads.refusal = None
-    await house.until(release_id, serves)
-    assert await house.actions() == [("gate", AuditAction.REFUSED), ("gate", AuditAction.ACTIVATED)]
+    assert (await setup.get(release_id)).state is ReleaseState.PASSED
+    setup.loads.refusal = None
+    await setup.until(release_id, serves)
+    assert await setup.actions() == [("gate", AuditAction.REFUSED), ("gate", AuditAction.ACTIVATED)]
 
 
-async def test_weights_that_fail_verification_are_rejected_with_the_reason(house: ReconciledProject) -> None:
-    house.loads.refusal = AdapterError("off by up to 0.3000, and 0.0010 is allowed")
-    release_id = await house.approve()
-    release = await house.until(release_id, lambda one: one.state is ReleaseState.REJECTED)
+async def test_weights_that_fail_verification_are_rejected_with_the_reason(setup: ReconciledProject) -> None:
+    setup.loads.refusal = AdapterError("off by up to 0.3000, and 0.0010 is allowed")
+    release_id = await setup.approve()
+    release = await setup.until(release_id, lambda one: one.state is ReleaseState.REJECTED)
     assert release.evidence is not None
     assert release.evidence["verdict"] == "refused"
     assert "off by up to 0.3000" in release.evidence["reason"]
     assert release.evidence["compared_with"]["number"] == 1
-    async with house.sessions() as session:
-        assert (await releases.active(session, house.project_id)).number == 1
+    async with setup.sessions() as session:
+        assert (await releases.active(session, setup.project_id)).number == 1
 
 
-async def test_a_release_compared_with_other_weights_waits_for_a_person(house: ReconciledProject) -> None:
-    release_id = await house.approve(over="b" * 32)
-    release = await house.until(release_id, lambda one: one.state is ReleaseState.CANDIDATE)
+async def test_a_release_compared_with_other_weights_waits_for_a_person(setup: ReconciledProject) -> None:
+    release_id = await setup.approve(over="b" * 32)
+    release = await setup.until(release_id, lambda one: one.state is ReleaseState.CANDIDATE)
     assert release.evidence is not None
     assert f"POST /v1/releases/{release_id}/activate" in release.evidence["next"]
 
 
-async def test_the_release_of_a_run_with_a_canary_becomes_one(house: ReconciledProject) -> None:
-    release_id = await house.approve(percent=10.0)
-    release = await house.until(release_id, lambda one: one.state is ReleaseState.CANARY)
+async def test_the_release_of_a_run_with_a_canary_becomes_one(setup: ReconciledProject) -> None:
+    release_id = await setup.approve(percent=10.0)
+    release = await setup.until(release_id, lambda one: one.state is ReleaseState.CANARY)
     assert release.canary_percent == 10
-    assert house.loads.models == [WEIGHTS]
-    assert await house.actions() == [("gate", AuditAction.CANARY_BEGAN)]
+    assert setup.loads.models == [WEIGHTS]
+    assert await setup.actions() == [("gate", AuditAction.CANARY_BEGAN)]
 
 
 async def test_a_release_that_passed_is_activated_even_if_its_notification_is_lost(committed: Sessions) -> None:
-    house = await ReconciledProject(committed).open()
+    setup = await ReconciledProject(committed).open()
     other = await ReconciledProject(committed).open()
     reconciler = ReleaseReconciler(
-        committed, Promoter(committed, house.loads, PROMPT), PROMPT, pause=0.05, idle=0.5
+        committed, Promoter(committed, setup.loads, PROMPT), PROMPT, pause=0.05, idle=0.5
     )
     async with reconciler:
-        await house.until(await house.approve(), serves)
+        await setup.until(await setup.approve(), serves)
         await asyncio.sleep(0.2)  # by now it has found nothing waiting
         await other.until(await other.approve(), serves)
 
 
 async def test_a_project_that_is_deleted_meanwhile_blocks_no_other(committed: Sessions) -> None:
-    gone, house = await ReconciledProject(committed).open(), await ReconciledProject(committed).open()
+    gone, setup = await ReconciledProject(committed).open(), await ReconciledProject(committed).open()
     doomed = await gone.approve()
 
     class Deleting(Promoter):
@@ -141,46 +141,46 @@ async def test_a_project_that_is_deleted_meanwhile_blocks_no_other(committed: Se
                 raise AdapterError("it cannot be served")
             return await super().activate(release_id, actor, **options)
 
-    release_id = await house.approve()
-    async with ReleaseReconciler(committed, Deleting(committed, house.loads, PROMPT), PROMPT, pause=0.05):
-        await house.until(release_id, serves)
+    release_id = await setup.approve()
+    async with ReleaseReconciler(committed, Deleting(committed, setup.loads, PROMPT), PROMPT, pause=0.05):
+        await setup.until(release_id, serves)
 
 
 async def test_a_project_without_an_active_release_blocks_no_other(committed: Sessions) -> None:
-    bare, house = await ReconciledProject(committed).open(), await ReconciledProject(committed).open()
+    bare, setup = await ReconciledProject(committed).open(), await ReconciledProject(committed).open()
     async with committed.begin() as session:
         (await releases.active(session, bare.project_id)).state = ReleaseState.RETIRED
-    async with house.reconcilers[0]:
-        await house.until(await house.approve(), serves)
+    async with setup.reconcilers[0]:
+        await setup.until(await setup.approve(), serves)
 
 
 async def test_a_reconciler_without_a_connection_for_a_while_continues(
     committed: Sessions, database_url: str
 ) -> None:
-    house = await ReconciledProject(committed).open()
-    promoter = Promoter(committed, house.loads, PROMPT)
+    setup = await ReconciledProject(committed).open()
+    promoter = Promoter(committed, setup.loads, PROMPT)
     async with (
         single_connection(database_url) as database,
         ReleaseReconciler(database.sessions, promoter, PROMPT, pause=0.05) as reconciler,
     ):
         await database.starve(0.5)
-        release_id = await house.approve()
+        release_id = await setup.approve()
         reconciler.wake()
-        await house.until(release_id, serves)
+        await setup.until(release_id, serves)
 
 
 async def test_a_server_with_another_prompt_makes_a_release_with_it(committed: Sessions) -> None:
-    house = await ReconciledProject(committed).open()
-    first = (await releases_of(house))[0]
-    async with house.sessions.begin() as session:
+    setup = await ReconciledProject(committed).open()
+    first = (await releases_of(setup))[0]
+    async with setup.sessions.begin() as session:
         (await session.get_one(models.Release, first.id)).prompt = "an older prompt"
-    async with house.reconcilers[0], asyncio.timeout(30):
-        while (await releases_of(house))[0].prompt != PROMPT:  # noqa: ASYNC110
+    async with setup.reconcilers[0], asyncio.timeout(30):
+        while (await releases_of(setup))[0].prompt != PROMPT:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def releases_of(house: ReconciledProject) -> list[models.Release]:
+async def releases_of(setup: ReconciledProject) -> list[models.Release]:
     """Newest first."""
-    async with house.sessions() as session:
-        project = await projects.by_id(session, house.project_id)
+    async with setup.sessions() as session:
+        project = await projects.by_id(session, setup.project_id)
         return list(await releases.of_project(session, project.id))

@@ -22,7 +22,7 @@ def match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
     the longest common suffix, and among several the one whose shapes fit.
     """
     towers = _towers(base)
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
 
     def similarity(candidate: tuple[int, dict[str, str]]) -> tuple[bool, int, int]:
         shared_end, pairs = candidate
@@ -30,8 +30,8 @@ def match_modules(adapted: Shapes, base: Shapes) -> dict[str, str]:
 
     for tower, modules in _towers(adapted).items():
         candidates = [(_common_suffix(tower, name), _pair_up(modules, others)) for name, others in towers.items()]
-        found |= max(candidates, key=similarity, default=(0, {}))[1]
-    return found
+        matches |= max(candidates, key=similarity, default=(0, {}))[1]
+    return matches
 
 
 def unadapted_modules(changed: Collection[str], base: Iterable[str]) -> list[str]:

@@ -81,13 +81,13 @@ def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
 
 def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
     """Like `inspect`, and checks that its name is its content hash, so it has not changed since it was written."""
-    found = inspect(path, base)
-    if found.hash != path.name:
+    files = inspect(path, base)
+    if files.hash != path.name:
         raise AdapterError(
-            f"the files in {path} are not those that were written there: their content has the hash {found.hash}. "
+            f"the files in {path} are not those that were written there: their content has the hash {files.hash}. "
             "Copy the adapter again from where it was made, or serve another release"
         )
-    return found
+    return files
 
 
 def base_shapes(model_dir: Path) -> Shapes | None:
@@ -189,18 +189,18 @@ def _check_shapes(
 
 def _halves(path: Path, tensors: Mapping[str, _Tensor]) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """The shapes of both matrices, by module."""
-    found: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    shapes: defaultdict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for name, tensor in tensors.items():
         match = LORA_KEY.fullmatch(name)
         if match is None or len(tensor.shape) != 2:
             raise AdapterError(f"the adapter in {path} holds {name}, which is not a LoRA weight of a linear layer")
-        found[match["module"]][match["half"]] = tensor.shape
-    if not found:
+        shapes[match["module"]][match["half"]] = tensor.shape
+    if not shapes:
         raise AdapterError(f"the adapter in {path} holds no LoRA weights")
-    for module, halves in found.items():
+    for module, halves in shapes.items():
         if len(halves) != 2:
             raise AdapterError(f"the adapter in {path} lacks one of lora_A and lora_B of {module}")
-    return {module: (halves["A"], halves["B"]) for module, halves in found.items()}
+    return {module: (halves["A"], halves["B"]) for module, halves in shapes.items()}
 
 
 def _base_shape(path: Path, module: str, same: Mapping[str, str], base: Shapes) -> tuple[int, ...] | None:

@@ -115,11 +115,11 @@ class AdapterStore:
             )
         for file in _FILES:
             self._remote.get_file(f"{self._root}/{name}/{file}", str(directory / file))
-        found = content_hash(directory)
-        if found != name:
+        actual = content_hash(directory)
+        if actual != name:
             raise AdapterError(
-                f"{self._url}/{name} has the content hash {found}, so it is damaged: remove it there, and put the "
-                "adapter again from a host that has it, or activate another release"
+                f"{self._url}/{name} has the content hash {actual}, so it is damaged: remove it there, and put "
+                "the adapter again from a host that has it, or activate another release"
             )
 
     def _holds(self, name: str) -> bool:

@@ -16,7 +16,7 @@ from app.records import Json
 
 
 class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail` of an activation is its receipt: hashes, seconds and measurements of each model server, and the
+    """`detail` of an activation is its swap report: hashes, seconds and measurements of each model server, and the
     servers that were unavailable (`absent`). An entry `restored` follows once they have loaded the release.
     """
 

@@ -91,7 +91,7 @@ class ToolDocument(Base):
 
 
 class AuditAction(StrEnum):
-    ACTIVATED = "activated"  # `detail` is the receipt: hashes, probe figures, seconds per replica
+    ACTIVATED = "activated"  # `detail` has the swap report: hashes, differences of logprobs, seconds per replica
     REFUSED = "refused"  # the model servers do not serve it as it was trained; nothing changed
     RESTORED = "restored"  # a model server that was out, or restarted, loaded it and has proven it
     CANARY_BEGAN = "canary began"

@@ -18,7 +18,7 @@ class ServerRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one server. Every server returns token ids and raw logprobs and loads adapters at runtime, else none."""
+    """The capabilities of a server beyond those that all need: token ids, raw logprobs, loading at runtime."""
 
     url: str
     version: str

@@ -199,11 +199,11 @@ def _eos_ids(model_dir: Path, config: Mapping[str, Any]) -> set[int]:
     sources = [config, config.get("text_config", {})]
     if (model_dir / "generation_config.json").is_file():
         sources.append(read_json(model_dir, "generation_config.json"))
-    found: set[int] = set()
+    eos_ids: set[int] = set()
     for source in sources:
         eos = source.get("eos_token_id")
-        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
-    return found
+        eos_ids.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    return eos_ids
 
 
 def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> set[int]:

@@ -104,7 +104,7 @@ class AdapterLoader:
             return await self._swap(model, probe)
 
     async def restore(self, replica: Replica) -> None:
-        """Loads and verifies on a server that returns what it may be asked for, before it gets requests.
+        """Loads and verifies the adapters that a returning server may need, before it gets requests.
 
         Raises AdapterError or EngineError if that fails: then it must get no requests.
         """

@@ -17,7 +17,7 @@ _MAX_NOISE = 1.0  # more than low precision causes
 
 
 class LogprobDifferences(msgspec.Struct, frozen=True):
-    """Of one server: the largest difference of a logprob over the tokens of a probe."""
+    """The largest differences of logprobs over the tokens of a probe, for one server."""
 
     error: float  # |served adapter - trained adapter|
     distance: float  # |served adapter - served base|

@@ -87,7 +87,7 @@ def _decide(metrics: dict[str, MetricComparison], rules: CanaryRules) -> tuple[C
 
 
 def _undecided(metrics: dict[str, MetricComparison], rules: CanaryRules, summary: str) -> tuple[CanaryAction, str]:
-    """Whether it may continue although no difference is significant."""
+    """The decision while no difference is significant."""
     compared = metrics["errors"]
     if compared.difference is not None and sum(compared.tasks.values()) >= rules.max_compared:
         return CanaryAction.REJECT, f"no difference in the first {rules.max_compared} tasks of both: {summary}"

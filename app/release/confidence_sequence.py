@@ -34,7 +34,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def mean_interval(values: Sequence[float], alpha: float) -> Interval | None:
-    """Of values in [0, 1], in order of arrival. The probability that it is ever wrong is at most alpha.
+    """The interval of the mean of values in [0, 1], in order of arrival; ever wrong with probability <= alpha.
 
     None if there are no values.
     """

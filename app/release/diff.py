@@ -22,7 +22,7 @@ class PartChange(msgspec.Struct, frozen=True, rename={"before": "from", "after":
 
 
 class SkillChanges(msgspec.Struct, frozen=True):
-    """By name and version."""
+    """Skills by name and version."""
 
     added: list[SkillName]
     removed: list[SkillName]

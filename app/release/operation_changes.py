@@ -46,6 +46,6 @@ def _fingerprint(value: Json, known: dict[int, str]) -> str:
         parts = [_fingerprint(each, known) for each in value]
     else:
         return repr(value)
-    found = hashlib.sha256(f"{type(value).__name__}({','.join(parts)})".encode()).hexdigest()
-    known[id(value)] = found
-    return found
+    digest = hashlib.sha256(f"{type(value).__name__}({','.join(parts)})".encode()).hexdigest()
+    known[id(value)] = digest
+    return digest

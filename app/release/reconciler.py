@@ -70,7 +70,7 @@ class ReleaseReconciler:
                     await manifest.update_prompt(session, project_id, self._prompt)
 
     async def _reconcile_states(self) -> bool:
-        """Whether a release is left to look at again soon."""
+        """Returns whether a release still waits or is a canary."""
         async with self._sessions() as session:
             passed = await releases.in_state(session, ReleaseState.PASSED)
         for release in passed:

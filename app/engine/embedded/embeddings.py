@@ -41,10 +41,10 @@ class EmbeddingModel:
         if self._model is None:
             self._model = self._load()
         self._embed_new(self._model, [text for text in dict.fromkeys(texts) if text not in self._cached])
-        found = [self._cached[text] for text in texts]
+        cached = [self._cached[text] for text in texts]
         while len(self._cached) > _MAX_CACHED:
             del self._cached[next(iter(self._cached))]
-        return [vector.tolist() for vector, _ in found], sum(tokens for _, tokens in found)
+        return [vector.tolist() for vector, _ in cached], sum(tokens for _, tokens in cached)
 
     def _embed_new(self, model: "SentenceTransformer", texts: list[str]) -> None:
         if not texts:

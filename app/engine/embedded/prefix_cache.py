@@ -30,14 +30,14 @@ class PrefixCache:
 
     def longest_match(self, adapter: int, ids: Ids) -> tuple[int, Tensor | None]:
         """The number of leading ids that the best entry shares, and its keys and values."""
-        best, found = 0, None
+        best, best_number = 0, None
         for number in self._by_start.get(start_key(adapter, ids), ()):
             if (shared := common_prefix(self._entries[number].ids, ids)) > best:
-                best, found = shared, number
-        if found is None:
+                best, best_number = shared, number
+        if best_number is None:
             return 0, None
-        self._entries.move_to_end(found)
-        return best, self._entries[found].block
+        self._entries.move_to_end(best_number)
+        return best, self._entries[best_number].block
 
     def add(self, adapter: int, ids: Ids, block: Tensor) -> None:
         """Replaces entries that the new row extends."""

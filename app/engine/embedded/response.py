@@ -43,7 +43,7 @@ class CompletionWriter:
         )
 
     def _choice(self, chunk: GenerationChunk) -> CompletionChoice:
-        first, asked = not self._ids, self._request.return_token_ids
+        first, wants_ids = not self._ids, self._request.return_token_ids
         self._ids.extend(chunk.ids)
         before = self._text
         self._text = self._visible(final=bool(chunk.finish))
@@ -52,8 +52,8 @@ class CompletionWriter:
             logprobs=self._logprobs(chunk, len(before)) if self._request.logprobs is not None else None,
             finish_reason=chunk.finish or None,
             stop_reason=self._stop_reason(chunk),
-            token_ids=list(chunk.ids) if asked else None,
-            prompt_token_ids=self._prepared.prompt if asked and first else None,
+            token_ids=list(chunk.ids) if wants_ids else None,
+            prompt_token_ids=self._prepared.prompt if wants_ids and first else None,
         )
 
     def _visible(self, *, final: bool) -> str:

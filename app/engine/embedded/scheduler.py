@@ -212,9 +212,9 @@ class Scheduler:
 def _longest_shared(rows: list[Generation], generation: Generation) -> tuple[int, int]:
     """The longest prefix of the prompt in a row, and that row; the last token must run, for its logits."""
     ids = generation.prompt[:-1]
-    found = [
+    prefixes = [
         (common_prefix(other.prompt, ids), row)
         for row, other in enumerate(rows)
         if other.start == generation.start
     ]
-    return max(found, default=(0, 0))
+    return max(prefixes, default=(0, 0))
