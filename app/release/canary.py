@@ -60,6 +60,8 @@ async def begin(
         release = await releases.get(session, release_id)
         await canaries.check_can_begin(session, release, percent)
     async with swap_lock(sessions, release.project_id, release.number):
+        async with sessions() as session:  # another process may have begun it meanwhile
+            await canaries.check_can_begin(session, await releases.get(session, release_id), percent)
         report = await promoter.load_weights(release, actor)
         async with sessions.begin() as session:
             canary = await canaries.begin(session, release_id, percent)
