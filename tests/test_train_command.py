@@ -58,7 +58,7 @@ async def test_a_cancelled_run_ends_the_command_that_follows_it(shell: SageComma
     shown = await shell.run("runs", run_id, "--cancel")
     assert ["state", "cancelled"] in [line.split() for line in shown.out.splitlines()]
     again = await shell.run("runs", run_id, "--cancel")
-    assert (again.code, again.err) == (0, f"run {run_id} was cancelled before\n")
+    assert (again.code, again.err) == (0, f"run {run_id} was already cancelled\n")
     ended = await following
     assert (ended.code, f"Error: run {run_id} was cancelled" in ended.err) == (1, True)
     assert "queued" in (await shell.run("runs", run_id, "--retry")).out
@@ -130,7 +130,7 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
         "retired",
         "active",
     ]
-    assert "there is no release 7" in (await shell.run("releases", "7")).err
+    assert "no release 7" in (await shell.run("releases", "7")).err
 
 
 async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event() -> None:

@@ -23,7 +23,7 @@ _TIMEOUTS = 3  # an expert that does not answer is asked again for this many tim
     help='who demonstrates, such as "chat?url=URL&model=NAME" or "scripted?inline=0.1"',
 )
 @click.option("--api-key-env", metavar="VAR", help="the environment variable that holds the expert's API key")
-@click.option("--environment", default=ENVIRONMENT, show_default=True)
+@click.option("--environment", default=ENVIRONMENT, show_default=True, help="as `sage environments` lists them")
 @click.option("--split", type=click.Choice(["train", "validation", "test"]), default="train", show_default=True)
 @click.option("--scenarios", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--seed", default=0, show_default=True)
@@ -53,7 +53,7 @@ def collect(out: Path, api_key_env: str | None, at_once: int, timeout: float, **
     The same command resumes a collection that was interrupted. `sage train --kind sft --set data=FILE` learns from
     the file; so do TRL and LLaMA-Factory.
     """
-    # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
+    # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait for.
     from trainer.sft_data import collection  # noqa: PLC0415
 
     access = collection.ExpertAccess(

@@ -15,7 +15,7 @@ _HEAD = ("environment", "version", "options and their defaults")
 @server_options
 def environments(url: str, key: str) -> None:
     """List the environments that the server's workers have installed."""
-    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
 
     with SageClient(url, key) as server:
         found = server.request("GET", "/v1/environments")

@@ -13,9 +13,11 @@ from trainer.cli.options import project_option, server_options
 @server_options
 @project_option
 @click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, show_default=True)
-@click.option("--since", type=click.DateTime(), help="UTC; tasks submitted after")
-@click.option("--until", type=click.DateTime(), help="UTC; tasks submitted before")
-@click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="tasks, the newest")
+@click.option("--since", type=click.DateTime(), help="tasks submitted after this time, UTC")
+@click.option("--until", type=click.DateTime(), help="tasks submitted before this time, UTC")
+@click.option(
+    "--limit", type=click.IntRange(1), default=10_000, show_default=True, help="number of tasks, newest first"
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="a JSONL file")
 def export(  # noqa: PLR0913 - the command's options
     key: str,
@@ -27,8 +29,8 @@ def export(  # noqa: PLR0913 - the command's options
     limit: int,
     out: Path,
 ) -> None:
-    """Write the scored tasks of a running server as chats, as TRL and LLaMA-Factory read them."""
-    # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait.
+    """Write the scored tasks of a running server as chats that TRL and LLaMA-Factory read."""
+    # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait for.
     from trainer.client import SageClient  # noqa: PLC0415
     from trainer.sft_data.chat_records import write_records  # noqa: PLC0415
     from trainer.sft_data.export_chats import ExportFilter, export_chats  # noqa: PLC0415

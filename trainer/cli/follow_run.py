@@ -1,4 +1,4 @@
-"""Watches a training run from the command line, up to its end."""
+"""Follows a training run from the command line until it ends."""
 
 from typing import Any
 from uuid import UUID
@@ -9,18 +9,18 @@ from tqdm import tqdm
 from app.errors import AppError
 from trainer.client import SageClient
 
-_SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # beside the bar, where a step has them
-_QUIET = "no signal: all rollouts of every group earned the same"
+_SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # beside the bar, if a step has them
+_QUIET = "no signal: all rollouts of every group had the same reward"
 
 
 class RunFailedError(AppError):
-    """The run did not reach its end. The message is what its row says."""
+    """The run failed or was cancelled. The message is the run's failure."""
 
 
 def follow(server: SageClient, run_id: UUID) -> dict[str, Any]:
-    """The run that was done. Bar and warnings go to standard error.
+    """Wait for the end of a run and return it. Bar and warnings go to standard error.
 
-    Raises RunFailedError for one that failed or was cancelled, and ServerError.
+    Raises RunFailedError for a run that failed or was cancelled, and ServerError.
     """
     with tqdm(unit="step", desc="queued") as bar:
         for event in server.run_events(run_id):
@@ -45,7 +45,7 @@ def _show_step(bar: "tqdm[Any]", index: int, metrics: dict[str, Any]) -> None:
 
 def _checked(run: dict[str, Any]) -> dict[str, Any]:
     if run["state"] == "failed":
-        raise RunFailedError(run["failure"] or "the run failed and does not say why")
+        raise RunFailedError(run["failure"] or "the run failed without a reason")
     if run["state"] == "cancelled":
         raise RunFailedError(f"run {run['id']} was cancelled; `sage runs {run['id']} --retry` resumes it")
     return run

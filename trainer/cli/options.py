@@ -1,4 +1,4 @@
-"""What every command that talks to a running server takes."""
+"""Options of all commands that use a running server."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -28,10 +28,10 @@ def url_option(command: F) -> F:
 
 
 def _here() -> str:
-    """Where a server with these very settings listens."""
+    """The address of a server with these settings."""
     settings = Settings.from_env()
     return base_url(settings.host, settings.port)
 
 
 def project_option(command: F) -> F:
-    return click.option("--project", help="by default the only one the key is good for")(command)
+    return click.option("--project", help="default: the only one that the key can access")(command)

@@ -14,28 +14,28 @@ from trainer.cli.tables import columns, release_row, show_release
 if TYPE_CHECKING:
     from trainer.client import SageClient
 
-_HEAD = ("release", "state", "model", "made", "serves since", "the gate said")
+_HEAD = ("release", "state", "model", "created", "active since", "reason of the gate")
 
 
 @click.command()
 @server_options
 @project_option
 @click.argument("number", type=click.IntRange(1), required=False)
-@click.option("--activate", is_flag=True, help="let it serve; activating an older one rolls back")
+@click.option("--activate", is_flag=True, help="serve it; activating an older release rolls back")
 @click.option("--allow-rejected", is_flag=True, help="activate it even if the gate rejected it")
 @click.option(
-    "--canary", type=click.FloatRange(0, 100), help="let it serve so many percent of new tasks; 0 ends that"
+    "--canary", type=click.FloatRange(0, 100), help="serve this percentage of new tasks with it; 0 ends the canary"
 )
 @click.option(
-    "--shadow", type=click.IntRange(1, 1_000), help="have it do so many finished tasks again, reading only"
+    "--shadow", type=click.IntRange(1, 1_000), help="replay this many finished tasks with it, without side effects"
 )
 @click.option(
     "--add",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="DIR",
-    help="make a release of the adapter in DIR; SAGE_DATA_DIR and SAGE_ADAPTER_STORE as the server has them",
+    help="create a release of the adapter in DIR; SAGE_DATA_DIR and SAGE_ADAPTER_STORE must be the server's",
 )
-@click.option("--reason", help="why it is added; shown where the gate's word stands")
+@click.option("--reason", help="why it is added; shown as the reason of the gate")
 def releases(  # noqa: PLR0913 - an argument for each option
     url: str,
     key: str,
@@ -49,12 +49,12 @@ def releases(  # noqa: PLR0913 - an argument for each option
     reason: str | None,
 ) -> None:
     """List releases, newest first, or show release NUMBER."""
-    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
 
     if add and number:
-        raise click.UsageError("--add makes a release of its own: name none")
+        raise click.UsageError("--add creates a release: do not name another")
     if reason and not add:
-        raise click.UsageError("--reason is of a release that is added: name its --add DIR")
+        raise click.UsageError("--reason needs --add DIR")
     if not (number or add) and (activate or canary is not None or shadow):
         raise click.UsageError("name the release: `sage releases` lists them")
     with SageClient(url, key) as server:
@@ -76,13 +76,13 @@ def _path(server: "SageClient", number: int | None, project: str | None) -> str:
     found: list[dict[str, Any]] = server.request("GET", "/v1/releases", project=project)
     release = next((each for each in found if each["number"] == number), None)
     if release is None:
-        raise NotFoundError(f"there is no release {number}: `sage releases` lists them")
+        raise NotFoundError(f"no release {number}: `sage releases` lists them")
     return f"/v1/releases/{release['id']}"
 
 
 def _add(server: "SageClient", directory: Path, project: str | None, reason: str | None) -> str:
-    """The new release's path."""
-    from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait
+    """The path of the new release."""
+    from app.adapters.store import AdapterStore  # noqa: PLC0415  fsspec takes a moment, which `--help` need not wait for
 
     settings = Settings.from_env()
     name = asyncio.run(AdapterStore(settings.adapters_dir, settings.adapter_store).import_adapter(directory))
@@ -91,14 +91,14 @@ def _add(server: "SageClient", directory: Path, project: str | None, reason: str
 
 
 def _canary(path: str, percent: float) -> tuple[str, str, object]:
-    """The request."""
+    """The request that starts or ends a canary."""
     if not percent:
         return "DELETE", f"{path}/canary", None
     return "POST", f"{path}/canary", {"percent": percent}
 
 
 def _all_of(server: "SageClient", path: str) -> dict[str, Any]:
-    """The release, how it does as a canary, and how its shadows did."""
+    """The release with its canary's figures and the results of its shadow tasks."""
     release: dict[str, Any] = server.request("GET", path)
     if release["state"] == "canary":
         release["canary"] = server.request("GET", f"{path}/canary")

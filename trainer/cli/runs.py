@@ -15,11 +15,13 @@ _HEAD = ("run", "kind", "state", "steps", "created", "failure")
 @server_options
 @project_option
 @click.argument("run", type=click.UUID, required=False)
-@click.option("--cancel", is_flag=True, help="end it")
+@click.option("--cancel", is_flag=True, help="cancel it")
 @click.option("--retry", is_flag=True, help="resume a failed or cancelled run from its checkpoint")
-@click.option("--follow", is_flag=True, help="watch it to its end; exit code 1 where it fails")
-@click.option("--state", type=click.Choice(_STATES), help="list only these")
-@click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="list at most so many")
+@click.option("--follow", is_flag=True, help="follow it to its end; exit code 1 if it fails")
+@click.option("--state", type=click.Choice(_STATES), help="list only runs in this state")
+@click.option(
+    "--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="maximum number of runs to list"
+)
 def runs(  # noqa: PLR0913 - the command's options
     url: str,
     key: str,
@@ -32,7 +34,7 @@ def runs(  # noqa: PLR0913 - the command's options
     limit: int,
 ) -> None:
     """List training runs, newest first, or show RUN."""
-    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
     from trainer.client import SageClient  # noqa: PLC0415
 
     if run is None and (cancel or retry or follow):
@@ -46,7 +48,7 @@ def runs(  # noqa: PLR0913 - the command's options
             return
         path = f"/v1/training-runs/{run}"
         if cancel and server.request("GET", path)["state"] == "cancelled":
-            click.echo(f"run {run} was cancelled before", err=True)
+            click.echo(f"run {run} was already cancelled", err=True)
         for wanted, move in ((cancel, "cancel"), (retry, "retry")):
             if wanted:
                 server.request("POST", f"{path}/{move}")

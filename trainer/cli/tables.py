@@ -1,4 +1,4 @@
-"""Training runs and releases as lines of text."""
+"""Training runs and releases as aligned lines of text."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,7 +8,7 @@ import click
 
 
 def columns(rows: Iterable[Sequence[object]]) -> str:
-    """Each column as wide as its widest cell."""
+    """Align the cells of all rows in columns."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
@@ -27,7 +27,7 @@ def release_row(release: dict[str, Any]) -> tuple[object, ...]:
 
 
 def show_run(run: dict[str, Any]) -> str:
-    """All that is known of it, one thing a line."""
+    """All fields of a run, one per line."""
     shown = {
         name: value for name, value in run.items() if name not in ("links", "last_step") and value is not None
     }
@@ -37,12 +37,12 @@ def show_run(run: dict[str, Any]) -> str:
 
 
 def show_release(release: dict[str, Any]) -> str:
-    """All that is known of it, the gate's figures included, one thing a line."""
+    """All fields of a release, the gate's figures included, one per line."""
     return _all(release)
 
 
 def show_result(run: dict[str, Any]) -> None:
-    """What a run left, for people and for pipes."""
+    """Print the result of a run, one field per line."""
     click.echo(_all(run["result"] or {"result": "none"}))
 
 
@@ -51,7 +51,7 @@ def _all(values: dict[str, Any]) -> str:
 
 
 def _lines(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """What is known of one thing; of many things a line each, under names such as `figures candidate sgc`.
+    """The lines of a field; of a nested one a line each, named such as `figures candidate sgc`.
 
     >>> list(_lines("figures", {"sgc": {"mean": 60.0, "low": 51.25, "high": 68.0}, "rules": None}))
     [('figures sgc', '60 [51.25, 68]')]

@@ -19,7 +19,7 @@ from trainer.cli.tables import show_result
         for name, value in msgspec.to_builtins(RunSettings()).items()
         if name != "kind" and value is not None
     )
-    + "; since and until take a time."
+    + "; since and until are times."
 )
 @server_options
 @project_option
@@ -30,14 +30,14 @@ from trainer.cli.tables import show_result
     show_default=True,
     help="fresh rollouts, served tasks with scores, or chats and the best served tasks",
 )
-@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; may be given several times")
-@click.option("--follow/--no-follow", default=True, show_default=True, help="watch it to its end")
+@click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; repeatable")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="follow it to its end")
 def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, ...], follow: bool) -> None:
-    """Ask a running server to train, and watch it.
+    """Start a training run on a server, and follow it.
 
-    Exits with code 1 if the run fails. Interrupting it stops only the watching, not the run.
+    Exits with code 1 if the run fails. Interrupting the command does not stop the run.
     """
-    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait
+    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
     from trainer.client import SageClient  # noqa: PLC0415
 
     body = {"project": project, "settings": _settings(kind, given)}
@@ -45,13 +45,13 @@ def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, 
         run = server.request("POST", "/v1/training-runs", body)
         click.echo(f"run {run['id']}", err=follow)
         if not follow:
-            click.echo(f"watch it with: sage runs {run['id']} --follow")
+            click.echo(f"follow it with: sage runs {run['id']} --follow")
             return
         show_result(watch(server, UUID(run["id"])))
 
 
 def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
-    """Those that were named, as JSON. Raises InvalidError for one that no run has, or that does not fit."""
+    """The given settings as JSON. Raises InvalidError for an unknown setting, or a value that does not fit."""
     named: dict[str, Any] = {"kind": kind}
     for each in given:
         name, equals, value = each.partition("=")
