@@ -1,4 +1,4 @@
-"""From trajectories to tensors: is every token where it was sampled, and its probability the model's own?"""
+"""From trajectories to tensors: every token is in its place, and its logprob is the model's own."""
 
 from pathlib import Path
 from random import Random
@@ -44,7 +44,7 @@ def test_a_sample_holds_all_tokens_in_order_and_marks_what_was_sampled() -> None
     assert found.sampled == (False, False, False, True, True, False, True, True, True)
 
 
-def test_a_rewritten_history_is_no_sample() -> None:
+def test_a_trajectory_with_rewritten_turns_is_refused() -> None:
     rewritten = trajectory(turn((1, 2), (3,)), turn((1, 4), (5,), extends=False))
     with pytest.raises(ValueError, match=f"rewrote earlier turns of task {rewritten.task.id}"):
         sample_of(rewritten)

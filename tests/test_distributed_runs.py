@@ -1,4 +1,4 @@
-"""Runs by the command that the worker gives, on one process and on two, and what if one of them is killed."""
+"""Runs started by the worker's command, on one process and on two, also when one of them is killed."""
 
 import asyncio
 import os
@@ -26,51 +26,50 @@ STEPS = 12
 LOGGED = {"kind": "logged", "steps": STEPS, "pairs": 1}
 
 
-class Team:
-    """A shop whose runs are carried out by processes of their own, `count` of them each."""
+class RunProcesses:
+    """Executes a project's runs in processes of their own, `count` for each run."""
 
-    def __init__(self, shop: TrainingProject, count: int, *, shard: bool = False) -> None:
-        self.shop = shop
+    def __init__(self, project: TrainingProject, count: int, *, shard: bool = False) -> None:
+        self.project = project
         self._count = count
         self._shard = shard
 
-    async def attended(self, job: Job) -> models.TrainingRun:
+    async def finished(self, job: Job) -> models.TrainingRun:
         """The run, after its processes have ended."""
         with pytest.MonkeyPatch.context() as environment:
             for name, value in self._environment().items():
                 environment.setenv(name, value)
-            await asyncio.to_thread(launch_run, job.id, self.shop.settings, TRAIN_COMMAND, lambda: False)
+            await asyncio.to_thread(launch_run, job.id, self.project.settings, TRAIN_COMMAND, lambda: False)
         return await self.run(job)
 
-    async def killed(self, job: Job, which: Callable[[str], bool], after: int) -> models.TrainingRun:
-        """The run, after the process whose command fits was killed, once `after` steps were done."""
-        attending = asyncio.create_task(self.attended(job))
+    async def interrupted(self, job: Job, which: Callable[[str], bool], after: int) -> models.TrainingRun:
+        """The run, after the process that `which` selects was killed, once `after` steps were done."""
+        running = asyncio.create_task(self.finished(job))
         while (await self.run(job)).step < after:
-            assert not attending.done(), await self.run(job)
+            assert not running.done(), await self.run(job)
             await asyncio.sleep(0.02)
-        born = descendants(os.getpid())
-        [victim] = [pid for pid in born if which(command_of(pid))]
+        [victim] = [pid for pid in descendants(os.getpid()) if which(command_of(pid))]
         family = descendants(victim)
         os.kill(victim, signal.SIGKILL)
         await gone(family, seconds=5)
-        await attending
-        async with self.shop.sessions.begin() as session:
+        await running
+        async with self.project.sessions.begin() as session:
             await run_queue.requeue_expired(session)
         return await self.run(job)
 
     async def run(self, job: Job) -> models.TrainingRun:
-        async with self.shop.sessions() as session:
+        async with self.project.sessions() as session:
             return await runs.get(session, job.id)
 
     def weights(self, run: models.TrainingRun) -> dict[str, torch.Tensor]:
         assert run.result is not None, run.failure
-        return load_file(self.shop.settings.data_dir / "adapters" / run.result["adapter"] / WEIGHTS)
+        return load_file(self.project.settings.data_dir / "adapters" / run.result["adapter"] / WEIGHTS)
 
     def _environment(self) -> dict[str, str]:
         return {
-            "DATABASE_URL": self.shop.settings.database_url,
-            "SAGE_DATA_DIR": str(self.shop.settings.data_dir),
-            "SAGE_MODEL": self.shop.settings.model,
+            "DATABASE_URL": self.project.settings.database_url,
+            "SAGE_DATA_DIR": str(self.project.settings.data_dir),
+            "SAGE_MODEL": self.project.settings.model,
             "SAGE_ENGINE_DEVICE": "cpu",
             "SAGE_TRAIN_PROCESSES": str(self._count),
             "SAGE_TRAIN_SHARD": str(int(self._shard)),
@@ -85,41 +84,41 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
+async def project(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
     settings = Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
-    shop = await TrainingProject.open(committed, settings)
-    await shop.serve(1.0, 0.0, 0.5, scenarios=STEPS)
-    return shop
+    project = await TrainingProject.open(committed, settings)
+    await project.serve(1.0, 0.0, 0.5, scenarios=STEPS)
+    return project
 
 
-def is_first(command: str) -> bool:
+def is_leader(command: str) -> bool:
     return "trainer.worker.run_process" in command
 
 
-def only_computes(command: str) -> bool:
+def is_follower(command: str) -> bool:
     return "spawn_main" in command
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shard", [False, True], ids=["copies", "shards"])
-async def test_a_run_on_two_processes_that_was_killed_ends_with_the_weights_of_one_process(
-    shop: TrainingProject, shard: bool
+async def test_an_interrupted_run_on_two_processes_ends_with_the_weights_of_one_process(
+    project: TrainingProject, shard: bool
 ) -> None:
-    alone = await train(await shop.job(**LOGGED), ProgressRecorder())
-    expected = load_file(shop.settings.data_dir / "adapters" / alone.adapter / WEIGHTS)
-    team, job = Team(shop, 2, shard=shard), await shop.job(**LOGGED)
-    broken = await team.killed(job, is_first, after=1)
-    assert (broken.state, broken.attempt) == (RunState.QUEUED, 1)
-    run = await team.attended(job)
+    alone = await train(await project.job(**LOGGED), ProgressRecorder())
+    expected = load_file(project.settings.data_dir / "adapters" / alone.adapter / WEIGHTS)
+    processes, job = RunProcesses(project, 2, shard=shard), await project.job(**LOGGED)
+    interrupted = await processes.interrupted(job, is_leader, after=1)
+    assert (interrupted.state, interrupted.attempt) == (RunState.QUEUED, 1)
+    run = await processes.finished(job)
     assert (run.state, run.step, run.attempt) == (RunState.DONE, STEPS, 2), run.failure
-    for name, tensor in team.weights(run).items():
+    for name, tensor in processes.weights(run).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.timeout(600)
-async def test_a_run_that_loses_one_of_its_processes_says_so(shop: TrainingProject) -> None:
-    run = await Team(shop, 2).killed(await shop.job(**LOGGED), only_computes, after=1)
+async def test_a_run_that_loses_one_of_its_processes_fails_with_that_reason(project: TrainingProject) -> None:
+    run = await RunProcesses(project, 2).interrupted(await project.job(**LOGGED), is_follower, after=1)
     assert run.state is RunState.FAILED
     assert run.failure is not None
     assert run.failure.startswith("LearnerLostError: a process of this update ended")
-    assert (await shop.active()).number == 1
+    assert (await project.active()).number == 1

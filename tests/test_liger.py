@@ -1,4 +1,4 @@
-"""Liger's kernels are asked for by name, and refused by name where they cannot run."""
+"""Liger's kernels compute the same numbers, and are refused by name where they cannot run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Adapters on disk: whole or not at all, named by their content, refused where they must not be served."""
+"""Adapters: attached, published complete or not at all, named by their content, refused if not fit to serve."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_new_adapter_changes_nothing_yet_and_is_the_same_for_a_seed(model_dir:
     assert not torch.equal(one[name], other[name])
 
 
-def test_a_published_adapter_is_named_by_its_content_and_holds_nothing_that_changes(
+def test_a_published_adapter_is_named_by_its_content_and_has_no_other_files(
     model_dir: Path, tmp_path: Path
 ) -> None:
     first = publish(new_policy(model_dir), tmp_path / "a")
@@ -64,7 +64,7 @@ def test_a_published_adapter_is_named_by_its_content_and_holds_nothing_that_chan
     assert json.loads((first.path / CONFIG).read_text())["base_model_name_or_path"] is None
 
 
-def test_what_is_published_twice_is_left_as_it_is(model_dir: Path, tmp_path: Path) -> None:
+def test_publishing_again_leaves_the_files_as_they_are(model_dir: Path, tmp_path: Path) -> None:
     policy = new_policy(model_dir)
     first = publish(policy, tmp_path)
     before = (first.path / WEIGHTS).stat()
@@ -72,7 +72,7 @@ def test_what_is_published_twice_is_left_as_it_is(model_dir: Path, tmp_path: Pat
     assert (first.path / WEIGHTS).stat().st_ino == before.st_ino
 
 
-def test_an_adapter_serves_as_it_was_trained_and_training_goes_on_from_it(model_dir: Path, tmp_path: Path) -> None:
+def test_an_adapter_serves_as_trained_and_training_continues_from_it(model_dir: Path, tmp_path: Path) -> None:
     """The published files, read by PEFT alone, give the logprobs that the trainer had."""
     policy = new_policy(model_dir)
     published = publish(policy, tmp_path)
@@ -88,7 +88,7 @@ def test_an_adapter_serves_as_it_was_trained_and_training_goes_on_from_it(model_
     assert publish(continued, tmp_path) == published
 
 
-def test_an_adapter_that_peft_wrote_can_be_gone_on_from(model_dir: Path, tmp_path: Path) -> None:
+def test_training_continues_from_an_adapter_that_peft_wrote(model_dir: Path, tmp_path: Path) -> None:
     path = make_adapter(model_dir, tmp_path / "peft", seed=1)
     continued = with_lora(load_model(model_dir, CPU), 16, 32, path)
     assert publish(continued, tmp_path / "out").rank == 4
@@ -103,7 +103,7 @@ def test_weights_that_are_not_finite_are_never_published(model_dir: Path, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(model_dir: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_leaves_no_files(model_dir: Path, tmp_path: Path) -> None:
     policy = new_policy(model_dir)
     with small_disk(4_000), pytest.raises(StorageError, match=f"could not be written to {tmp_path}"):
         publish(policy, tmp_path)
@@ -123,7 +123,7 @@ def test_an_adapter_of_another_base_is_refused(model_dir: Path, tmp_path: Path, 
         with_lora(other, 4, 8, published.path)
 
 
-def test_what_is_no_adapter_is_refused(model_dir: Path, tmp_path: Path) -> None:
+def test_a_directory_without_a_sound_adapter_is_refused(model_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidError, match="no adapter at"):
         check_adapter(tmp_path / "missing")
     spoiled = publish(new_policy(model_dir), tmp_path / "a").path
@@ -141,6 +141,6 @@ def test_an_adapter_with_a_nan_is_refused_as_a_start(model_dir: Path, tmp_path: 
         with_lora(load_model(model_dir, CPU), 4, 8, path)
 
 
-def test_a_sound_adapter_comes_back_with_its_weights(model_dir: Path, tmp_path: Path) -> None:
+def test_a_sound_adapter_is_read_with_its_weights(model_dir: Path, tmp_path: Path) -> None:
     published = publish(new_policy(model_dir), tmp_path)
     assert check_adapter(published.path).keys() == load_file(published.path / WEIGHTS).keys()

@@ -1,4 +1,4 @@
-"""The loss by hand, its gradient against finite differences, and against plain REINFORCE."""
+"""The loss computed by hand, and its gradient against finite differences and plain REINFORCE."""
 
 from math import exp, log
 
@@ -58,7 +58,7 @@ def test_the_loss_is_the_weighted_sum_of_ratio_times_advantage() -> None:
         (1.2, -1, 1.2, True),
     ],
 )
-def test_the_clip_stops_what_goes_further_and_lets_come_back_what_went_too_far(
+def test_the_clip_stops_moves_further_away_and_allows_moves_back(
     ratio: float, advantage: float, expected: float, learns: bool
 ) -> None:
     loss, gradient, clipped = loss_and_gradient(tensor(log(ratio)), terms(tensor(0), tensor(advantage)))
@@ -67,7 +67,7 @@ def test_the_clip_stops_what_goes_further_and_lets_come_back_what_went_too_far(
     assert clipped == (not learns)
 
 
-def test_the_two_sides_are_clipped_by_numbers_of_their_own() -> None:
+def test_each_side_has_its_own_clip_range() -> None:
     given = terms(tensor(0, 0), tensor(1, -1))
     loss, _, clipped = loss_and_gradient(tensor(log(3), log(0.1)), given, clip_low=0.6, clip_high=0.5)
     assert loss == pytest.approx(-1.5 + 0.4)
@@ -111,7 +111,7 @@ def test_a_stale_sample_weighs_as_much_as_its_truncated_importance() -> None:
     assert gradient == pytest.approx([-0.5, 4])
 
 
-def test_importance_is_the_quotient_of_probabilities_and_cut_off_at_the_limit() -> None:
+def test_importance_is_the_ratio_of_probabilities_truncated_at_the_limit() -> None:
     behaviour, proximal = tensor(log(0.5), log(0.1), log(0.4), -1000), tensor(log(0.25), log(0.8), log(0.4), -1)
     assert truncated_importance(behaviour, proximal, 2.0).tolist() == pytest.approx([0.5, 2, 1, 2])
 
@@ -134,11 +134,11 @@ def test_the_mean_of_the_estimated_divergence_is_the_divergence() -> None:
 
 
 def test_a_penalty_without_a_reference_is_refused() -> None:
-    with pytest.raises(ValueError, match="logprobs of the start"):
+    with pytest.raises(ValueError, match="logprobs under the start of the run"):
         policy_loss(tensor(0), terms(tensor(0), tensor(1)), clip_low=0.2, clip_high=0.2, kl=0.1)
 
 
-def test_a_policy_gradient_step_makes_what_was_good_likelier() -> None:
+def test_a_policy_gradient_step_makes_good_samples_likelier() -> None:
     logits = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     logprobs = logits.log_softmax(-1)
     loss, _ = policy_loss(logprobs, terms(logprobs.detach(), tensor(1, 0.0, -1)), clip_low=0.2, clip_high=0.2)

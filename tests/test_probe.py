@@ -1,4 +1,4 @@
-"""What a trainer says of fixed tokens, for model servers to prove that they wear its adapter."""
+"""Probes: logprobs of fixed tokens by which model servers prove that they serve an adapter."""
 
 from pathlib import Path
 
@@ -31,31 +31,29 @@ def adapter(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_adapter(model_dir, tmp_path_factory.mktemp("adapters") / "a", 1)
 
 
-def test_it_says_of_each_point_what_a_plain_pass_says(model_dir: Path, adapter: Path) -> None:
+def test_each_point_has_the_logprobs_of_a_plain_forward_pass(model_dir: Path, adapter: Path) -> None:
     probe = probe_of(model_dir, adapter)
     assert probe.prompt_ids[: len(OPENING)] == OPENING
     ids = list(probe.prompt_ids)
-    worn, base = (reference(model_dir, path, ids[:1], ids[1:]) for path in (adapter, None))
+    adapted, base = (reference(model_dir, path, ids[:1], ids[1:]) for path in (adapter, None))
     for point in probe.points:
         assert point.token == ids[point.position]
-        np.testing.assert_allclose(point.logprob, worn[point.position - 1], atol=1e-4)
+        np.testing.assert_allclose(point.logprob, adapted[point.position - 1], atol=1e-4)
         np.testing.assert_allclose(point.base, base[point.position - 1], atol=1e-4)
 
 
-def test_it_watches_where_adapter_and_base_differ_most_among_tokens_that_are_not_unlikely(
-    model_dir: Path, adapter: Path
-) -> None:
+def test_points_are_where_adapter_and_base_differ_most_among_likely_tokens(model_dir: Path, adapter: Path) -> None:
     probe = probe_of(model_dir, adapter)
     assert len(probe.points) == 8
     ids = list(probe.prompt_ids)
-    worn, base = (np.array(reference(model_dir, path, ids[:1], ids[1:])) for path in (adapter, None))
-    likely = np.maximum(worn, base) > -7
-    greatest = np.argsort(np.where(likely, -np.abs(worn - base), 0.0), kind="stable")[:8] + 1
+    adapted, base = (np.array(reference(model_dir, path, ids[:1], ids[1:])) for path in (adapter, None))
+    likely = np.maximum(adapted, base) > -7
+    greatest = np.argsort(np.where(likely, -np.abs(adapted - base), 0.0), kind="stable")[:8] + 1
     assert {point.position for point in probe.points} == set(greatest.tolist())
     assert [point.position for point in probe.points] == sorted(greatest.tolist())
 
 
-def test_the_adapter_goes_on_with_what_it_thinks_likeliest(model_dir: Path, adapter: Path) -> None:
+def test_the_prompt_is_continued_greedily_by_the_adapter(model_dir: Path, adapter: Path) -> None:
     ids = list(probe_of(model_dir, adapter).prompt_ids)
     assert len(ids) == len(OPENING) + 24
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter)).eval()
@@ -64,16 +62,16 @@ def test_the_adapter_goes_on_with_what_it_thinks_likeliest(model_dir: Path, adap
     assert ids[len(OPENING) :] == likeliest[len(OPENING) - 1 : -1]
 
 
-def test_weights_that_change_nothing_prove_nothing(model_dir: Path) -> None:
+def test_an_adapter_that_changes_nothing_proves_nothing(model_dir: Path) -> None:
     fresh = with_lora(load_model(model_dir, torch.device("cpu")), rank=4, alpha=8)
     probe = make_probe(Scorer(fresh), OPENING)
     assert [point.logprob for point in probe.points] == [point.base for point in probe.points]
-    said = [point.base for point in probe.points]
+    base = [point.base for point in probe.points]
     with pytest.raises(AdapterError, match="these weights behave like the base"):
-        verify_logprobs(probe, said, said)
+        verify_logprobs(probe, base, base)
 
 
-def test_a_long_prompt_is_cut_to_what_every_server_has_room_for(model_dir: Path, adapter: Path) -> None:
+def test_a_long_prompt_is_cut_to_its_last_384_tokens(model_dir: Path, adapter: Path) -> None:
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter))
     prompt = [number % 200 for number in range(1000)]
     probe = make_probe(Scorer(model), prompt, count=3)
@@ -81,7 +79,7 @@ def test_a_long_prompt_is_cut_to_what_every_server_has_room_for(model_dir: Path,
     assert len(probe.points) == 3
 
 
-def test_a_model_that_trains_goes_on_training(model_dir: Path, adapter: Path) -> None:
+def test_a_model_in_training_stays_in_training(model_dir: Path, adapter: Path) -> None:
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter), is_trainable=True).train()
     make_probe(Scorer(model), OPENING)
     assert model.training
@@ -89,7 +87,7 @@ def test_a_model_that_trains_goes_on_training(model_dir: Path, adapter: Path) ->
     assert all(each.grad is None for each in model.parameters())
 
 
-def test_what_is_published_carries_its_probe_only_where_a_prompt_is_given(model_dir: Path, tmp_path: Path) -> None:
+def test_a_published_adapter_has_a_probe_only_if_a_prompt_is_given(model_dir: Path, tmp_path: Path) -> None:
     policy = with_lora(load_model(model_dir, torch.device("cpu")), rank=4, alpha=8)
     made = publish(policy, tmp_path, OPENING)
     assert made.probe == make_probe(Scorer(policy), OPENING)

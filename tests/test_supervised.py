@@ -1,4 +1,4 @@
-"""Supervised steps: do they learn what was sampled, nothing else, and the same after an interruption?"""
+"""Supervised steps learn the sampled tokens, nothing else, and the same after an interruption."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs
-from trainer.learning.supervised import Report, SftSettings, SftStep, train_sft
+from trainer.learning.supervised import OnStep, SftSettings, SftStep, train_sft
 
 SETTINGS = SftSettings(steps=12, lr=2e-3, warmup=3, tokens=128, checkpoint_every=4, seed=5)
 
@@ -43,7 +43,7 @@ def samples(count: int = 10, tail: int = 0) -> list[Sample]:
 
 
 def quiet(step: SftStep) -> None:
-    """Nobody listens."""
+    """Ignores the step."""
 
 
 def weights(model: PreTrainedModel) -> list[torch.Tensor]:
@@ -54,7 +54,7 @@ def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
     return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
 
 
-def dies_at(step: int) -> Report:
+def fails_at(step: int) -> OnStep:
     def report(done: SftStep) -> None:
         if done.index == step:
             raise StopError
@@ -62,7 +62,7 @@ def dies_at(step: int) -> Report:
     return report
 
 
-def test_what_can_be_memorised_is_memorised(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+def test_a_small_set_of_samples_is_memorised(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
     seen: list[SftStep] = []
     settings = SftSettings(steps=80, warmup=5, tokens=512)
     train_sft(fresh(), samples(), settings, tmp_path / "it.checkpoint", seen.append)
@@ -86,7 +86,7 @@ def test_the_loss_is_the_mean_over_sampled_tokens_before_the_update(
 
 
 def test_only_sampled_tokens_are_learned_from(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
-    """What follows the last sampled token can change the weights only by being learned from."""
+    """Tokens after the last sampled one could change the weights only by being learned from."""
     one, other = fresh(), fresh()
     train_sft(one, samples(), SETTINGS, tmp_path / "one.checkpoint", quiet)
     train_sft(other, samples(tail=3), SETTINGS, tmp_path / "other.checkpoint", quiet)
@@ -99,18 +99,18 @@ def test_only_sampled_tokens_are_learned_from(fresh: Callable[[], PreTrainedMode
 def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
     fresh: Callable[[], PreTrainedModel], tmp_path: Path, last: int
 ) -> None:
-    """Before the first checkpoint, between two, just before one, and short of the end."""
+    """Interrupted before the first checkpoint, between two, just before one, and just before the end."""
     straight = fresh()
     train_sft(straight, samples(), SETTINGS, tmp_path / "straight.checkpoint", quiet)
     with pytest.raises(StopError):
-        train_sft(fresh(), samples(), SETTINGS, tmp_path / "broken.checkpoint", dies_at(last))
+        train_sft(fresh(), samples(), SETTINGS, tmp_path / "broken.checkpoint", fails_at(last))
     resumed, seen = fresh(), list[SftStep]()
     train_sft(resumed, samples(), SETTINGS, tmp_path / "broken.checkpoint", seen.append)
     assert seen[0].index == (last - 1) // 4 * 4 + 1
     assert same(straight, resumed)
 
 
-def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine_to_a_tenth(
+def test_the_learning_rate_warms_up_linearly_and_decays_by_a_cosine_to_a_tenth(
     fresh: Callable[[], PreTrainedModel], tmp_path: Path
 ) -> None:
     checkpoint, rates = tmp_path / "it.checkpoint", list[float]()
@@ -146,6 +146,6 @@ def test_the_seed_decides_the_order_and_so_the_weights(
     assert not same(ended[0], ended[2])
 
 
-def test_nothing_to_learn_from_is_refused(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
+def test_training_without_samples_is_refused(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no samples"):
         train_sft(fresh(), [], SETTINGS, tmp_path / "it.checkpoint", quiet)

@@ -1,4 +1,4 @@
-"""What an update learns from: the weight of a token, and parts that fit."""
+"""The samples of an update: the weight of a token, and micro-batches that fit."""
 
 from random import Random
 
@@ -13,19 +13,21 @@ from trainer.learning.training_samples import TrainingSample, divide, training_s
 from trainer.runs.step_metrics import experience_metrics, warnings_of
 from trainer.sage.advantages import ScoredRollout, compute_advantages
 
-EMPTY = trajectory(seed=8)  # its prompt did not fit, or the engine was too slow for one answer
+EMPTY = trajectory(seed=8)  # its prompt did not fit, or the engine gave no answer in time
 
 
-def item(length: int) -> TrainingSample:
+def training_sample(length: int) -> TrainingSample:
     return TrainingSample(Sample((1,) * length, (True,) * length), (0.0,) * length, 1.0, 0.1, False)
 
 
-def lengths(parts: list[list[TrainingSample]]) -> list[list[int]]:
-    return [[len(each.sample.ids) for each in part] for part in parts]
+def lengths(batches: list[list[TrainingSample]]) -> list[list[int]]:
+    return [[len(each.sample.ids) for each in batch] for batch in batches]
 
 
 def test_a_token_weighs_one_by_its_task_by_g_and_by_groups() -> None:
-    """Two groups teach, of 4 and of 2: mean over a task's tokens, over G and over groups; sum over positions."""
+    """Two groups have a signal, of 4 and of 2: mean over a task's tokens, over G and over groups; sum over
+    positions.
+    """
     one, other = rollout(1), rollout(2)
     given = [
         advantaged(one, 1.0, group="a", size=4),
@@ -49,18 +51,18 @@ def test_logprobs_are_those_of_all_turns_in_order() -> None:
     assert sum(found.sample.sampled) == len(found.logprobs)
 
 
-def test_what_an_older_release_sampled_is_stale() -> None:
+def test_samples_of_an_older_release_are_stale() -> None:
     found = training_samples([advantaged(rollout(1), 1.0, staleness=2), advantaged(rollout(2), -1.0)])
     assert [each.stale for each in found] == [True, False]
 
 
-def test_nothing_that_teaches_is_nothing() -> None:
+def test_rollouts_without_a_signal_give_no_samples() -> None:
     assert training_samples([advantaged(rollout(1), 0.0)]) == []
     assert divide([], 100) == [[]]
 
 
 def rewritten(seed: int) -> Trajectory:
-    """A chat template dropped what was thought before the last turn."""
+    """A chat template dropped the thoughts before the last turn."""
     first, last = rollout(seed).turns
     return trajectory(first, msgspec.structs.replace(last, extends=False), seed=seed)
 
@@ -69,7 +71,7 @@ def of_one_group(*pairs: tuple[Trajectory, float]) -> list[ScoredRollout]:
     return [advantaged(each, reward).rollout for each, reward in pairs]
 
 
-def test_what_no_update_can_learn_from_is_left_out_and_stays_in_the_baseline() -> None:
+def test_flawed_rollouts_are_left_out_and_stay_in_the_baseline() -> None:
     """Rewards 1, 0, 0, 0: a mean of 0.25 and a G of 4, however few of them are learned from."""
     good, bad = rollout(1), rollout(2)
     given = compute_advantages(of_one_group((good, 1.0), (bad, 0.0), (EMPTY, 0.0), (rewritten(3), 0.0)))
@@ -83,41 +85,44 @@ def test_what_no_update_can_learn_from_is_left_out_and_stays_in_the_baseline() -
     assert ["chat template" in each for each in warnings_of(metrics)] == [True, False]
 
 
-def test_a_group_of_which_nothing_can_be_learned_from_is_not_counted() -> None:
+def test_a_group_of_flawed_rollouts_is_not_counted() -> None:
     some = rollout(1)
     (found,) = training_samples([advantaged(some, 1.0), advantaged(EMPTY, 1.0, group="b")])
     assert found.weight == pytest.approx(1 / (2 * some.generated_tokens))
     assert training_samples([advantaged(EMPTY, 1.0)]) == []
 
 
-def test_a_chat_template_that_leaves_nothing_to_learn_from_is_named() -> None:
+def test_a_chat_template_that_leaves_no_samples_is_named() -> None:
     with pytest.raises(InvalidError, match="chat template rewrote earlier turns in all 2 rollouts"):
         training_samples(
             [advantaged(rewritten(1), 1.0), advantaged(rewritten(2), -1.0), advantaged(rollout(3), 0.0)]
         )
 
 
-def test_every_item_comes_once_and_parts_keep_to_the_budget() -> None:
+def test_every_sample_comes_once_and_micro_batches_keep_to_the_budget() -> None:
     rng = Random(1)
-    items = [item(rng.randrange(1, 200)) for _ in range(100)]
-    (parts,) = divide(items, 500)
-    assert sorted(length for part in lengths(parts) for length in part) == sorted(
-        len(each.sample.ids) for each in items
+    samples = [training_sample(rng.randrange(1, 200)) for _ in range(100)]
+    (batches,) = divide(samples, 500)
+    assert sorted(length for batch in lengths(batches) for length in batch) == sorted(
+        len(each.sample.ids) for each in samples
     )
-    assert all(sum(part) <= 500 for part in lengths(parts))
-    assert len(parts) <= sum(len(each.sample.ids) for each in items) / 500 * 1.5
+    assert all(sum(batch) <= 500 for batch in lengths(batches))
+    assert len(batches) <= sum(len(each.sample.ids) for each in samples) / 500 * 1.5
 
 
-def test_what_is_longer_than_the_budget_is_a_part_of_its_own() -> None:
-    assert lengths(divide([item(9), item(700), item(5)], 100)[0]) == [[5, 9], [700]]
+def test_a_sample_longer_than_the_budget_is_a_micro_batch_of_its_own() -> None:
+    assert lengths(divide([training_sample(9), training_sample(700), training_sample(5)], 100)[0]) == [
+        [5, 9],
+        [700],
+    ]
 
 
-def test_parts_are_about_even() -> None:
-    """60 tokens with a budget of 50: two parts of 30, not one of 50 and one of 10."""
-    assert lengths(divide([item(10) for _ in range(6)], 50)[0]) == [[10] * 3, [10] * 3]
+def test_micro_batches_are_about_even() -> None:
+    """60 tokens with a budget of 50: two micro-batches of 30, not one of 50 and one of 10."""
+    assert lengths(divide([training_sample(10) for _ in range(6)], 50)[0]) == [[10] * 3, [10] * 3]
 
 
 def test_processes_share_the_tokens() -> None:
-    shares = divide([item(length) for length in (40, 10, 30, 20)], 1000, processes=2)
-    assert [lengths(parts) for parts in shares] == [[[10, 30]], [[20, 40]]]
-    assert [lengths(parts) for parts in divide([item(5)], 1000, processes=3)] == [[[5]], [], []]
+    shares = divide([training_sample(length) for length in (40, 10, 30, 20)], 1000, processes=2)
+    assert [lengths(batches) for batches in shares] == [[[10, 30]], [[20, 40]]]
+    assert [lengths(batches) for batches in divide([training_sample(5)], 1000, processes=3)] == [[[5]], [], []]

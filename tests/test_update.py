@@ -1,4 +1,4 @@
-"""The update: the right gradient however it is divided, exact after an interruption, loud when it goes wrong."""
+"""Updates: the right gradient however it is divided, exact after an interruption, loud when it fails."""
 
 from pathlib import Path
 
@@ -38,9 +38,9 @@ def same(one: Learner, other: Learner) -> bool:
     return all(torch.equal(each, theirs[name]) for name, each in weights(one).items())
 
 
-def first_gradient(learner: Learner, items: list[AdvantagedRollout]) -> Tensor:
+def first_gradient(learner: Learner, rollouts: list[AdvantagedRollout]) -> Tensor:
     """Of all LoRA weights: Adam's first moment holds a tenth of it after one step."""
-    assert learner.update(items) is not None
+    assert learner.update(rollouts) is not None
     moments = learner.state()["moments"]
     return torch.cat([moments[name]["exp_avg"].flatten() * 10 for name in sorted(moments)])
 
@@ -49,10 +49,10 @@ def settings(**changes: object) -> RunSettings:
     return msgspec.structs.replace(PLAIN, **changes)
 
 
-def resampled(learner: Learner, items: list[AdvantagedRollout]) -> list[AdvantagedRollout]:
-    """The same, as if the learner's policy had sampled it just now."""
+def resampled(learner: Learner, rollouts: list[AdvantagedRollout]) -> list[AdvantagedRollout]:
+    """The same rollouts with the logprobs of the learner's present policy."""
     fresh = []
-    for each in items:
+    for each in rollouts:
         trajectory = each.rollout.trajectory
         with torch.no_grad():
             now = iter(learner.scores(pad([sample_of(trajectory)])).tolist())
@@ -61,7 +61,7 @@ def resampled(learner: Learner, items: list[AdvantagedRollout]) -> list[Advantag
 
 
 def logged(each: AdvantagedRollout, logprobs: list[list[float]]) -> AdvantagedRollout:
-    """The same with other logprobs, turn by turn."""
+    """The same rollout with other logprobs, turn by turn."""
     pairs = zip(each.rollout.trajectory.turns, logprobs, strict=True)
     turns = tuple(msgspec.structs.replace(turn, logprobs=tuple(values)) for turn, values in pairs)
     trajectory = msgspec.structs.replace(each.rollout.trajectory, turns=turns)
@@ -69,12 +69,12 @@ def logged(each: AdvantagedRollout, logprobs: list[list[float]]) -> AdvantagedRo
 
 
 def test_on_fresh_samples_the_gradient_is_that_of_plain_reinforce(model: Path) -> None:
-    """By the model's own forward pass, one trajectory at a time: nothing packed, padded, fused or clipped."""
+    """Against the model's own forward pass, one trajectory at a time: not packed, padded, fused or clipped."""
     learner = new_learner(model, PLAIN)
-    items = resampled(learner, round_of(1))
+    rollouts = resampled(learner, round_of(1))
     policy = with_lora(load_model(model, torch.device("cpu")), 4, 8)
     loss = torch.zeros(())
-    for each in items:
+    for each in rollouts:
         sample = sample_of(each.rollout.trajectory)
         logprobs = policy(input_ids=torch.tensor([sample.ids])).logits[0].log_softmax(-1)
         places = [place for place, sampled in enumerate(sample.sampled) if sampled]
@@ -83,16 +83,16 @@ def test_on_fresh_samples_the_gradient_is_that_of_plain_reinforce(model: Path) -
     loss.backward()
     by_hand = {name: each.grad for name, each in policy.named_parameters() if each.grad is not None}
     expected = torch.cat([by_hand[name].flatten() for name in sorted(by_hand)])
-    torch.testing.assert_close(first_gradient(learner, items), expected, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(first_gradient(learner, rollouts), expected, atol=1e-6, rtol=1e-4)
     assert expected.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("changes", [{"micro_batch_tokens": 32}, {"gradient_checkpointing": True}])
 def test_the_gradient_does_not_depend_on_how_it_is_computed(model: Path, changes: dict[str, object]) -> None:
-    """In many parts or one; with activations kept or computed again."""
-    items = round_of(2)
-    expected = first_gradient(new_learner(model, settings(micro_batch_tokens=100_000)), items)
-    found = first_gradient(new_learner(model, settings(**changes)), items)
+    """In many micro-batches or one; with activations kept or recomputed."""
+    rollouts = round_of(2)
+    expected = first_gradient(new_learner(model, settings(micro_batch_tokens=100_000)), rollouts)
+    found = first_gradient(new_learner(model, settings(**changes)), rollouts)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
 
 
@@ -112,7 +112,7 @@ def test_gradient_checkpointing_keeps_fewer_activations(model: Path) -> None:
     assert kept[1] < kept[0] / 2
 
 
-def test_what_is_good_becomes_likelier_and_what_is_bad_less(model: Path) -> None:
+def test_good_rollouts_become_likelier_and_bad_ones_less_likely(model: Path) -> None:
     learner = new_learner(model, settings(lr=5e-3))
     good, bad = rollout(1), rollout(2)
     before, was_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
@@ -123,57 +123,57 @@ def test_what_is_good_becomes_likelier_and_what_is_bad_less(model: Path) -> None
     assert is_bad < was_bad - 1
 
 
-def test_rollouts_that_teach_nothing_change_nothing(model: Path) -> None:
+def test_rollouts_without_a_signal_change_nothing(model: Path) -> None:
     learner, untouched = new_learner(model), new_learner(model)
     assert learner.update([advantaged(rollout(1), 0.0), advantaged(rollout(2), 0.005)]) is None
     assert same(learner, untouched)
     assert learner.steps == 0
 
 
-def test_an_odd_rollout_does_not_stop_the_others_from_being_learned_from(model: Path) -> None:
+def test_a_flawed_rollout_does_not_keep_the_others_from_being_learned_from(model: Path) -> None:
     learner, plain = new_learner(model), new_learner(model)
     empty = trajectory(seed=8)
-    figures = learner.update([*round_of(1), advantaged(empty, -0.5, size=4)])
-    assert figures == plain.update(round_of(1))
+    stats = learner.update([*round_of(1), advantaged(empty, -0.5, size=4)])
+    assert stats == plain.update(round_of(1))
     assert same(learner, plain)
 
 
-def test_figures_of_a_first_fresh_step(model: Path) -> None:
-    """Nothing has moved yet: ratio 1, no divergence from engine or start, nothing clipped."""
+def test_statistics_of_a_first_fresh_step(model: Path) -> None:
+    """Before any change: ratio 1, no divergence from engine or start, nothing clipped."""
     learner = new_learner(model, PLAIN)
-    items = resampled(learner, round_of(3))
-    figures = learner.update(items)
-    assert figures is not None
-    assert figures.ratio_mean == pytest.approx(1, abs=1e-4)
-    assert figures.ratio_max == pytest.approx(1, abs=1e-3)
-    assert figures.kl_to_engine == pytest.approx(0, abs=1e-6)
-    assert figures.kl_to_start == pytest.approx(0, abs=1e-6)
-    assert figures.clip_fraction == 0
-    assert figures.samples == 7
-    assert figures.tokens == sum(each.rollout.trajectory.generated_tokens for each in items)
-    assert figures.read_tokens == sum(len(sample_of(each.rollout.trajectory).ids) for each in items)
-    assert figures.loss == pytest.approx(-sum(each.advantage for each in items) / 4, abs=1e-5)
-    assert figures.grad_norm > 0
+    rollouts = resampled(learner, round_of(3))
+    stats = learner.update(rollouts)
+    assert stats is not None
+    assert stats.ratio_mean == pytest.approx(1, abs=1e-4)
+    assert stats.ratio_max == pytest.approx(1, abs=1e-3)
+    assert stats.kl_to_engine == pytest.approx(0, abs=1e-6)
+    assert stats.kl_to_start == pytest.approx(0, abs=1e-6)
+    assert stats.clip_fraction == 0
+    assert stats.samples == 7
+    assert stats.tokens == sum(each.rollout.trajectory.generated_tokens for each in rollouts)
+    assert stats.read_tokens == sum(len(sample_of(each.rollout.trajectory).ids) for each in rollouts)
+    assert stats.loss == pytest.approx(-sum(each.advantage for each in rollouts) / 4, abs=1e-5)
+    assert stats.grad_norm > 0
 
 
-def test_a_policy_that_moved_is_told_from_the_engines_and_from_the_start(model: Path) -> None:
+def test_divergence_from_the_engine_and_from_the_start_is_measured(model: Path) -> None:
     learner = new_learner(model, settings(lr=1e-2))
-    items = resampled(learner, round_of(3))
-    learner.update(items)
-    figures = learner.update(items)
-    assert figures is not None
-    assert figures.kl_to_engine > 1e-3
-    assert figures.kl_to_start == pytest.approx(figures.kl_to_engine, rel=0.9)  # of fewer trajectories
-    assert figures.ratio_max > 1.05
+    rollouts = resampled(learner, round_of(3))
+    learner.update(rollouts)
+    stats = learner.update(rollouts)
+    assert stats is not None
+    assert stats.kl_to_engine > 1e-3
+    assert stats.kl_to_start == pytest.approx(stats.kl_to_engine, rel=0.9)  # of fewer trajectories
+    assert stats.ratio_max > 1.05
 
 
-def test_more_epochs_are_held_back_by_the_clip(model: Path) -> None:
+def test_the_clip_limits_several_epochs(model: Path) -> None:
     learner = new_learner(model, settings(lr=1e-2, epochs=6, clip_low=0.02, clip_high=0.02))
-    figures = learner.update(resampled(learner, round_of(4)))
+    stats = learner.update(resampled(learner, round_of(4)))
     assert learner.steps == 6
-    assert figures is not None
-    assert figures.clip_fraction > 0.3
-    assert figures.ratio_mean == pytest.approx(1, abs=1e-3)  # of before the first
+    assert stats is not None
+    assert stats.clip_fraction > 0.3
+    assert stats.ratio_mean == pytest.approx(1, abs=1e-3)  # of before the first
 
 
 def test_a_penalty_keeps_the_policy_near_its_start(model: Path) -> None:
@@ -181,14 +181,14 @@ def test_a_penalty_keeps_the_policy_near_its_start(model: Path) -> None:
     for kl in (0.0, 10.0):
         learner = new_learner(model, settings(lr=5e-3, kl=kl))
         for _ in range(6):
-            figures = learner.update(resampled(learner, round_of(5)))
-        assert figures is not None
-        distances.append(figures.kl_to_start)
+            stats = learner.update(resampled(learner, round_of(5)))
+        assert stats is not None
+        distances.append(stats.kl_to_start)
     assert distances[1] < distances[0] / 2
 
 
 def test_a_stale_sample_counts_as_much_as_its_truncated_weight(model: Path) -> None:
-    """Sampled by a policy that found it 10 times as likely, or a tenth: weights 0.1 and, cut off, 2."""
+    """Sampled by a policy that gave it 10 times the probability, or a tenth: weights 0.1 and, truncated, 2."""
     learner = new_learner(model, PLAIN)
     (fresh,) = resampled(learner, [advantaged(rollout(1, turns=1), 1.0)])
     expected = first_gradient(learner, [fresh])
@@ -211,30 +211,30 @@ def test_a_killed_and_resumed_run_ends_with_the_same_weights(model: Path, tmp_pa
     resumed.restore(tmp_path / "it.checkpoint")
     assert resumed.steps == 2
     for number in range(2, 4):
-        figures = resumed.update(round_of(number))
+        stats = resumed.update(round_of(number))
     assert same(straight, resumed)
-    assert figures == expected
+    assert stats == expected
     begun, now = straight.state()["start"], resumed.state()["start"]  # of the run, not of the attempt
     assert all(torch.equal(each, now[name]) for name, each in begun.items())
 
 
 @pytest.mark.gpu
-def test_a_resumed_run_goes_on_on_a_gpu(model: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_continues_on_a_gpu(model: Path, tmp_path: Path) -> None:
     learner, resumed = new_learner(model, device="cuda"), new_learner(model, device="cuda")
     learner.update(round_of(1))
     learner.save(tmp_path / "it.checkpoint")
     resumed.restore(tmp_path / "it.checkpoint")
-    expected, figures = learner.update(round_of(2)), resumed.update(round_of(2))
+    expected, stats = learner.update(round_of(2)), resumed.update(round_of(2))
     assert expected is not None
-    assert figures is not None
-    assert figures.grad_norm == pytest.approx(expected.grad_norm, rel=1e-3)
+    assert stats is not None
+    assert stats.grad_norm == pytest.approx(expected.grad_norm, rel=1e-3)
     theirs = weights(resumed)
     for name, each in weights(learner).items():
         torch.testing.assert_close(theirs[name], each, atol=1e-5, rtol=1e-3)
 
 
-def test_all_of_the_optimizer_comes_back_to_where_the_weights_are(model: Path, tmp_path: Path) -> None:
-    """Its count of steps, too: its kernels refuse one that is elsewhere. Here they are on the device `meta`."""
+def test_the_whole_optimizer_state_is_restored_on_the_device_of_the_weights(model: Path, tmp_path: Path) -> None:
+    """Its step count, too: its kernels refuse one on another device. Here they are on the device "meta"."""
     learner = new_learner(model)
     learner.update(round_of(1))
     learner.save(tmp_path / "it.checkpoint")
@@ -255,7 +255,7 @@ def test_a_checkpoint_of_another_adapter_is_refused(model: Path, tmp_path: Path)
         new_learner(model, settings(lora_rank=8)).restore(tmp_path / "it.checkpoint")
 
 
-def test_a_full_disk_leaves_the_former_checkpoint(model: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_previous_checkpoint(model: Path, tmp_path: Path) -> None:
     learner, path = new_learner(model), tmp_path / "it.checkpoint"
     learner.save(path)
     before = path.read_bytes()

@@ -1,4 +1,4 @@
-"""LoRA directories as PEFT writes them, with random weights."""
+"""Adapter directories as PEFT writes them, with random weights."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""From trajectories to tensors: one row per trajectory, whole, because turns only ever append.
+"""From trajectories to tensors: one row per complete trajectory, because turns only ever append.
 
 The same batches feed supervised steps and policy-gradient steps. No model here.
 """
@@ -14,14 +14,14 @@ from app.records import Trajectory
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The T tokens of one trajectory, and which of them the policy sampled."""
+    """The T tokens of one trajectory and which of them the policy sampled."""
 
     ids: tuple[int, ...]
     sampled: tuple[bool, ...]
 
 
 class Batch(NamedTuple):
-    """B samples padded on the right to T tokens."""
+    """B samples, padded on the right to T tokens."""
 
     ids: Tensor  # (B, T) int64
     present: Tensor  # (B, T) bool, False on padding
@@ -29,9 +29,9 @@ class Batch(NamedTuple):
 
 
 def sample_of(trajectory: Trajectory) -> Sample:
-    """All tokens of a trajectory in the order the engine saw them.
+    """All tokens of a trajectory, in the order the engine saw them.
 
-    Raises ValueError if the chat template rewrote earlier turns: such a trajectory is no single sequence.
+    Raises ValueError if the chat template rewrote earlier turns: the trajectory is then not one sequence.
     """
     if trajectory.flaw == "rewritten":
         raise ValueError(f"the chat template rewrote earlier turns of task {trajectory.task.id}")
@@ -44,7 +44,7 @@ def sample_of(trajectory: Trajectory) -> Sample:
 
 
 def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
-    """Right-padded tensors, T rounded up to a multiple of 32 so that few shapes occur."""
+    """Right-padded tensors, with T rounded up to a multiple of 32 so that few shapes occur."""
     length = _padded(max(len(sample.ids) for sample in samples))
     ids = torch.zeros(len(samples), length, dtype=torch.long)
     present = torch.zeros(len(samples), length, dtype=torch.bool)
@@ -59,7 +59,7 @@ def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
 
 
 def plan(lengths: Sequence[int], token_budget: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """One epoch: every index once, grouped by similar length so that little is padding, in random order.
+    """One epoch of batches: every index once, grouped by similar length to save padding, in random order.
 
     A group holds at most `token_budget` tokens after padding, or a single sample.
     """

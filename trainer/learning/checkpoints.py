@@ -1,4 +1,4 @@
-"""How far a learner is: one checkpoint per round, of which the last is kept."""
+"""Checkpoints of a learner: one per round, of which the last is kept."""
 
 from pathlib import Path
 
@@ -8,19 +8,19 @@ _NAME = "learner-{:05}.checkpoint"
 
 
 class Checkpoints:
-    """In a directory of one run."""
+    """The checkpoints in one run's directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @property
     def rounds(self) -> int:
-        """How many earlier attempts have done."""
+        """How many rounds earlier attempts have completed."""
         last = self._last()
         return 0 if last is None else int(last.stem.partition("-")[2])
 
     def restore(self, learner: Learner) -> int:
-        """How many rounds earlier attempts have done; the learner is as it was after them."""
+        """Restore the learner to the last checkpoint. Returns the number of completed rounds."""
         if (last := self._last()) is not None:
             learner.restore(last)
         return self.rounds

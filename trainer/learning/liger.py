@@ -1,4 +1,4 @@
-"""Liger's kernels for norm, rotation and gate: less memory and time for large models on an NVIDIA GPU."""
+"""Liger's kernels for norms, rotary embeddings and gates: less memory and time for large models on NVIDIA GPUs."""
 
 import torch
 from transformers import PreTrainedModel
@@ -6,17 +6,17 @@ from transformers.integrations.liger import apply_liger_kernel
 
 from app.errors import InvalidError
 
-_OURS = {"cross_entropy": False, "fused_linear_cross_entropy": False}  # logprobs are taken of sampled tokens only
+_LOSSES = {"cross_entropy": False, "fused_linear_cross_entropy": False}  # ours scores sampled tokens only
 
 
 def use_liger(model: PreTrainedModel, device: torch.device) -> None:
-    """Puts the kernels into the model, before any adapter is put on.
+    """Patch the model with the kernels, before any adapter is attached.
 
-    Raises InvalidError where they cannot run, or do not know the model's architecture.
+    Raises InvalidError if they cannot run here, or do not support the model's architecture.
     """
     if device.type != "cuda":
-        raise InvalidError(f"liger runs on an NVIDIA GPU, not on {device.type}: leave the setting liger out")
+        raise InvalidError(f"liger runs on an NVIDIA GPU, not on {device.type}: set liger=false")
     try:
-        apply_liger_kernel(model, dict(_OURS))
+        apply_liger_kernel(model, dict(_LOSSES))
     except ImportError as error:
         raise InvalidError("the setting liger needs a package: pip install liger-kernel") from error

@@ -1,6 +1,6 @@
-"""Supervised steps on good trajectories: the start that reinforcement learning needs.
+"""Supervised fine-tuning on good trajectories: the start that reinforcement learning needs.
 
-Only the policy's own tokens are learned from; prompts and observations are context.
+The loss is over the policy's own tokens; prompts and observations are context.
 """
 
 import math
@@ -29,7 +29,7 @@ class SftSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SftStep(msgspec.Struct, frozen=True):
-    """What one step did."""
+    """Metrics of one step."""
 
     index: int  # from 1
     loss: float  # nats per sampled token, before the update
@@ -38,7 +38,7 @@ class SftStep(msgspec.Struct, frozen=True):
     tokens: int  # sampled ones
 
 
-Report = Callable[[SftStep], None]
+OnStep = Callable[[SftStep], None]
 
 
 def train_sft(
@@ -46,20 +46,20 @@ def train_sft(
     samples: Sequence[Sample],
     settings: SftSettings,
     checkpoint: Path,
-    report: Report,
+    on_step: OnStep,
 ) -> None:
-    """All steps. See `sft_steps`."""
+    """Run all steps of `sft_steps`."""
     for step in sft_steps(model, samples, settings, checkpoint):
-        report(step)
+        on_step(step)
 
 
 def sft_steps(
     model: PreTrainedModel, samples: Sequence[Sample], settings: SftSettings, checkpoint: Path
 ) -> Iterator[SftStep]:
-    """Train in place what requires a gradient: all of the model, or the LoRA layers in it.
+    """Train the parameters that require a gradient, in place: the whole model, or the LoRA layers in it.
 
-    Called again after an interruption, it goes on from `checkpoint` to the same weights.
-    Raises ValueError without samples: there would be no end of empty epochs.
+    Called again after an interruption, it continues from `checkpoint` to the same weights.
+    Raises ValueError without samples: empty epochs would never end.
     """
     if not samples:
         raise ValueError("no samples to learn from")
@@ -76,7 +76,7 @@ def sft_steps(
         yield _step(model, optimizer, [samples[row] for row in group], settings, index)
         if index % settings.checkpoint_every == 0 or index == settings.steps:
             save_atomically(
-                {"step": index, "model": _trained(model), "optimizer": optimizer.state_dict()}, checkpoint
+                {"step": index, "model": _trained_weights(model), "optimizer": optimizer.state_dict()}, checkpoint
             )
     model.eval()
 
@@ -96,7 +96,7 @@ def _step(
 
 
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:
-    """Epoch after epoch without end, the same for the same seed, so that a resumed run sees the same order."""
+    """Endless epochs, the same for the same seed, so that a resumed run sees the same order."""
     lengths = [len(sample.ids) for sample in samples]
     generator = torch.Generator().manual_seed(settings.seed)
     while True:
@@ -111,14 +111,14 @@ def _schedule(index: int, settings: SftSettings) -> float:
 
 
 def _decay_groups(model: PreTrainedModel, decay: float) -> list[dict[str, object]]:
-    """Weight decay on matrices only: norms and biases have no reason to shrink."""
+    """Weight decay for matrices only: norms and biases have no reason to shrink."""
     matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     others = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     return [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
 
 
-def _trained(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Frozen weights need not be kept: under LoRA they are nearly all."""
+def _trained_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Without the frozen weights, which under LoRA are nearly all."""
     return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
 
 
@@ -126,6 +126,6 @@ def _restore(checkpoint: Path, model: PreTrainedModel, optimizer: AdamW) -> int:
     if not checkpoint.exists():
         return 0
     state = torch.load(checkpoint, map_location=model.device, weights_only=True)
-    model.load_state_dict(state["model"], strict=False)  # it holds what is trained
+    model.load_state_dict(state["model"], strict=False)  # it has the trained weights only
     optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])

@@ -1,4 +1,4 @@
-"""What an update learns from: trajectories with advantages, divided into micro-batches that fit into memory."""
+"""The samples of an update: trajectories with advantages, divided into micro-batches that fit into memory."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from trainer.sage.loss import token_weight
 
 
 class TrainingSample(msgspec.Struct, frozen=True):
-    """One trajectory as the loss needs it."""
+    """One trajectory with the inputs of its loss."""
 
     sample: Sample
     logprobs: tuple[float, ...]  # of its sampled tokens, as the engine reported them
@@ -21,20 +21,20 @@ class TrainingSample(msgspec.Struct, frozen=True):
 
 
 def training_samples(rollouts: Sequence[AdvantagedRollout]) -> list[TrainingSample]:
-    """The rollouts with a signal, as samples.
+    """The rollouts with a learning signal, as samples.
 
-    Groups without a signal are not counted in the weights: otherwise steps would shrink as the policy improves.
-    Rollouts with a flaw are left out. Raises InvalidError where the chat template leaves no others.
+    Groups without a signal do not count in the weights: steps would shrink as the policy improves. Rollouts with a
+    flaw are left out. Raises InvalidError if the chat template leaves no others.
     """
-    telling = [each for each in rollouts if each.has_signal]
-    flaws = [each.rollout.trajectory.flaw for each in telling]
+    informative = [each for each in rollouts if each.has_signal]
+    flaws = [each.rollout.trajectory.flaw for each in informative]
     if flaws and all(flaw == "rewritten" for flaw in flaws):
         raise InvalidError(
             f"the model's chat template rewrote earlier turns in all {len(flaws)} rollouts with a learning signal "
             "(some templates drop earlier thoughts), and no update can learn from those: use a chat template that "
             "keeps earlier turns as they were"
         )
-    sound = [each for each, flaw in zip(telling, flaws, strict=True) if flaw is None]
+    sound = [each for each, flaw in zip(informative, flaws, strict=True) if flaw is None]
     groups = len({each.rollout.group for each in sound})
     return [_sample(each, groups) for each in sound]
 
@@ -54,11 +54,9 @@ def _sample(advantaged: AdvantagedRollout, groups: int) -> TrainingSample:
 def divide(
     samples: Sequence[TrainingSample], token_budget: int, processes: int = 1
 ) -> list[list[list[TrainingSample]]]:
-    """The micro-batches of each process, each of at most `token_budget` tokens or of one sample; every sample
-    once.
+    """The micro-batches of each process: every sample once, at most `token_budget` tokens or one sample each.
 
-    Processes get about as many tokens each, and so do the micro-batches of a process, which keeps the memory peak
-    low.
+    Processes get about equally many tokens, and so do the micro-batches of a process, which keeps peak memory low.
     """
     ordered = sorted(samples, key=lambda each: len(each.sample.ids))
     return [_micro_batches(ordered[process::processes], token_budget) for process in range(processes)]
