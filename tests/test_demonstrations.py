@@ -1,4 +1,4 @@
-"""Demonstrations come out of the real loop: what is kept was judged a success, and chains pass on skills."""
+"""Demonstrations are real rollouts of the expert: only successes are kept, and chains pass skills on."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -53,7 +53,7 @@ def texts(kept: Demonstrations, tokenizer: ChatTokenizer) -> list[str]:
     return [tokenizer.decode(sample.ids) for sample in kept.samples]
 
 
-async def test_the_expert_is_kept_and_fits_the_policy(kept: Demonstrations) -> None:
+async def test_nearly_all_demonstrations_succeed_and_fit_the_policy(kept: Demonstrations) -> None:
     assert kept.tried == 60
     assert len(kept.samples) >= 57
     assert max(len(sample.ids) for sample in kept.samples) < MAX_LENGTH
@@ -71,9 +71,7 @@ async def test_only_successes_are_kept(classroom: Demonstrator) -> None:
     assert (len(kept.samples), kept.tried) == (0, 3)
 
 
-async def test_what_is_learned_is_what_the_expert_said_and_no_more(
-    kept: Demonstrations, tokenizer: ChatTokenizer
-) -> None:
+async def test_only_the_experts_tokens_are_trained_on(kept: Demonstrations, tokenizer: ChatTokenizer) -> None:
     for sample in kept.samples:
         said = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if own])
         heard = tokenizer.decode([token for token, own in zip(sample.ids, sample.sampled, strict=True) if not own])
@@ -104,7 +102,7 @@ async def test_a_chain_uses_in_its_second_task_what_it_wrote_in_its_first(
     assert sum(used[2]) >= 0.8 * len(used[2])
 
 
-async def test_mistakes_are_made_and_repaired(texts: list[str]) -> None:
+async def test_the_samples_contain_repaired_mistakes(texts: list[str]) -> None:
     repaired = [text for text in texts if "Repair the skill." in text]
     assert len(repaired) >= 1
     for text in repaired:
@@ -113,7 +111,7 @@ async def test_mistakes_are_made_and_repaired(texts: list[str]) -> None:
         assert "Error: " not in after
 
 
-async def test_skills_that_do_not_fit_are_offered_and_left_alone(texts: list[str]) -> None:
+async def test_distractors_are_offered_and_not_used(texts: list[str]) -> None:
     offered = [text for text in texts if "\nskills:\n" in text.partition("<|end|>")[0]]
     left = [text for text in offered if "Use the skill." not in text]
     assert len(left) >= 5
@@ -121,7 +119,7 @@ async def test_skills_that_do_not_fit_are_offered_and_left_alone(texts: list[str
         assert "Write a skill." in text or "Repair the skill." in text or "Solve it directly." in text
 
 
-def test_skills_that_do_not_fit_are_never_those_of_held_out_templates() -> None:
+def test_distractors_are_never_of_held_out_templates() -> None:
     held_out = {template.function for split in ("validation", "test") for template in templates_of(split)}
     taught = {template.function for template in templates_of("train")} - held_out
     rng, seen = Random(4), set[str]()
@@ -131,7 +129,7 @@ def test_skills_that_do_not_fit_are_never_those_of_held_out_templates() -> None:
     assert seen <= taught
 
 
-async def test_a_habit_that_was_asked_for_is_shown_in_every_task(
+async def test_a_certain_fault_occurs_in_every_task(
     classroom_sandbox: ForkedSandbox, tokenizer: ChatTokenizer
 ) -> None:
     runner = ScriptRunner(environment=OfficeEnvironment(), tokenizer=tokenizer, sandbox=classroom_sandbox)
@@ -144,13 +142,13 @@ async def test_a_habit_that_was_asked_for_is_shown_in_every_task(
     assert not any(each.trajectory.offered for each in inline)
 
 
-def test_samples_survive_the_disk(kept: Demonstrations, tmp_path: Path) -> None:
+def test_samples_are_the_same_after_a_round_trip_to_disk(kept: Demonstrations, tmp_path: Path) -> None:
     save_samples(kept.samples[:5], tmp_path / "a.npz")
     save_samples(kept.samples[5:], tmp_path / "b.npz")
     assert load_samples([tmp_path / "a.npz", tmp_path / "b.npz"]) == kept.samples
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "b.npz"]
 
 
-def test_no_samples_are_no_samples_on_disk_either(tmp_path: Path) -> None:
+def test_an_empty_list_of_samples_is_the_same_after_a_round_trip_to_disk(tmp_path: Path) -> None:
     save_samples([], tmp_path / "none.npz")
     assert load_samples([tmp_path / "none.npz"]) == []

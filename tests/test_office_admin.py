@@ -1,4 +1,4 @@
-"""Whoever holds the admin token can draw tasks over HTTP and have them judged; nobody else can."""
+"""The admin routes hand out tasks over HTTP and verify them, for the bearer of the token only."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ async def test_scenarios_are_the_same_tasks_in_fresh_worlds_at_every_call(client
 
 
 @pytest.mark.parametrize("query", ["split=exam", "split=test&site=-1", "split=test&count=many", ""])
-async def test_scenarios_that_cannot_be_drawn_are_a_400(client: AsyncTestClient[Any], query: str) -> None:
+async def test_a_wrong_query_for_scenarios_is_a_400(client: AsyncTestClient[Any], query: str) -> None:
     answer = await client.get(f"/admin/scenarios?{query}", headers=ADMIN)
     assert answer.status_code == 400
     assert answer.json()["message"]
@@ -78,7 +78,7 @@ async def test_the_demo_world_has_no_verdict(client: AsyncTestClient[Any]) -> No
     assert (answer.status_code, answer.json()) == (404, {"message": "world demo has no task to judge"})
 
 
-async def test_what_became_of_a_world_is_shown_and_can_be_undone(client: AsyncTestClient[Any]) -> None:
+async def test_a_world_can_be_shown_and_discarded(client: AsyncTestClient[Any]) -> None:
     base, names = "/sites/0/worlds/demo", Site.of(0).apps["mail"].names
     passwords = (await client.get(f"{base}/supervisor/show_passwords")).json()
     token = (await client.post(f"{base}/mail/{names['login']}", json={"password": passwords["mail"]})).json()
@@ -90,7 +90,7 @@ async def test_what_became_of_a_world_is_shown_and_can_be_undone(client: AsyncTe
     assert (await client.get("/admin/worlds/demo", headers=ADMIN)).json() == {}
 
 
-async def test_the_services_answer_on_a_socket_at_the_address_their_documents_name() -> None:
+async def test_the_services_answer_on_a_socket_at_the_address_in_their_documents() -> None:
     with _served() as base:
         async with httpx.AsyncClient() as client:
             published = (await client.get(f"{base}/sites/0/supervisor/openapi.json")).json()

@@ -1,4 +1,4 @@
-"""A user's checks against the verifier, which sees the world itself: on what can be checked they agree."""
+"""The checks agree with the verifier, which sees the world itself, on every template that has one."""
 
 from collections.abc import AsyncIterator
 from random import Random
@@ -55,7 +55,9 @@ def some() -> list[Template]:
 
 
 @pytest.mark.parametrize("template", some(), ids=lambda template: template.name)
-async def test_work_well_done_scores_and_undone_work_does_not(template: Template, sandbox: ForkedSandbox) -> None:
+async def test_a_solved_task_scores_one_and_an_untouched_one_zero(
+    template: Template, sandbox: ForkedSandbox
+) -> None:
     given = scenario(template, seed=3, site=5)
     async with _ENVIRONMENT.open(given, given.tasks[0]) as world:
         assert await checked(sandbox, world, None) == 0
@@ -64,7 +66,7 @@ async def test_work_well_done_scores_and_undone_work_does_not(template: Template
         assert await checked(sandbox, world, "12345") == 0
 
 
-async def test_removing_something_else_beside_it_does_not_score(sandbox: ForkedSandbox) -> None:
+async def test_removing_another_item_as_well_scores_zero(sandbox: ForkedSandbox) -> None:
     template = Template("mail", "act2", "person")
     given = scenario(template, seed=3, site=5)
     async with _ENVIRONMENT.open(given, given.tasks[0]) as world:
@@ -75,7 +77,7 @@ async def test_removing_something_else_beside_it_does_not_score(sandbox: ForkedS
         assert await checked(sandbox, world, None) == 0
 
 
-async def test_a_check_waits_for_services_that_are_busy(sandbox: ForkedSandbox) -> None:
+async def test_a_check_retries_busy_services(sandbox: ForkedSandbox) -> None:
     given = scenario(Template("mail", "act2", "person"), seed=3, site=5)
     async with OfficeEnvironment(busy=0.3).open(given, given.tasks[0]) as world:
         assert await checked(sandbox, world, None) == 0

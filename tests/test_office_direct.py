@@ -1,4 +1,4 @@
-"""Rollouts that call the office directly see exactly what its HTTP services answer."""
+"""Direct calls of the office return exactly what its HTTP services answer."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ async def test_a_direct_call_is_answered_as_over_http(asked: OperationCall) -> N
     assert await _seen(*asked, direct=True) == await _seen(*asked, direct=False)
 
 
-async def test_what_was_changed_directly_is_changed_for_http_too() -> None:
+async def test_a_direct_change_is_visible_over_http() -> None:
     worlds = Worlds()
     direct, http = _client(worlds, direct=True), _client(worlds, direct=False)
     async with direct, http:

@@ -1,4 +1,6 @@
-"""Can every task of the practice world be done, by a policy that reads the documents, and by no other?"""
+"""Every task of the office can be solved by a policy that reads the documents, and hardly any by one that does
+not.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from random import Random
@@ -27,8 +29,8 @@ async def office() -> AsyncIterator[Office]:
         yield Office(sandbox)
 
 
-class Memorised:
-    """Calls the function it has, whatever the site."""
+class Memorized:
+    """A policy that calls one function at every site."""
 
     def __init__(self, world: OfficeWorld) -> None:
         asked = parse(world.task.instruction)
@@ -91,7 +93,7 @@ async def test_doing_nothing_solves_no_task(split: Split) -> None:
                 assert not (await world.verify(ended(world.task))).success
 
 
-async def test_a_clumsy_expert_repairs_what_was_refused(office: Office) -> None:
+async def test_an_expert_with_mistakes_repairs_refused_calls(office: Office) -> None:
     turns = []
     for chosen in office.environment.scenarios("train", 40, seed=9):
         played = await solve(office, chosen, 0, CLUMSY)
@@ -109,7 +111,7 @@ async def test_a_clumsy_expert_repairs_what_was_refused(office: Office) -> None:
         (Faults(synonym=1), "AttributeError: "),
     ],
 )
-async def test_each_mistake_is_loud_and_leads_to_a_repair(office: Office, faults: Faults, refused: str) -> None:
+async def test_each_mistake_is_refused_and_repaired(office: Office, faults: Faults, refused: str) -> None:
     chosen = scenario(ARCHIVE, 5, site=_strict_site())
     played = await solve(office, chosen, 0, faults)
     assert played.observations[1].startswith(refused)
@@ -117,7 +119,7 @@ async def test_each_mistake_is_loud_and_leads_to_a_repair(office: Office, faults
     assert played.verdict.success
 
 
-async def test_a_fitting_skill_makes_it_two_turns_and_the_documents_are_not_read(
+async def test_with_a_fitting_skill_a_task_takes_two_turns_and_no_documents(
     office: Office,
 ) -> None:
     for chosen in office.environment.scenarios("test", 20, seed=10):
@@ -130,7 +132,7 @@ async def test_a_fitting_skill_makes_it_two_turns_and_the_documents_are_not_read
         assert "show_signatures" not in played.text
 
 
-async def test_a_skill_for_another_task_is_left_alone(office: Office) -> None:
+async def test_a_skill_for_another_template_is_not_used(office: Office) -> None:
     chosen = scenario(ARCHIVE, 6, site=3)
     other = offer(Template("mail", "act1", "label"), Site.of(3), "archive all mails in travel")
     played = await solve(office, chosen, 0, offers=[other])
@@ -138,7 +140,7 @@ async def test_a_skill_for_another_task_is_left_alone(office: Office) -> None:
     assert played.verdict.success
 
 
-async def test_a_skill_that_no_longer_works_is_written_again(office: Office) -> None:
+async def test_a_skill_that_fails_is_rewritten(office: Office) -> None:
     chosen = scenario(ARCHIVE, 6, site=3)
     elsewhere = next(Site.of(seed) for seed in range(200) if _names(seed).isdisjoint(_names(3)))
     stale = offer(ARCHIVE, elsewhere, chosen.tasks[0].instruction)
@@ -153,13 +155,13 @@ async def test_a_skill_that_no_longer_works_is_written_again(office: Office) -> 
     assert played.verdict.success
 
 
-async def test_what_reads_no_documents_fails_at_most_sites(office: Office) -> None:
+async def test_a_policy_that_reads_no_documents_fails_at_most_sites(office: Office) -> None:
     """The function of one site, called at others: there names differ, or rules do."""
     home = offer(ARCHIVE, Site.of(100), "archive all mails from iris")
     solved = 0
     for seed in range(30):
         chosen = scenario(ARCHIVE, seed, site=seed)
-        played = await office.play(chosen, chosen.tasks[0], Memorised, [home])
+        played = await office.play(chosen, chosen.tasks[0], Memorized, [home])
         solved += played.verdict.success
     assert solved <= 1
 
@@ -187,7 +189,7 @@ async def test_a_trusting_expert_completes_in_the_turn_that_uses_a_skill(office:
         assert len(played.messages) == 1
 
 
-async def test_where_a_service_was_busy_the_expert_says_the_same_again() -> None:
+async def test_after_a_busy_service_the_expert_repeats_its_turn() -> None:
     async with ForkedSandbox() as sandbox:
         office = Office(sandbox, OfficeEnvironment(busy=0.5))
         for chosen in office.environment.scenarios("train", 6, seed=17):

@@ -1,4 +1,4 @@
-"""The office suite over HTTP keeps its own rules, and says in few words what would mend a refused call."""
+"""The office suite over HTTP enforces its rules, and a refusal names the remedy."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -60,7 +60,7 @@ async def mails(client: AsyncTestClient[Any]) -> Mailbox:
     return await Mailbox(client).log_in()
 
 
-def test_site_0_is_as_these_tests_take_it_to_be() -> None:
+def test_site_0_has_the_names_that_these_tests_use() -> None:
     mail = Site.of(0).apps["mail"]
     assert {role: mail.names[role] for role in MAIL} == MAIL  # type: ignore[index]
     assert (mail.first_page, mail.hidden, mail.guarded) == (1, "label", "act3")
@@ -79,7 +79,7 @@ async def test_page_0_is_refused_where_pages_start_at_1(mails: Mailbox) -> None:
     assert (answer.status_code, answer.json()) == (422, {"message": "pages start at 1"})
 
 
-async def test_only_the_look_up_tells_the_hidden_field(mails: Mailbox) -> None:
+async def test_only_looking_up_an_item_returns_the_hidden_field(mails: Mailbox) -> None:
     row = (await mails.get("browse_mails", page=1)).json()[0]
     item = (await mails.get("get_mail", id=row["id"])).json()
     assert list(row) == ["id", "sender", "weight"]
@@ -96,7 +96,7 @@ async def test_a_guarded_act_needs_the_preparing_operation_on_that_very_item(mai
     assert (await mails.post("store_mail", id=101)).status_code == 204
 
 
-async def test_what_is_deleted_leaves_a_gap_until_the_next_log_in(mails: Mailbox) -> None:
+async def test_a_deleted_item_leaves_a_gap_until_the_next_log_in(mails: Mailbox) -> None:
     before = await mails.pages()
     for row in before[0][:3]:
         assert (await mails.post("delete_mail", id=row["id"])).status_code == 204
@@ -124,14 +124,14 @@ async def test_a_deleted_item_is_gone(mails: Mailbox) -> None:
         ("get_mail", {"id": 101}, 405, "get_mail is not a POST"),
     ],
 )
-async def test_a_refusal_names_the_mend(
+async def test_a_refusal_names_the_remedy(
     mails: Mailbox, operation: str, body: dict[str, Json], status: int, message: str
 ) -> None:
     answer = await mails.post(operation, **body)
     assert (answer.status_code, answer.json()) == (status, {"message": message})
 
 
-async def test_a_token_opens_one_app_of_one_world(client: AsyncTestClient[Any]) -> None:
+async def test_a_token_is_valid_for_one_app_of_one_world(client: AsyncTestClient[Any]) -> None:
     stranger = Mailbox(client)
     assert (await stranger.get("browse_mails", page=1)).json() == {"message": "wrong access_token"}
     stranger._token = (await Mailbox(client, WORLD).log_in())._token
@@ -151,9 +151,7 @@ async def test_a_token_opens_one_app_of_one_world(client: AsyncTestClient[Any]) 
         ("/elsewhere", "not found"),
     ],
 )
-async def test_an_address_that_leads_nowhere_is_a_404(
-    client: AsyncTestClient[Any], path: str, message: str
-) -> None:
+async def test_an_unknown_address_is_a_404(client: AsyncTestClient[Any], path: str, message: str) -> None:
     answer = await client.get(path)
     assert answer.status_code == 404
     assert answer.json()["message"].startswith(message)

@@ -1,4 +1,4 @@
-"""Two customers have the same suite under other names and rules, so only the documents say how to use it."""
+"""Sites have the same suite under different names and rules, so only the documents state how to use it."""
 
 from trainer.environments.office.apps import ACTS, APPS
 from trainer.environments.office.site import Site, candidates
@@ -13,7 +13,7 @@ def test_the_same_seed_is_the_same_site() -> None:
     assert Site.of(6) != once
 
 
-def test_a_site_has_one_name_for_each_operation_and_tells_them_apart() -> None:
+def test_a_site_has_one_distinct_name_for_each_operation() -> None:
     for spec in APPS.values():
         names = [name for found in candidates(spec).values() for name in found]
         assert len(set(names)) == len(names)
@@ -23,7 +23,7 @@ def test_a_site_has_one_name_for_each_operation_and_tells_them_apart() -> None:
             assert all(here.role(name) == role for role, name in here.names.items())
 
 
-def test_every_name_and_every_rule_is_found_at_some_site() -> None:
+def test_every_name_and_every_rule_occurs_at_some_site() -> None:
     for spec in APPS.values():
         here = [site.apps[spec.name] for site in SITES]
         for role, names in candidates(spec).items():

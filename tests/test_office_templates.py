@@ -1,4 +1,4 @@
-"""Instructions of the practice world mean one thing each, and what is held out recombines what is taught."""
+"""Each instruction has one meaning, and held-out templates recombine those for training."""
 
 from typing import get_args
 
@@ -12,7 +12,7 @@ from trainer.environments.office.templates import TEMPLATES, Template, parse
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-def test_every_phrasing_of_every_template_is_understood_as_that_template() -> None:
+def test_every_phrasing_parses_as_its_own_template() -> None:
     for template in TEMPLATES:
         assert len(template.phrasings) == 3
         for phrasing in template.phrasings:
@@ -20,7 +20,7 @@ def test_every_phrasing_of_every_template_is_understood_as_that_template() -> No
                 assert parse(phrasing.format(value=value)) == (template, value)
 
 
-def test_the_phrasings_read_like_plain_english() -> None:
+def test_the_phrasings_are_plain_english() -> None:
     assert Template("mail", "act1", "person").phrasings == (
         "archive every one of my mails from {value}",
         "archive all mails from {value}",
@@ -44,7 +44,7 @@ def test_the_phrasings_read_like_plain_english() -> None:
         "eat mails from iris",
     ],
 )
-def test_what_is_no_instruction_of_ours_is_not_understood(instruction: str) -> None:
+def test_other_instructions_are_not_parsed(instruction: str) -> None:
     assert parse(instruction) is None
 
 
@@ -65,7 +65,7 @@ def test_the_split_is_the_one_that_results_were_published_for() -> None:
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_every_pair_of_a_held_out_template_is_taught_at_least_twice(split: Split) -> None:
+def test_every_pair_of_a_held_out_template_occurs_in_at_least_two_for_training(split: Split) -> None:
     taught = templates_of("train")
     for held_out in templates_of(split):
         for one, other in (("app", "verb"), ("app", "selector"), ("verb", "selector")):
@@ -73,7 +73,7 @@ def test_every_pair_of_a_held_out_template_is_taught_at_least_twice(split: Split
             assert sum((getattr(each, one), getattr(each, other)) == pair for each in taught) >= 2
 
 
-def test_every_app_and_every_verb_is_examined() -> None:
+def test_every_app_and_every_verb_is_tested() -> None:
     examined = templates_of("test")
     assert {template.app for template in examined} == set(APPS)
     assert {template.verb for template in examined} == {template.verb for template in TEMPLATES}

@@ -31,7 +31,7 @@ def test_one_check_for_each_change_one_for_all_else_and_one_for_the_answer() -> 
     assert verify(world, None).success
 
 
-def test_a_change_that_was_not_asked_for_fails_wherever_it_is() -> None:
+def test_an_unrequested_change_fails_in_any_app() -> None:
     world, wanted, others = world_of(Template("mail", "act1", "person"))
     for item in wanted:
         item.done.add("act1")
@@ -43,14 +43,14 @@ def test_a_change_that_was_not_asked_for_fails_wherever_it_is() -> None:
     assert verify(world, None).failures == (f"changed without being asked: notes {note.id}",)
 
 
-def test_another_act_than_the_one_asked_for_fails() -> None:
+def test_an_act_other_than_the_requested_one_fails() -> None:
     world, wanted, _ = world_of(Template("mail", "act1", "person"))
     for item in wanted:
         item.done |= {"act1", "act3"}
     assert len(verify(world, None).failures) == len(wanted)
 
 
-def test_preparing_an_item_is_no_change() -> None:
+def test_preparing_an_item_is_not_a_change() -> None:
     world, wanted, others = world_of(Template("mail", "act1", "person"))
     others[0].prepared = True
     for item in wanted:
@@ -90,12 +90,12 @@ def test_the_top_one_alone_is_changed() -> None:
     assert not verify(world, None).success
 
 
-def test_a_task_that_was_not_completed_is_no_success() -> None:
+def test_a_task_that_was_not_completed_fails() -> None:
     world, wanted, _ = world_of(Template("mail", "count", "person"))
     verdict = verify(world, len(wanted), completed=False)
     assert (verdict.passed, verdict.failures) == (1, ("the task was not completed",))
 
 
-def test_a_world_without_a_task_cannot_be_judged() -> None:
+def test_a_world_without_a_task_cannot_be_verified() -> None:
     with pytest.raises(NotFoundError, match="no task to judge"):
         verify(WorldState("demo"), None)

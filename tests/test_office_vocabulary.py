@@ -1,4 +1,4 @@
-"""A tokenizer made from the vocabulary meets no unknown word in this world."""
+"""A tokenizer built from the vocabulary has no unknown word in the office."""
 
 import re
 from random import Random

@@ -1,4 +1,4 @@
-"""A world follows from its id alone, finds the usual mistakes out, and is kept apart from all others."""
+"""A world is determined by its id, detects the usual mistakes, and is isolated from all others."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def places(split: Split = "train", count: int = 161) -> list[Place]:
     return [place_at(task) for chosen in draw(split, count, seed=1) for task in chosen.tasks]
 
 
-def test_the_id_of_a_world_spells_out_its_place() -> None:
+def test_the_id_of_a_world_encodes_its_place() -> None:
     assert PLACE.world("9") == "t0-s42-d7-1-x9"
     assert place_of("t0-s42-d7-1-x9") == place_of("t0-s42-d7-1") == PLACE
 
@@ -26,17 +26,17 @@ def test_the_id_of_a_world_spells_out_its_place() -> None:
 @pytest.mark.parametrize(
     "name", ["", "t0", "t999-s1-d1-0", "t0-s1-d1-3", "t0-s1-d1-0-x", "t0-s1-d1-0-x9!", "Demo"]
 )
-def test_a_name_that_spells_no_place_is_no_world(name: str) -> None:
+def test_a_name_that_encodes_no_place_is_unknown(name: str) -> None:
     with pytest.raises(NotFoundError, match="no world"):
         Worlds().get(name)
 
 
-def test_the_same_seed_draws_the_same_scenarios_and_more_of_them_begin_alike() -> None:
+def test_the_same_seed_draws_the_same_scenarios_and_a_larger_count_appends() -> None:
     assert draw("train", 5, seed=3) == draw("train", 9, seed=3)[:5]
     assert draw("train", 5, seed=3) != draw("train", 5, seed=4)
 
 
-def test_every_template_of_a_split_comes_once_before_one_comes_twice() -> None:
+def test_every_template_of_a_split_occurs_once_before_any_occurs_twice() -> None:
     names = [chosen.template for chosen in draw("validation", 20, seed=3)]
     assert len(set(names[:16])) == 16
     assert len(set(names)) == 16
@@ -57,7 +57,7 @@ def test_scenarios_are_at_many_sites_unless_one_is_named() -> None:
         draw("train", 1, seed=1, site=-1)
 
 
-def test_matches_lie_on_the_first_page_and_on_the_last() -> None:
+def test_the_first_and_the_last_page_have_matches() -> None:
     for place in places():
         items = items_of(place.kind.app, place)
         hits = [at for at, item in enumerate(items) if matches(item, place, groups_of(place))]
@@ -97,7 +97,7 @@ def test_a_number_at_the_threshold_is_not_over_it() -> None:
             assert not any(matches(item, place, groups_of(place)) for item in near)
 
 
-def test_a_world_is_the_same_whenever_it_is_made() -> None:
+def test_a_world_is_always_created_the_same() -> None:
     chosen = scenario(Template("files", "count", "label"), 11, site=4)
     again = place_at(task_at(place_at(chosen.tasks[2]), nonce="abc"))
     assert items_of("files", place_at(chosen.tasks[2])) == items_of("files", again)
@@ -115,7 +115,7 @@ def test_the_demo_world_holds_every_person_and_every_label() -> None:
     assert set(groups_of(None)) == set(GROUPS)
 
 
-def test_worlds_do_not_share_what_is_changed_in_them() -> None:
+def test_a_change_in_one_world_is_invisible_in_others() -> None:
     worlds = Worlds()
     one, other = worlds.get(PLACE.world("1")), worlds.get(PLACE.world("2"))
     one.items("mail")[0].done.add("act1")
@@ -123,7 +123,7 @@ def test_worlds_do_not_share_what_is_changed_in_them() -> None:
     assert worlds.get(PLACE.world("1")) is one
 
 
-def test_the_world_that_was_longest_untouched_is_forgotten_first() -> None:
+def test_the_least_recently_used_world_is_discarded_first() -> None:
     worlds = Worlds(capacity=2)
     first, second = worlds.get(PLACE.world("1")), worlds.get(PLACE.world("2"))
     demo = worlds.get("demo")
@@ -141,7 +141,7 @@ def test_a_world_belongs_to_one_site() -> None:
         worlds.at(8, PLACE.world())
 
 
-def test_a_forgotten_world_begins_anew() -> None:
+def test_a_discarded_world_is_created_anew() -> None:
     worlds = Worlds()
     for name in ("demo", PLACE.world()):
         worlds.get(name).items("mail")[0].done.add("act1")
@@ -149,5 +149,5 @@ def test_a_forgotten_world_begins_anew() -> None:
         assert worlds.get(name).items("mail")[0].done == set()
 
 
-def test_templates_keep_their_place_in_ids() -> None:
+def test_templates_keep_their_number_in_ids() -> None:
     assert (TEMPLATES[0].name, TEMPLATES[160].name) == ("mail.act1.person", "todo.top.group")

@@ -1,4 +1,4 @@
-"""The seed policy that is shipped: others load it as it is, and writing it down as a Llama changed nothing."""
+"""The shipped seed policy: transformers loads it unchanged, and its conversion to a Llama computes the same."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ def tiny_tokenizer() -> Tokenizer:
     return build_tokenizer(["mail", "archive"])
 
 
-def test_transformers_cuts_text_for_the_shipped_policy_as_the_server_does() -> None:
+def test_transformers_tokenizes_for_the_shipped_policy_as_the_server_does() -> None:
     ours, theirs = ChatTokenizer.load(SHIPPED), AutoTokenizer.from_pretrained(SHIPPED)
     for text in ("archive every one of my mails from iris", "<|user|>é\n<|end|>", " ".join(vocabulary())):
         assert theirs.encode(text, add_special_tokens=False) == ours.encode(text)
     assert (theirs.eos_token_id,) == ours.stop_ids
 
 
-def test_the_shipped_policy_is_of_the_shape_that_is_taught() -> None:
+def test_the_shipped_policy_has_the_shape_of_the_recipe() -> None:
     shipped = AutoModelForCausalLM.from_pretrained(SHIPPED)
     taught = as_llama(new_model(Recipe(), Tokenizer.from_file(str(SHIPPED / "tokenizer.json"))))
     assert {name: weight.shape for name, weight in shipped.state_dict().items()} == {

@@ -1,4 +1,4 @@
-"""The seed policy's tokenizer: every text survives it, and a word is the same token wherever it stands."""
+"""The seed policy's tokenizer: every text survives a round trip, and a word is the same token everywhere."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,16 +62,16 @@ def random_texts() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_survives_the_round_trip(tokenizer: ChatTokenizer, text: str) -> None:
+def test_any_text_survives_a_round_trip(tokenizer: ChatTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_random_text_of_all_planes_survives_the_round_trip(tokenizer: ChatTokenizer) -> None:
+def test_random_text_of_all_planes_survives_a_round_trip(tokenizer: ChatTokenizer) -> None:
     for text in random_texts():
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_every_word_of_the_world_is_one_token(tokenizer: ChatTokenizer) -> None:
+def test_every_word_of_the_office_is_one_token(tokenizer: ChatTokenizer) -> None:
     assert [word for word in vocabulary() if len(tokenizer.encode(word)) != 1] == []
 
 
@@ -124,7 +124,7 @@ def test_transformers_renders_the_same_chat(tokenizer: ChatTokenizer, theirs: Pr
         assert rendered == tokenizer.render(messages, generate=generate)
 
 
-def test_a_turn_ends_with_the_end_token_and_with_no_other(tokenizer: ChatTokenizer) -> None:
+def test_a_turn_ends_with_the_end_token_only(tokenizer: ChatTokenizer) -> None:
     assert [tokenizer.decode([stop]) for stop in tokenizer.stop_ids] == ["<|end|>"]
     assert [len(tokenizer.encode(token)) for token in SPECIAL] == [1, 1, 1, 1]
     assert tokenizer.vocab_size == tokenizer.tokenizer.get_vocab_size()

@@ -1,4 +1,4 @@
-"""Practice environments by name."""
+"""Environments are opened by name and options."""
 
 from importlib.metadata import version
 
@@ -22,13 +22,13 @@ def test_every_environment_that_is_listed_opens_under_its_name() -> None:
         assert each.version == version("sage-server")
 
 
-def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:
+def test_all_scenarios_take_place_at_the_named_site() -> None:
     scenarios = open_environment("office?site=7&busy=0.4").scenarios("test", 5, 1)
     assert all(task.variables["world"].split("-")[2] == "d7" for each in scenarios for task in each.tasks)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error"),
     [
         ("", "no environments part is named '': there are office"),
         ("shop", "there are office"),
@@ -38,6 +38,6 @@ def test_a_site_that_is_named_is_where_all_scenarios_are_set() -> None:
         ("office?busy", r"write options as office\?option=value"),
     ],
 )
-def test_a_name_that_does_not_fit_is_refused_with_what_there_is(name: str, said: str) -> None:
-    with pytest.raises(InvalidError, match=said):
+def test_an_unknown_name_or_option_is_refused_with_the_known_ones(name: str, error: str) -> None:
+    with pytest.raises(InvalidError, match=error):
         open_environment(name)
