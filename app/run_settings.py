@@ -20,7 +20,7 @@ LEAST_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
 class RunKind(StrEnum):
     """Where a run's experience comes from."""
 
-    ROLLOUT = "rollout"  # fresh rollouts in a practice environment
+    ROLLOUT = "rollout"  # fresh rollouts in an environment
     LOGGED = "logged"  # what was served, with its scores
     SFT = "sft"  # supervised steps on the best of what was served, or on imported trajectories
 
@@ -115,7 +115,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
-def practice_environment(settings: RunSettings) -> str:
+def rollout_environment(settings: RunSettings) -> str:
     """The environment that a run of rollouts names. Raises InvalidError where it names none."""
     if not settings.environment.partition("?")[0]:
         raise InvalidError(
@@ -129,7 +129,7 @@ def refuse_hopeless(settings: RunSettings) -> None:
     plugins.find("sage.retrieval", settings.retrieval)
     plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
-        practice_environment(settings)
+        rollout_environment(settings)
     if 0 < settings.gate_scenarios < LEAST_SCENARIOS:
         raise InvalidError(
             f"gate_scenarios={settings.gate_scenarios} are too few for the gate to tell anything: ask for "

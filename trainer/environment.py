@@ -1,4 +1,4 @@
-"""Environments: where a policy practises and is evaluated. Each can set up a task from nothing and verify it.
+"""Environments: where a policy is trained and evaluated. Each can set up a task from nothing and verify it.
 
 An environment is a plug-in: a function `load_environment(*, option: type = default, ...) -> Environment`,
 registered in the entry-point group `sage.environments` or named "module:attribute". Its keyword parameters are its

@@ -17,7 +17,7 @@ from app.skills.skill_index import SkillIndex
 
 _NEVER = 2.0  # no cosine is as large
 
-# Measured with one skill for each of the practice world's 161 templates, queried in all phrasings with other
+# Measured with one skill for each of the demo environment's 161 templates, queried in all phrasings with other
 # details, vectors of all-MiniLM-L6-v2. N-grams of .75 or a cosine of .80: the right skill is offered to 77 % of
 # tasks, with 0.2 others; where the right one is missing, 1 % are offered anything. N-grams of .50: 85 %, 1.4 and
 # 19 %. A cosine of .70 offers something to 26 % without a right skill. The source's cosine (about .5 for one app,

@@ -12,7 +12,7 @@ import msgspec
 
 from app.agent.rollout_loop import Agent
 from app.records import Json, Policy
-from app.run_settings import RunSettings, practice_environment
+from app.run_settings import RunSettings, rollout_environment
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
@@ -33,7 +33,7 @@ from trainer.sage.advantages import compute_advantages
 async def run_rollouts(job: Job, progress: RunProgress, learner: Learner) -> TrainingOutput:
     """Train in the environment of the settings. Raises what `progress` raises."""
     settings = job.settings
-    async with open_stack(practice_environment(settings), settings.retrieval, job.deployment) as stack:
+    async with open_stack(rollout_environment(settings), settings.retrieval, job.deployment) as stack:
         run = RolloutRun(
             replace(stack.agent, temperature=1.0),
             stack.engine,
