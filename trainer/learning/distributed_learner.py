@@ -31,7 +31,8 @@ from trainer.learning.model import load_model
 from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous, parse_address
 from trainer.learning.sharded_model import empty_model, read_shards
-from trainer.learning.update import Learner, UpdateStats
+from trainer.learning.update import Learner
+from trainer.learning.update_stats import UpdateStats
 from trainer.parent_death import exit_with_parent
 from trainer.sage.advantages import AdvantagedRollout
 

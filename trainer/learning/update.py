@@ -26,27 +26,11 @@ from trainer.learning.publishing import PublishedAdapter, lora_weights, write_ad
 from trainer.learning.scorer import Scorer
 from trainer.learning.sharded_model import shard_units
 from trainer.learning.training_samples import TrainingSample, divide, training_samples
+from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
 _MEASURED = 8  # trajectories of a step whose divergence from the start is measured, unless a penalty needs all
-
-
-class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one update: loss, norm and clipping of its last optimizer step, the rest from before the
-    first.
-    """
-
-    loss: float
-    grad_norm: float  # before clipping
-    clip_fraction: float  # of the sampled tokens: those whose gradient the clip removed
-    ratio_mean: float  # p / p of the policy that sampled, as its engine reported it
-    ratio_max: float
-    kl_to_engine: float  # estimated divergence of the engine that sampled: almost 0 without stale samples
-    kl_to_start: float  # estimated divergence from the start of the run
-    tokens: int  # sampled ones that were learned from
-    read_tokens: int  # these and the context between them
-    samples: int
 
 
 class Learner:

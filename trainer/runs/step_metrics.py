@@ -12,7 +12,7 @@ import msgspec
 
 from app.records import Json
 from trainer.evaluation.policy_metrics import TaskResult
-from trainer.learning.update import UpdateStats
+from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 
 _LOW_WRITE_RATE = 0.2
