@@ -20,10 +20,10 @@ class EnvironmentInfo(msgspec.Struct, frozen=True):
 def check_environment(text: str, installed: Sequence[EnvironmentInfo]) -> None:
     """Raises InvalidError for an unknown environment, and for an option that is unknown, missing or does not fit.
 
-    Only a worker can check an environment named "module:attribute", or any while no worker has reported.
+    While no worker has reported, only the worker that takes the run can check.
     """
     spec = PluginSpec.parse(text)
-    if not installed or ":" in spec.name:
+    if not installed:
         return
     versions = [each for each in installed if each.name == spec.name]
     if not versions:

@@ -45,9 +45,8 @@ def find(group: str, name: str) -> EntryPoint:
     if ":" in name:
         return EntryPoint(name, name, group)
     raise InvalidError(
-        f"no {group.removeprefix('sage.')} part is named {name!r}: there are {', '.join(names(group)) or 'none'}; "
-        'a part of your own is named "module:attribute", or registered as an entry point of the group '
-        f"{group!r}"
+        f"{group} has no {name!r}, it has {', '.join(names(group)) or 'none'}: name one of these, or register "
+        "yours as an entry point of that group"
     )
 
 

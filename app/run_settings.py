@@ -54,7 +54,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skills: bool = True
     """Offer skills. False: every task alone, without a library."""
     retrieval: str = "scenario"
-    """How skills are found for a task: a name of the entry-point group `sage.retrieval`, or `module:attribute`."""
+    """How skills are found for a task: a name of the entry-point group `sage.retrieval`."""
     since: Moment | None = None
     """`logged` and `sft`: use tasks that ended at this time or later."""
     until: Moment | None = None
@@ -68,7 +68,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # Reward
     reward: str = "skill"
-    """A rule of the entry-point group `sage.rewards`, or `module:attribute`."""
+    """A rule of the entry-point group `sage.rewards`."""
 
     # Objective
     normalise: bool = False
@@ -125,7 +125,20 @@ def rollout_environment(settings: RunSettings) -> str:
 
 
 def refuse_hopeless(settings: RunSettings) -> None:
-    """Raises InvalidError for a run that would fail, or decide nothing, whatever happens."""
+    """Raises InvalidError for a run that would fail, or decide nothing, whatever happens.
+
+    A run may name registered parts only: with "module:attribute" a key could call any function on the worker.
+    """
+    environment = settings.environment.partition("?")[0]
+    for field, name in (
+        ("environment", environment),
+        ("retrieval", settings.retrieval),
+        ("reward", settings.reward),
+    ):
+        if ":" in name:
+            raise InvalidError(
+                f"{field}={name!r}: a run may name registered parts only; register it as an entry point"
+            )
     plugins.find("sage.retrieval", settings.retrieval)
     plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:

@@ -56,7 +56,7 @@ def test_an_environment_takes_at_most_sixty_lines() -> None:
 def test_an_installed_environment_is_found_by_its_name_and_unknown_names_list_it() -> None:
     assert plugins.names(GROUP) == ["counting", "office"]
     assert len(open_environment("counting?tasks=5").scenarios("test", 1, 0)[0].tasks) == 5
-    with pytest.raises(InvalidError, match="'shop': there are counting, office"):
+    with pytest.raises(InvalidError, match="has no 'shop', it has counting, office"):
         open_environment("shop")
 
 

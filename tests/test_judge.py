@@ -57,7 +57,7 @@ async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_che
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("wise", r"SAGE_JUDGE='wise': no judges part is named 'wise'"),
+        ("wise", r"SAGE_JUDGE='wise': sage.judges has no 'wise'"),
         (f"{__name__}:load_answer_judge", "needs the option expected"),
         (f"{__name__}:load_answer_judge?expected=much", "'much' is not of type 'integer'"),
     ],

@@ -54,7 +54,7 @@ async def test_a_missing_adapter_is_named(tmp_path: Path) -> None:
     [
         ([], "give --key, an admin key of the server"),
         (["--adapter", "gone"], "no adapter in gone"),
-        (["--in-process", "--environment", "mars"], "no environments part is named 'mars'"),
+        (["--in-process", "--environment", "mars"], "sage.environments has no 'mars'"),
     ],
 )
 def test_the_command_says_what_is_missing(options: list[str], message: str, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def test_all_scenarios_take_place_at_the_named_site() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("", "no environments part is named '': there are office"),
-        ("shop", "there are office"),
+        ("", "sage.environments has no '', it has office"),
+        ("shop", "sage.environments has no 'shop', it has office"),
         ("office?size=3", "office has no option size; it has busy, site"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),

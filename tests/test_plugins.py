@@ -58,7 +58,7 @@ print([name for name in heavy if name in sys.modules])
 def test_an_unknown_name_is_refused_with_what_there_is() -> None:
     with pytest.raises(
         InvalidError,
-        match="no retrieval part is named 'psychic': there are fused, query_embedding, query_ngram, ",
+        match=r"sage.retrieval has no 'psychic', it has fused, query_embedding, query_ngram, ",
     ):
         load_retrieval("psychic")
 
@@ -70,11 +70,18 @@ def test_a_part_that_cannot_be_imported_is_named() -> None:
 
 @pytest.mark.parametrize("field", ["retrieval", "reward"])
 def test_a_run_with_an_unknown_part_is_refused_at_once(field: str) -> None:
-    with pytest.raises(InvalidError, match="is named 'psychic': there are"):
+    with pytest.raises(InvalidError, match=f"sage.{field}s? has no 'psychic', it has "):
         refuse_hopeless(msgspec.structs.replace(RunSettings(), **{field: "psychic"}))
-    refuse_hopeless(
-        msgspec.structs.replace(RunSettings(), **{field: "tests.third_party_parts:longest_instruction"})
-    )
+
+
+@pytest.mark.parametrize("field", ["environment", "retrieval", "reward"])
+def test_a_run_may_not_name_any_object_that_the_worker_can_import(field: str) -> None:
+    with pytest.raises(
+        InvalidError, match=f"{field}='tests.third_party_parts:longest_instruction': a run may name"
+    ):
+        refuse_hopeless(
+            msgspec.structs.replace(RunSettings(), **{field: "tests.third_party_parts:longest_instruction"})
+        )
 
 
 async def test_a_retrieval_named_by_module_and_attribute_ranks_the_skills_that_are_offered() -> None:

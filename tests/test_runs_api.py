@@ -72,6 +72,11 @@ async def test_a_run_is_queued_with_its_settings_and_the_workers_are_notified(ap
         ({"settings": {"lr": "fast"}}, "lr"),
         ({"stepz": 3}, "stepz"),
         ({"kind": "rollout"}, "needs the setting environment"),
+        (
+            {"settings": {"environment": "os:abort"}},
+            "environment='os:abort': a run may name registered parts only",
+        ),
+        ({"settings": {"reward": "os:abort"}}, "reward='os:abort': a run may name registered parts only"),
         ({"settings": {"gate_scenarios": 29}}, "gate_scenarios"),
     ],
 )
