@@ -8,19 +8,17 @@ import pytest
 from app.db.models import TaskState
 from app.errors import SettingError
 from app.records import Trajectory
-from app.runner import judge as judges
-from app.runner.judge import Judge, load_judge
+from app.runner.judge import Judge, ask_judge, load_judge
 from app.runner.runner import Runner
 from tests.ledger_project import OPTIONS, LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
+from tests.trajectory_samples import trajectory
 
 DONE = block("apis.supervisor.complete_task(answer=7)")
 
 
-def load_answer_judge(*, expected: int, slow: bool = False, odd: bool = False) -> Judge:
+def load_answer_judge(*, expected: int, odd: bool = False) -> Judge:
     async def judge(trajectory: Trajectory) -> float | None:
-        if slow:
-            await asyncio.sleep(3600)
         if odd:
             return float(trajectory.answer)
         return None if trajectory.answer is None else float(trajectory.answer == expected)
@@ -41,17 +39,23 @@ def runner(project: LedgerProject, options: str) -> Runner:
         ("expected=8", None, 0.0),
         ("expected=8", "score = 0.25", 0.25),
         ("expected=7&odd=true", None, None),
-        ("expected=7&slow=true", None, None),
     ],
-    ids=["right", "wrong", "a check counts instead", "outside of the range", "too slow"],
+    ids=["right", "wrong", "a check counts instead", "outside of the range"],
 )
 async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_check(
-    project: LedgerProject, monkeypatch: pytest.MonkeyPatch, options: str, check: str | None, score: float | None
+    project: LedgerProject, options: str, check: str | None, score: float | None
 ) -> None:
-    monkeypatch.setattr(judges, "_SECONDS", 0.5)
     async with runner(project, options):
         row = await project.ended(await project.submit(check_code=check))
     assert (row.state, row.score, row.failure) == (TaskState.DONE, score, None)
+
+
+async def test_a_judge_that_takes_too_long_leaves_a_task_without_a_score() -> None:
+    async def judge(_: Trajectory) -> float | None:
+        await asyncio.sleep(3600)
+        return 1.0
+
+    assert await ask_judge(judge, trajectory(), seconds=0.05) is None
 
 
 @pytest.mark.parametrize(

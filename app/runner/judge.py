@@ -36,10 +36,10 @@ def load_judge(text: str) -> Judge | None:
     return judge
 
 
-async def ask_judge(judge: Judge, trajectory: Trajectory) -> float | None:
+async def ask_judge(judge: Judge, trajectory: Trajectory, *, seconds: float = _SECONDS) -> float | None:
     """The score. A judge that fails, is slow or leaves [0, 1] is logged and scores nothing: the task is done."""
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(seconds):
             score = await judge(trajectory)
         if score is None or 0 <= score <= 1:
             return score
