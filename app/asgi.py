@@ -13,12 +13,13 @@ from litestar import Litestar
 
 from app.adapters.store import AdapterStore
 from app.agent.limits import RolloutLimits
-from app.agent.prompt import Profile, choose_profile, prompt_hash
+from app.agent.prompt_profiles import Profile, choose_profile, prompt_hash
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
 from app.api.request_log import configure_logging
+from app.broker import worker_notifier
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
 from app.engine.capability import Capabilities, ServerRequirements
@@ -31,7 +32,6 @@ from app.errors import HostError, SettingError
 from app.gateway.ssrf import resolve_public
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
-from app.queue import worker_notifier
 from app.records import Json
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler

@@ -13,7 +13,7 @@ Groups, and where their parts are specified:
     sage.environments   trainer.environment
     sage.rewards        trainer.sage.reward
     sage.retrieval      app.skills.retrieval
-    sage.skill_checks   app.skills.validate; all registered checks are used
+    sage.skill_checks   app.skills.validate_drafts; all registered checks are used
     sage.api_protocols  app.apis.protocol; the one that recognizes a document is used
     sage.experts        trainer.rollouts.expert
     sage.judges         app.runner.judge

@@ -10,11 +10,11 @@ from app import plugins
 from app.errors import InvalidError
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Above = Annotated[float, msgspec.Meta(gt=0)]
-Whole = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
 
-LEAST_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
+MIN_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
 
 
 class RunKind(StrEnum):
@@ -41,9 +41,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Environment of rollouts and of the gate, as `NAME?OPTION=VALUE`; `sage environments` lists them. Empty:
     none.
     """
-    steps: Whole = 24
+    steps: PositiveCount = 24
     """Optimizer steps; fewer if the data of a `logged` run ends earlier."""
-    pairs: Whole = 6
+    pairs: PositiveCount = 6
     """Chains of tasks per step."""
     group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8
     """Rollouts of each chain (G)."""
@@ -55,11 +55,11 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Offer skills. False: every task alone, without a library."""
     retrieval: str = "scenario"
     """How skills are found for a task: a name of the entry-point group `sage.retrieval`."""
-    since: Moment | None = None
+    since: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended at this time or later."""
-    until: Moment | None = None
+    until: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended before this time."""
-    limit: Whole = 5_000
+    limit: PositiveCount = 5_000
     """Tasks to read from that window, newest first."""
     max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
     """Releases between a sample and the active one, at most."""
@@ -79,17 +79,17 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The ratio is clipped above 1 plus this."""
     kl: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Weight of the KL penalty against the starting policy."""
-    max_weight: Above = 2.0
+    max_weight: Positive = 2.0
     """Importance weights of stale samples are truncated here."""
 
     # Update
-    lr: Above = 1e-3
+    lr: Positive = 1e-3
     """Learning rate."""
     lora_rank: Annotated[int, msgspec.Meta(ge=1, le=512)] = 16
     """Rank of a new adapter."""
     lora_alpha: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
     """Scale of a new adapter."""
-    grad_clip: Above = 1.0
+    grad_clip: Positive = 1.0
     """Gradients are clipped to this norm."""
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     """Optimizer steps on each batch of rollouts."""
@@ -124,7 +124,7 @@ def rollout_environment(settings: RunSettings) -> str:
     return settings.environment
 
 
-def refuse_hopeless(settings: RunSettings) -> None:
+def check_runnable(settings: RunSettings) -> None:
     """Raises InvalidError for a run that would fail, or decide nothing, whatever happens.
 
     A run may name registered parts only: with "module:attribute" a key could call any function on the worker.
@@ -143,10 +143,10 @@ def refuse_hopeless(settings: RunSettings) -> None:
     plugins.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
-    if 0 < settings.gate_scenarios < LEAST_SCENARIOS:
+    if 0 < settings.gate_scenarios < MIN_SCENARIOS:
         raise InvalidError(
             f"gate_scenarios={settings.gate_scenarios} are too few for the gate to tell anything: ask for "
-            f"{LEAST_SCENARIOS} or more, or for 0, which holds no gate"
+            f"{MIN_SCENARIOS} or more, or for 0, which holds no gate"
         )
 
 

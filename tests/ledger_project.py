@@ -8,8 +8,8 @@ from uuid import UUID
 
 import httpx
 
-from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.db import apis, events, models, projects, tasks
 from app.db.database import Sessions

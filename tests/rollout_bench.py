@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from app.agent.compact import Compact
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Offer, Policy, Task, Trajectory

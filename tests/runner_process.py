@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.db.database import open_database
 from app.runner.execute import TaskExecutor

@@ -14,8 +14,8 @@ import yaml
 from click.testing import CliRunner, Result
 from transformers import AutoModelForCausalLM
 
-from app.agent.compact import Compact
-from app.agent.prompt import choose_profile
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_profiles import choose_profile
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError

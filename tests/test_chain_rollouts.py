@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.records import Policy, Stop
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from tests.evaluated_server import ExpertPolicy
 from tests.scripted_engine import Script, ScriptedEngine, block, byte_tokenizer
 from trainer.environment import Scenario
@@ -48,7 +48,7 @@ def scripted(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenari
 
 
 async def test_a_chain_passes_its_skills_on(scripted: ScriptedRunner, scenarios: Sequence[Scenario]) -> None:
-    library = MemoryLibrary()
+    library = InMemoryLibrary()
     episodes = await scripted.episode_runner.run_chain(scenarios[0], library)
     assert [each.verdict.success for each in episodes] == [True, True, True]
     assert [len(each.trajectory.turns) for each in episodes] == [3, 2, 2]
@@ -100,7 +100,7 @@ async def test_a_task_that_was_only_declared_complete_is_a_failure_and_makes_no_
     sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenario]
 ) -> None:
     lazy = ScriptedRunner(sandbox, tmp_path, lambda *_: block("apis.supervisor.complete_task()"))
-    library = MemoryLibrary()
+    library = InMemoryLibrary()
     episodes = await lazy.episode_runner.run_chain(scenarios[0], library)
     assert [each.trajectory.stop for each in episodes] == [Stop.COMPLETED] * 3
     assert not any(each.verdict.success for each in episodes)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import EngineError, EngineRefusalError
 from app.sandbox.forked_sandbox import ForkedSandbox

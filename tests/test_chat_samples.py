@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import InvalidError, ModelError
 from app.records import Trajectory

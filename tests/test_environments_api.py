@@ -12,7 +12,7 @@ from app.cli import main
 from app.db import environments, models
 from app.db.clock import from_now
 from app.db.database import Sessions
-from app.environment_catalog import EnvironmentInfo
+from app.installed_environments import EnvironmentInfo
 from app.plugin_options import options_schema
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served

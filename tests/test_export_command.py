@@ -11,8 +11,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from app.agent.compact import Compact
-from app.agent.full import Full
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_full import Full
 from app.db import models, tasks, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState

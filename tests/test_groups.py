@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
@@ -12,7 +12,7 @@ from app.records import Policy
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -54,10 +54,10 @@ async def test_a_group_is_compared_position_by_position_and_shares_no_library() 
     async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
         episode_runner = EpisodeRunner(agent, OfficeEnvironment(), Policy())
-        libraries: list[MemoryLibrary] = []
+        libraries: list[InMemoryLibrary] = []
 
-        def new_library() -> MemoryLibrary:
-            libraries.append(MemoryLibrary(retrieval=by_scenario))
+        def new_library() -> InMemoryLibrary:
+            libraries.append(InMemoryLibrary(retrieval=by_scenario))
             return libraries[-1]
 
         collector = GroupCollector(episode_runner, SETTINGS, new_library)

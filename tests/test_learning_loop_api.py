@@ -7,16 +7,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.notifications import NotificationListener
+from app.broker import worker_notifier
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.queue import worker_notifier
 from app.release.promote import Promoter
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from app.agent.action import extract_code
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.gateway.gateway import Gateway
 from app.records import Json
 from app.runner.score import score

@@ -5,14 +5,14 @@ from importlib.metadata import version
 import pytest
 
 from app.errors import InvalidError
-from app.run_settings import LEAST_SCENARIOS
+from app.run_settings import MIN_SCENARIOS
 from trainer.environment import open_environment
 from trainer.evaluation.gate_decision import GateRules
 from trainer.worker.environment_report import installed_environments
 
 
 def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs() -> None:
-    assert GateRules().min_scenarios == LEAST_SCENARIOS
+    assert GateRules().min_scenarios == MIN_SCENARIOS
 
 
 def test_every_environment_that_is_listed_opens_under_its_name() -> None:

@@ -11,11 +11,11 @@ import pytest
 from app import plugins
 from app.apis.api_documents import parse_document
 from app.errors import ApiDocumentError, InvalidError
-from app.run_settings import RunSettings, refuse_hopeless
+from app.run_settings import RunSettings, check_runnable
 from app.skills.extract import Draft, extract
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import load_retrieval, needs_embeddings
-from app.skills.validate import refusals
+from app.skills.validate_drafts import refusals
 from tests.third_party_parts import PROCEDURES, install, longest_instruction
 from tests.written_functions import ARCHIVE, CATALOG, archived
 
@@ -71,7 +71,7 @@ def test_a_part_that_cannot_be_imported_is_named() -> None:
 @pytest.mark.parametrize("field", ["retrieval", "reward"])
 def test_a_run_with_an_unknown_part_is_refused_at_once(field: str) -> None:
     with pytest.raises(InvalidError, match=f"sage.{field}s? has no 'psychic', it has "):
-        refuse_hopeless(msgspec.structs.replace(RunSettings(), **{field: "psychic"}))
+        check_runnable(msgspec.structs.replace(RunSettings(), **{field: "psychic"}))
 
 
 @pytest.mark.parametrize("field", ["environment", "retrieval", "reward"])
@@ -79,7 +79,7 @@ def test_a_run_may_not_name_any_object_that_the_worker_can_import(field: str) ->
     with pytest.raises(
         InvalidError, match=f"{field}='tests.third_party_parts:longest_instruction': a run may name"
     ):
-        refuse_hopeless(
+        check_runnable(
             msgspec.structs.replace(RunSettings(), **{field: "tests.third_party_parts:longest_instruction"})
         )
 
@@ -88,7 +88,7 @@ async def test_a_retrieval_named_by_module_and_attribute_ranks_the_skills_that_a
     retrieval = load_retrieval("tests.third_party_parts:longest_instruction")
     assert retrieval is longest_instruction
     assert not needs_embeddings(retrieval)
-    library = MemoryLibrary(retrieval=retrieval, limit=2)
+    library = InMemoryLibrary(retrieval=retrieval, limit=2)
     await library.save(
         [draft("one", "archive"), draft("two", "archive mails and notes"), draft("three", "archive mails")]
     )
@@ -110,10 +110,11 @@ print("longest" in plugins.names("sage.retrieval"), load_retrieval("longest").__
 def test_a_check_of_an_installed_package_refuses_skills_like_the_built_in_ones(tmp_path: Path) -> None:
     install(tmp_path)
     script = """
-from app.skills.validate import validate
+from app.skills.validate_drafts import validate_drafts
 from tests.written_functions import ARCHIVE, CATALOG, archived
 bare = ARCHIVE.replace('''    \"\"\"Archive all mails from one person.\"\"\"\\n''', "")
-print(validate(archived("iris", bare), CATALOG).refused, len(validate(archived("iris"), CATALOG).kept))
+good = validate_drafts(archived("iris"), CATALOG)
+print(validate_drafts(archived("iris", bare), CATALOG).refused, len(good.kept))
 """
     assert run(script, tmp_path) == "{'archive_mails_by_person': ['It has no docstring.']} 1\n"
     assert run(script) == "{} 1\n"

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from app.agent.observation import RESTARTED
-from app.agent.prompt import PROFILES, choose_profile
+from app.agent.prompt_profiles import PROFILES, choose_profile
 from app.engine.tokenizer import Message
 from app.errors import SettingError
 from app.records import Offer, Task

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.agent.compact import Compact
-from app.agent.prompt import PROFILES, prompt_hash
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_profiles import PROFILES, prompt_hash
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Task
 from app.sandbox.protocol import Observation

@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from app.agent.full import Full
+from app.agent.prompt_full import Full
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
 from app.records import Policy, Stop, Task, Trajectory, Turn

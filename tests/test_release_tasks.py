@@ -5,7 +5,7 @@ from uuid import UUID
 
 from sqlalchemy import update
 
-from app.agent.prompt import prompt_hash
+from app.agent.prompt_profiles import prompt_hash
 from app.db import apis, models, releases, trajectories
 from app.db.models import ReleaseState, TaskState
 from app.records import Trajectory

@@ -8,9 +8,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from app.agent.compact import Compact
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.errors import EngineError

@@ -6,9 +6,9 @@ import pytest
 from app.apis.catalog import Catalog, Parameter
 from app.records import Use
 from app.skills.api_terms import api_terms
-from app.skills.checks import MAX_SOURCE, is_wrapper
 from app.skills.extract import extract
-from app.skills.validate import refusals, validate
+from app.skills.skill_checks import MAX_SOURCE, is_wrapper
+from app.skills.validate_drafts import refusals, validate_drafts
 from tests.written_functions import ARCHIVE, CATALOG, archived, ran, rollout
 
 
@@ -28,8 +28,8 @@ SEND = "apis.mail.sign_in(password=who)"
 
 def test_a_general_function_that_worked_is_kept() -> None:
     trajectory = archived("iris")
-    assert validate(trajectory, CATALOG).kept == tuple(extract(trajectory))
-    assert validate(trajectory, CATALOG).refused == {}
+    assert validate_drafts(trajectory, CATALOG).kept == tuple(extract(trajectory))
+    assert validate_drafts(trajectory, CATALOG).refused == {}
 
 
 def test_a_draft_that_does_not_compile_is_refused() -> None:
@@ -135,7 +135,7 @@ def test_numbers_with_thousands_separators_are_recognized() -> None:
 def test_a_helper_with_a_detail_gets_its_caller_refused_too() -> None:
     code = 'def who() -> str:\n    return "iris"\ndef f() -> None:\n    apis.mail.sign_in(who())\n'
     trajectory = rollout("archive mails from iris", ran(code, Use("f", False, 1, 1), Use("who", False, 1, 1)))
-    assert set(validate(trajectory, CATALOG).refused) == {"who", "f"}
+    assert set(validate_drafts(trajectory, CATALOG).refused) == {"who", "f"}
 
 
 def test_values_that_a_schema_spells_out_are_api_terms() -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+from app.broker import notify_workers, open_broker
 from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState
-from app.queue import notify_workers, open_broker
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.processes import descendants, gone

@@ -13,7 +13,7 @@ from app.agent.action import extract_code
 from app.agent.chat import Chat, Prompt
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.prompt import Profile
+from app.agent.prompt_profiles import Profile
 from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
 from app.engine.protocol import Engine, Sampling

@@ -52,7 +52,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     operations: list[OperationView]
 
     @classmethod
-    def whole(cls, row: models.Api, project: str, app: App) -> "ApiView":
+    def full(cls, row: models.Api, project: str, app: App) -> "ApiView":
         return ApiView(
             project=project,
             has_token=row.secret is not None,

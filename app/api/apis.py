@@ -79,7 +79,7 @@ class ApiController(Controller):
         )
         await manifest.update_tools(session, serving, [data.name], access.actor)
         await session.commit()
-        return ApiView.whole(row, project.name, app)
+        return ApiView.full(row, project.name, app)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
@@ -93,7 +93,7 @@ class ApiController(Controller):
         row = await apis.get(session, owner.id, name)
         source = None if row.source == "upload" else row.source
         app = await asyncio.to_thread(parse_document, row.name, row.document, source=source, server=row.server)
-        return ApiView.whole(row, owner.name, app)
+        return ApiView.full(row, owner.name, app)
 
     @delete(
         "/{name:str}",

@@ -69,12 +69,12 @@ class _RunReader:
         messages = []
         if run.state in _OPEN and self._attempt != (run.state, run.attempt):
             self._attempt = run.state, run.attempt
-            messages.append(message("state", RunView.whole(run, self._project, None)))
+            messages.append(message("state", RunView.full(run, self._project, None)))
         messages += [message("step", StepView.of(row), row.index) for row in steps]
         self._position = steps[-1].index if steps else min(self._position, run.step)
         ended = not steps and run.state not in _OPEN
         if ended:
-            messages.append(message("done", RunView.whole(run, self._project, None)))
+            messages.append(message("done", RunView.full(run, self._project, None)))
         return EventBatch(messages, ended)
 
     async def _load(self) -> tuple[models.TrainingRun, list[models.RunStep]]:

@@ -74,7 +74,7 @@ class RunView(RunSummary, frozen=True, kw_only=True):
     links: RunLinks
 
     @classmethod
-    def whole(cls, run: models.TrainingRun, project: str, last_step: models.RunStep | None) -> "RunView":
+    def full(cls, run: models.TrainingRun, project: str, last_step: models.RunStep | None) -> "RunView":
         return RunView(
             project=project,
             settings=run.settings,

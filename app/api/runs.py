@@ -17,7 +17,7 @@ from app.api.problem import problems
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import models, runs
-from app.run_settings import RunKind, RunSettings, refuse_hopeless
+from app.run_settings import RunKind, RunSettings, check_runnable
 
 After = Annotated[int, QueryParameter(ge=0, le=2**31 - 1, description="only steps after this number")]
 StepLimit = Annotated[int, QueryParameter(ge=1, le=1000, description="maximum number of steps")]
@@ -36,7 +36,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Raises InvalidError for settings that could only fail."""
         kind = self.settings.kind if self.kind is UNSET else self.kind
         settings = msgspec.structs.replace(self.settings, kind=kind)
-        refuse_hopeless(settings)
+        check_runnable(settings)
         return settings
 
 
@@ -60,7 +60,7 @@ class RunController(Controller):
         run = await runs.create(session, project.id, settings)
         await session.commit()
         await notify_workers(run.id)
-        return RunView.whole(run, project.name, None)
+        return RunView.full(run, project.name, None)
 
     @get(summary="List training runs", responses=_READ)
     async def index(
@@ -117,4 +117,4 @@ async def _find(session: AsyncSession, access: Access, run_id: UUID) -> models.T
 async def _view(session: AsyncSession, run: models.TrainingRun) -> RunView:
     names = await project_names(session)
     last = await runs.steps(session, run.id, run.step - 1, limit=1)
-    return RunView.whole(run, names[run.project_id], last[0] if last else None)
+    return RunView.full(run, names[run.project_id], last[0] if last else None)

@@ -13,7 +13,7 @@ from app.api.problem import problems
 from app.api.validation import ProjectName
 from app.db import models, schedules
 from app.records import Json
-from app.run_settings import RunSettings, refuse_hopeless
+from app.run_settings import RunSettings, check_runnable
 
 _READ = problems(400, 401, 403, 404)
 
@@ -28,7 +28,7 @@ class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     def checked(self) -> schedules.NewSchedule:
         """Raises InvalidError for settings that could only fail."""
-        refuse_hopeless(self.settings)
+        check_runnable(self.settings)
         return schedules.NewSchedule(**msgspec.structs.asdict(self))
 
 

@@ -49,7 +49,7 @@ class SkillView(SkillSummary, frozen=True, kw_only=True):
     stats: SkillStats
 
     @classmethod
-    def whole(cls, skill: models.Skill, project: str, stats: SkillStats) -> "SkillView":
+    def full(cls, skill: models.Skill, project: str, stats: SkillStats) -> "SkillView":
         return SkillView(
             project=project,
             source=skill.source,
@@ -86,7 +86,7 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
     names = await project_names(session)
-    return SkillView.whole(skill, names[skill.project_id], (await offers.stats(session, [skill.id]))[skill.id])
+    return SkillView.full(skill, names[skill.project_id], (await offers.stats(session, [skill.id]))[skill.id])
 
 
 def _columns(skill: models.Skill) -> dict[str, Json]:

@@ -117,7 +117,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     links: TaskLinks
 
     @classmethod
-    def whole(
+    def full(
         cls, task: models.Task, project: str, skills: TaskSkills, release: models.Release | None
     ) -> "TaskView":
         started, finished = task.started_at, task.finished_at
@@ -139,7 +139,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
 async def view_task(session: AsyncSession, task: models.Task) -> TaskView:
     names = await project_names(session)
     release = await releases.get(session, task.release_id) if task.release_id else None
-    return TaskView.whole(task, names[task.project_id], await _skills_of(session, task.id), release)
+    return TaskView.full(task, names[task.project_id], await _skills_of(session, task.id), release)
 
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:

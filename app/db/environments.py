@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.clock import from_now
-from app.environment_catalog import EnvironmentInfo
+from app.installed_environments import EnvironmentInfo
 
 REPORT_SECONDS = 60.0
 _EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows that were not refreshed for so long are ignored

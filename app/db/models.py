@@ -24,7 +24,7 @@ from app.db.release_rows import (
     ToolDocument,
     ToolSet,
 )
-from app.db.task_rows import TaskCall, TaskEvent, TaskTurn
+from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
 from app.db.worker_rows import WorkerEnvironment
 from app.records import Stop

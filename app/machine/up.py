@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 
 import click
 
-from app.agent.prompt import choose_profile
+from app.agent.prompt_profiles import choose_profile
 from app.db import keys, projects
 from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer

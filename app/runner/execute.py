@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import structlog
 
-from app.agent.prompt import prompt_hash
+from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
@@ -29,7 +29,7 @@ from app.runner.skill_selection import SkillSelection
 from app.runner.task_journal import TaskJournal, skill_event
 from app.settings import Settings
 from app.skills.library import Library
-from app.skills.validate import validate
+from app.skills.validate_drafts import validate_drafts
 
 log = structlog.get_logger(__name__)
 
@@ -165,7 +165,7 @@ class TaskExecutor:
 
     async def _keep_skills(self, row: models.Task, context: TaskContext, trajectory: Trajectory) -> None:
         """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
-        validated = validate(trajectory, context.catalog)
+        validated = validate_drafts(trajectory, context.catalog)
         kept = [draft.name for draft in validated.kept]
         log.debug("skills of a task", task=str(row.id), kept=kept, refused=validated.refused)
         async with self.sessions() as session:

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import torch
 
-from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.engine_process import engine_process
 from trainer.engines.subprocess_engine import subprocess_engine
@@ -76,7 +76,7 @@ async def rollouts(opening: Opening, options: argparse.Namespace, seed: int) -> 
     async with opening(options.model) as inner, ForkedSandbox() as sandbox:
         engine = Recording(inner)
         agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
-        library = lambda: MemoryLibrary(retrieval=by_scenario)  # noqa: E731 - as training has it
+        library = lambda: InMemoryLibrary(retrieval=by_scenario)  # noqa: E731 - as training has it
         collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, options.at_once)
         await inner.complete((5, 6, 7), model="base", sampling=Sampling(max_tokens=4))
         started, computed = time.perf_counter(), time.process_time()

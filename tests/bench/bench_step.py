@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
-from app.agent.compact import Compact
 from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -37,8 +37,8 @@ SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")
 
 
-def library() -> MemoryLibrary:
-    return MemoryLibrary(retrieval=by_scenario)
+def library() -> InMemoryLibrary:
+    return InMemoryLibrary(retrieval=by_scenario)
 
 
 async def run(options: argparse.Namespace, adapters: Path) -> None:

@@ -27,12 +27,12 @@ import msgspec
 import torch
 from safetensors.torch import load_file
 
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunSettings
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -55,7 +55,7 @@ async def roll_out(model: Path, pairs: int) -> list[AdvantagedRollout]:
     async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
         collector = GroupCollector(
-            EpisodeRunner(agent, environment), settings, lambda: MemoryLibrary(retrieval=by_scenario)
+            EpisodeRunner(agent, environment), settings, lambda: InMemoryLibrary(retrieval=by_scenario)
         )
         rollouts = await collector.collect(draw_chains(environment, "train", settings, 1), seed=1)
     return [

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from app.run_settings import LEAST_SCENARIOS
+from app.run_settings import MIN_SCENARIOS
 from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, TaskResult, compare, measure
 from trainer.evaluation.score_interval import difference_lower_bound
 
@@ -24,7 +24,7 @@ Points = Annotated[float, msgspec.Meta(ge=0, le=100)]
 class GateRules(msgspec.Struct, frozen=True, kw_only=True):
     """Thresholds of the gate."""
 
-    min_scenarios: int = LEAST_SCENARIOS
+    min_scenarios: int = MIN_SCENARIOS
     margin: Points = 5.0  # of SGC: a loss beyond it must be ruled out for promotion by tokens
     collapse: float = 0.5  # warn of a use or write rate below this fraction of the incumbent's
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from app.records import Trajectory
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Scenario
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import Episode, EpisodeRunner
@@ -18,7 +18,7 @@ async def evaluate_scenarios(
     scenarios: Sequence[Scenario],
     *,
     library: bool,
-    new_library: LibraryFactory = MemoryLibrary,
+    new_library: LibraryFactory = InMemoryLibrary,
     chain: int | None = None,
     at_once: int = 16,
     report: Callable[[int], object] | None = None,

@@ -9,7 +9,7 @@ import msgspec
 
 from app.agent.rollout_loop import Agent
 from app.records import BASE, Json, Policy
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario, Split
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult
@@ -27,7 +27,7 @@ class Evaluator:
     engine: AdapterEngine
     environment: Environment
     adapters: Path  # the directory that holds every adapter under its hash
-    new_library: LibraryFactory = MemoryLibrary
+    new_library: LibraryFactory = InMemoryLibrary
     at_once: int = 32  # chains
     report: Callable[[int], object] | None = None  # called with the number of tasks done
     temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get

@@ -11,7 +11,7 @@ from app.db.models import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
 from app.run_settings import RunSettings
-from app.skills.checks import is_wrapper
+from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, staleness_by_release

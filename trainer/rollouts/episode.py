@@ -10,9 +10,9 @@ from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState, run_rollout
 from app.gateway.gateway import Gateway
 from app.records import Offer, Policy, Task, Trajectory
-from app.skills.checks import is_wrapper
-from app.skills.memory import MemoryLibrary
-from app.skills.validate import validate
+from app.skills.in_memory_library import InMemoryLibrary
+from app.skills.skill_checks import is_wrapper
+from app.skills.validate_drafts import validate_drafts
 from trainer.environment import Environment, Scenario, Verdict
 
 
@@ -36,7 +36,7 @@ class EpisodeRunner:
         self,
         scenario: Scenario,
         task: Task,
-        library: MemoryLibrary | None = None,
+        library: InMemoryLibrary | None = None,
         offers: Sequence[Offer] = (),
         *,
         seed: int = 0,
@@ -51,12 +51,12 @@ class EpisodeRunner:
             verdict = await world.verify(trajectory)
             if library is None:
                 return Episode(trajectory, verdict)
-            drafts = validate(trajectory, world.catalog).kept
+            drafts = validate_drafts(trajectory, world.catalog).kept
             saved = await library.save(drafts, scenario.id)
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
             return Episode(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
 
-    async def run_chain(self, scenario: Scenario, library: MemoryLibrary | None, seed: int = 0) -> list[Episode]:
+    async def run_chain(self, scenario: Scenario, library: InMemoryLibrary | None, seed: int = 0) -> list[Episode]:
         """Run the tasks of a scenario in order, each with the skills that the earlier ones made.
 
         `library` must be empty and used for this chain only: chains that are compared must not share skills.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app import plugins
-from app.agent.prompt import Profile
+from app.agent.prompt_profiles import Profile
 from app.engine.tokenizer import ChatTokenizer
 from app.plugin_options import PluginSpec, load_options
 from app.sandbox.protocol import Sandbox

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from app.engine.protocol import Engine
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 
 
 class AdapterEngine(Engine, Protocol):
@@ -16,5 +16,5 @@ class AdapterEngine(Engine, Protocol):
     async def unload_adapter(self, name: str) -> None: ...
 
 
-LibraryFactory: TypeAlias = Callable[[], MemoryLibrary]
+LibraryFactory: TypeAlias = Callable[[], InMemoryLibrary]
 """Makes an empty library for one chain."""

@@ -5,14 +5,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from app.agent.limits import RolloutLimits
-from app.agent.prompt import choose_profile
+from app.agent.prompt_profiles import choose_profile
 from app.agent.rollout_loop import Agent
 from app.engine.http_engine import HttpEngine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings, urls_in
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.subprocess_engine import subprocess_engine
@@ -71,7 +71,7 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
 @asynccontextmanager
 async def _libraries(retrieval: Retrieval, limit: int) -> AsyncIterator[LibraryFactory]:
     if not needs_embeddings(retrieval):
-        yield lambda: MemoryLibrary(retrieval=retrieval, limit=limit)
+        yield lambda: InMemoryLibrary(retrieval=retrieval, limit=limit)
         return
     async with local_embedder() as embedder:
-        yield lambda: MemoryLibrary(embedder, retrieval=retrieval, limit=limit)
+        yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, limit=limit)

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from app.agent.chat import Chat
-from app.agent.prompt import choose_profile
+from app.agent.prompt_profiles import choose_profile
 from app.engine.tokenizer import ChatTokenizer
 from app.records import Task
 from app.settings import Settings

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import msgspec
 
-from app.agent.full import Full
 from app.agent.limits import RolloutLimits
-from app.agent.prompt import Profile
+from app.agent.prompt_full import Full
+from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
 from app.engine.protocol import Completion, Sampling
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Observation
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Scenario
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
@@ -83,7 +83,7 @@ class ChatExpert:
     deterministic: bool = False
 
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:
-        context, library, episodes = self.context, MemoryLibrary(), []
+        context, library, episodes = self.context, InMemoryLibrary(), []
         for task in scenario.tasks:
             offers = await library.find(task.instruction, scenario.id)
             dual = DualFormatEngine(self.endpoint, context.tokenizer, context.profile)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.agent.prompt import choose_profile
+from app.agent.prompt_profiles import choose_profile
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.prompt import PROFILES
+from app.agent.prompt_profiles import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from app.agent.prompt import Profile
+from app.agent.prompt_profiles import Profile
 from app.apis.builtin import with_builtins
 from app.errors import AppError
 from app.records import Json

@@ -9,7 +9,7 @@ import structlog
 from app import plugins
 from app.db import environments
 from app.db.database import Sessions
-from app.environment_catalog import EnvironmentInfo
+from app.installed_environments import EnvironmentInfo
 from app.plugin_options import options_schema
 from trainer.environment import GROUP
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings

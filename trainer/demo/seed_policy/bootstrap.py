@@ -12,7 +12,7 @@ import msgspec
 import torch
 from tqdm import tqdm
 
-from app.agent.compact import Compact
+from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer

@@ -12,17 +12,17 @@ from typing import Annotated
 
 import msgspec
 
-from app.agent.compact import Compact
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.prompt import Profile
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
 from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.records import Offer, Policy, Task, Turn
 from app.sandbox.protocol import Sandbox
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert_script import ExpertScript, Faults
@@ -97,7 +97,7 @@ class ScriptRunner:
 
     async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Episode]:
         """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left."""
-        library, episodes = MemoryLibrary(), []
+        library, episodes = InMemoryLibrary(), []
         for task in scenario.tasks:
             offers = await self._offers(library, scenario, task, rng)
             script = ExpertScript(site_of(scenario), task.instruction, offers, rng=rng, faults=faults)
@@ -107,7 +107,7 @@ class ScriptRunner:
             episodes.append(await episode_runner.run_task(scenario, task, library, offers, hooks=engine))
         return episodes
 
-    async def _offers(self, library: MemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
+    async def _offers(self, library: InMemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
         found = await library.find(task.instruction, scenario.id)
         if rng.random() < 1 - self.crowding:
             return found

@@ -6,14 +6,14 @@ from structlog.testing import capture_logs
 
 from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import extract
-from app.skills.memory import MemoryLibrary
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import query_embedding, query_ngram
 from tests.embedders import WordEmbedder
 from tests.written_functions import ARCHIVE, archived
 
 
 async def test_a_function_that_the_first_task_wrote_is_offered_to_the_second() -> None:
-    library = MemoryLibrary()
+    library = InMemoryLibrary()
     [saved] = await library.save(extract(archived("iris")), "scenario")
     [found] = await library.find("archive every one of my mails from omar")
     assert (found.skill_id, found.name, found.source) == (saved.skill_id, saved.name, ARCHIVE.rstrip("\n"))
@@ -22,12 +22,12 @@ async def test_a_function_that_the_first_task_wrote_is_offered_to_the_second() -
 
 
 async def test_chains_share_nothing() -> None:
-    await MemoryLibrary().save(extract(archived()))
-    assert await MemoryLibrary().find("archive every one of my mails from omar") == []
+    await InMemoryLibrary().save(extract(archived()))
+    assert await InMemoryLibrary().find("archive every one of my mails from omar") == []
 
 
 async def test_a_known_name_is_replaced_by_its_next_version() -> None:
-    library = MemoryLibrary()
+    library = InMemoryLibrary()
     await library.save(extract(archived("iris")))
     better = ARCHIVE.replace("page = 1", "page = 0")
     await library.save(extract(archived("omar", better)))
@@ -37,7 +37,7 @@ async def test_a_known_name_is_replaced_by_its_next_version() -> None:
 
 
 async def test_the_limit_holds() -> None:
-    library = MemoryLibrary(limit=2)
+    library = InMemoryLibrary(limit=2)
     for name in ("one", "two", "three"):
         await library.save(extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name)))
     assert len(await library.find("archive all mails from omar")) == 2
@@ -46,7 +46,7 @@ async def test_the_limit_holds() -> None:
 
 
 async def test_retrieval_by_embedding_finds_by_meaning() -> None:
-    library = MemoryLibrary(WordEmbedder(), retrieval=query_embedding)
+    library = InMemoryLibrary(WordEmbedder(), retrieval=query_embedding)
     await library.save(extract(archived("iris")))
     [found] = await library.find("mails, archived")
     assert found.ranks == {"query_embedding": 1}
@@ -55,7 +55,7 @@ async def test_retrieval_by_embedding_finds_by_meaning() -> None:
 
 async def test_a_retrieval_without_embeddings_embeds_no_query() -> None:
     embedder = WordEmbedder()
-    library = MemoryLibrary(embedder, retrieval=query_ngram)
+    library = InMemoryLibrary(embedder, retrieval=query_ngram)
     await library.save(extract(archived("iris")))
     embedder.asked.clear()
     await library.find("archive my mails")
@@ -63,7 +63,7 @@ async def test_a_retrieval_without_embeddings_embeds_no_query() -> None:
 
 
 async def test_a_search_among_a_handful_takes_far_less_than_a_millisecond() -> None:
-    library = MemoryLibrary(retrieval=query_ngram)
+    library = InMemoryLibrary(retrieval=query_ngram)
     for name in ("one", "two", "three", "four"):
         await library.save(extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name)))
     took = []

@@ -15,7 +15,7 @@ class ValidatedDrafts(msgspec.Struct, frozen=True):
     refused: dict[str, list[str]]  # name -> reasons
 
 
-def validate(trajectory: Trajectory, catalog: Catalog) -> ValidatedDrafts:
+def validate_drafts(trajectory: Trajectory, catalog: Catalog) -> ValidatedDrafts:
     """Extract and check the functions that a rollout wrote."""
     reasons = {draft: refusals(draft, trajectory, catalog) for draft in extract(trajectory)}
     kept = tuple(draft for draft, against in reasons.items() if not against)

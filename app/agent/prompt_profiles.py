@@ -7,8 +7,8 @@ from uuid import UUID
 
 import msgspec
 
-from app.agent.compact import Compact
-from app.agent.full import Full
+from app.agent.prompt_compact import Compact
+from app.agent.prompt_full import Full
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import SettingError
 from app.records import Json, Offer, Task

@@ -11,7 +11,7 @@ from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, sear
 from app.skills.skill_index import IndexedSkill, SkillIndex
 
 
-class MemoryLibrary:
+class InMemoryLibrary:
     """Retrieves like `Library`. One per chain: chains never share skills."""
 
     def __init__(self, embedder: Embedder | None = None, *, retrieval: Retrieval = fused, limit: int = 3) -> None:

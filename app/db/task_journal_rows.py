@@ -1,4 +1,4 @@
-"""Tables of running tasks: events, turns and calls."""
+"""Tables that record running tasks: events, turns and calls."""
 
 from datetime import datetime
 from typing import Any
