@@ -7,8 +7,8 @@ from peft import PeftModel
 from app.adapters.files import WEIGHTS, content_hash
 from app.records import Probe
 from tests.tiny_adapter import make_adapter, plain_model
+from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.probe import make_probe
-from trainer.learning.scorer import Scorer
 
 OPENING = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)
 
@@ -33,4 +33,4 @@ def cut_short(root: Path, name: str) -> None:
 
 def probe_of(model_dir: Path, path: Path) -> Probe:
     """The probe that a trainer would publish."""
-    return make_probe(Scorer(PeftModel.from_pretrained(plain_model(model_dir), str(path))), OPENING)
+    return make_probe(LogprobModel(PeftModel.from_pretrained(plain_model(model_dir), str(path))), OPENING)

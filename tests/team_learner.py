@@ -11,8 +11,8 @@ from app.records import Probe
 from tests.distributed_process import SETTINGS, round_of
 from tests.named_adapters import OPENING
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
+from trainer.learning.learner import Learner
 from trainer.learning.publishing import PublishedAdapter
-from trainer.learning.update import Learner
 from trainer.learning.update_stats import UpdateStats
 
 

@@ -1,4 +1,4 @@
-"""Advantages by hand: rewards centred in their group and position, nothing else."""
+"""Advantages by hand: rewards centered in their group and position, nothing else."""
 
 import pytest
 
@@ -20,14 +20,14 @@ def test_an_advantage_is_the_reward_less_the_mean_of_its_group() -> None:
     assert [each.group_size for each in advantaged] == [4, 4, 4, 4]
 
 
-def test_positions_of_a_chain_are_centred_apart_and_never_summed() -> None:
+def test_positions_of_a_chain_are_centered_apart_and_never_summed() -> None:
     advantaged = compute_advantages(
         [scored(2, position=0), scored(0, position=1), scored(1, position=0), scored(2, position=1)]
     )
     assert [each.advantage for each in advantaged] == [0.5, -1, -0.5, 1]
 
 
-def test_groups_are_centred_apart() -> None:
+def test_groups_are_centered_apart() -> None:
     advantaged = compute_advantages(
         [scored(1, "a"), scored(5, "b"), scored(0, "a"), scored(7, "b"), scored(0, "b")]
     )
@@ -35,17 +35,17 @@ def test_groups_are_centred_apart() -> None:
     assert [each.group_size for each in advantaged] == [2, 3, 2, 3, 3]
 
 
-def test_normalised_advantages_are_divided_by_the_standard_deviation() -> None:
+def test_normalized_advantages_are_divided_by_the_standard_deviation() -> None:
     """Of 3, 1, 1, 3 the mean is 2 and the deviation 1; a tenth of each has a tenth of it."""
-    advantaged = compute_advantages([scored(3), scored(1), scored(1), scored(3)], normalise=True)
+    advantaged = compute_advantages([scored(3), scored(1), scored(1), scored(3)], normalize=True)
     assert [each.advantage for each in advantaged] == pytest.approx([1, -1, -1, 1], rel=1e-3)
-    small = compute_advantages([scored(0.3), scored(0.1), scored(0.1), scored(0.3)], normalise=True)
+    small = compute_advantages([scored(0.3), scored(0.1), scored(0.1), scored(0.3)], normalize=True)
     assert [each.advantage for each in small] == pytest.approx([1, -1, -1, 1], rel=1e-2)
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_a_group_without_spread_has_no_signal(normalise: bool) -> None:
-    advantaged = compute_advantages([scored(0.7), scored(0.7), scored(0.7)], normalise=normalise)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_group_without_spread_has_no_signal(normalize: bool) -> None:
+    advantaged = compute_advantages([scored(0.7), scored(0.7), scored(0.7)], normalize=normalize)
     assert [each.advantage for each in advantaged] == pytest.approx([0, 0, 0], abs=1e-9)
     assert not any(each.has_signal for each in advantaged)
 

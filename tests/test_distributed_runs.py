@@ -17,8 +17,8 @@ from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
-from trainer.job import Job
 from trainer.learning.publishing import WEIGHTS
+from trainer.run_job import Job
 from trainer.runs.train import train
 from trainer.worker.launch_run import TRAIN_COMMAND, launch_run
 

@@ -17,8 +17,7 @@ from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
 from trainer.environment import GROUP, open_environment
 from trainer.runs.train import train
-from trainer.sage.chains import ChainStep
-from trainer.sage.reward import Reward
+from trainer.sage.reward import ChainStep, Reward
 
 MODULE = "tests.counting_environment.counting"
 RUN = {

@@ -12,7 +12,7 @@ from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
 from trainer.experience.filters import BaseModel
-from trainer.experience.read import LoggedExperience
+from trainer.experience.read_experience import LoggedExperience
 from trainer.experience.snapshot import read_once
 
 

@@ -5,7 +5,7 @@ import pytest
 from app.errors import InvalidError
 from app.records import Task
 from tests.scored_tasks import scored, task_id
-from trainer.experience.data_summary import summarise
+from trainer.experience.data_summary import summarize
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.grouping import GroupedTasks, group_tasks
 from trainer.experience.scenario_inference import infer_scenarios
@@ -70,7 +70,7 @@ def test_a_grouped_rollout_keeps_score_bonus_and_staleness() -> None:
 
 def test_the_summary_counts_kept_and_dropped_tasks() -> None:
     pairs = [(scored(1, tokens=3), "a"), (scored(2, tokens=4, staleness=1), "a"), (scored(3), "b")]
-    data = summarise(
+    data = summarize(
         8,
         pairs,
         [DropReason.STALE, DropReason.UNSCORED, DropReason.STALE, DropReason.NO_PEERS, DropReason.EQUAL_REWARDS],
@@ -95,13 +95,13 @@ def test_the_summary_counts_kept_and_dropped_tasks() -> None:
 )
 def test_without_usable_tasks_the_error_says_what_to_do(dropped: list[DropReason], advice: str) -> None:
     with pytest.raises(InvalidError, match=advice):
-        summarise(len(dropped), [], dropped)
+        summarize(len(dropped), [], dropped)
 
 
 @pytest.mark.parametrize("reason", sorted(set(DropReason) - {DropReason.SURPLUS}))  # a surplus implies kept ones
 def test_every_reason_to_drop_a_task_comes_with_advice(reason: DropReason) -> None:
     with pytest.raises(InvalidError, match=r": [a-z]{4}"):
-        summarise(1, [], [reason])
+        summarize(1, [], [reason])
 
 
 def test_tasks_with_one_label_share_a_scenario_whatever_their_words() -> None:

@@ -13,10 +13,10 @@ from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
+from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import CONFIG, WEIGHTS, check_adapter, publish
-from trainer.learning.scorer import Scorer
 
 CPU = torch.device("cpu")
 
@@ -79,9 +79,9 @@ def test_an_adapter_serves_as_trained_and_training_continues_from_it(model_dir: 
     prompt, sampled = [1, 2, 3], [4, 5, 6, 7]
     batch = pad([Sample((*prompt, *sampled), (False,) * 3 + (True,) * 4)])
     with torch.no_grad():
-        trained = Scorer(policy)(batch)
+        trained = LogprobModel(policy)(batch)
         continued = with_lora(load_model(model_dir, CPU), 16, 32, published.path)
-        again = Scorer(continued)(batch)
+        again = LogprobModel(continued)(batch)
     assert trained.tolist() == pytest.approx(reference(model_dir, published.path, prompt, sampled), abs=1e-4)
     torch.testing.assert_close(again, trained)
     assert all(each.requires_grad for name, each in continued.named_parameters() if "lora_" in name)

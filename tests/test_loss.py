@@ -112,11 +112,11 @@ def test_a_stale_sample_weighs_as_much_as_its_truncated_importance() -> None:
 
 
 def test_importance_is_the_ratio_of_probabilities_truncated_at_the_limit() -> None:
-    behaviour, proximal = tensor(log(0.5), log(0.1), log(0.4), -1000), tensor(log(0.25), log(0.8), log(0.4), -1)
-    assert truncated_importance(behaviour, proximal, 2.0).tolist() == pytest.approx([0.5, 2, 1, 2])
+    sampling, old = tensor(log(0.5), log(0.1), log(0.4), -1000), tensor(log(0.25), log(0.8), log(0.4), -1)
+    assert truncated_importance(old, sampling, 2.0).tolist() == pytest.approx([0.5, 2, 1, 2])
 
 
-def test_the_penalty_is_the_estimated_divergence_from_the_start_and_never_negative() -> None:
+def test_the_penalty_is_the_estimated_divergence_from_the_reference_and_never_negative() -> None:
     """d = log 2: 2 - log 2 - 1; d = - log 2: 0.5 + log 2 - 1; both with the weights of the tokens."""
     given = terms(tensor(0, 0), tensor(0, 0), weights=tensor(0.5, 2), reference=tensor(log(2), -log(2)))
     loss, gradient, _ = loss_and_gradient(tensor(0, 0), given, kl=0.1)
@@ -134,7 +134,7 @@ def test_the_mean_of_the_estimated_divergence_is_the_divergence() -> None:
 
 
 def test_a_penalty_without_a_reference_is_refused() -> None:
-    with pytest.raises(ValueError, match="logprobs under the start of the run"):
+    with pytest.raises(ValueError, match="logprobs under the reference"):
         policy_loss(tensor(0), terms(tensor(0), tensor(1)), clip_low=0.2, clip_high=0.2, kl=0.1)
 
 

@@ -12,10 +12,10 @@ from tests.distributed_process import SETTINGS, new_learner, round_of
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import rollout
 from trainer.learning.batch import pad, sample_of
+from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.precision import ExactLogits, base_dtype
-from trainer.learning.scorer import Scorer
 from trainer.learning.supervised import SftSettings, train_sft
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def test_an_update_beside_a_bfloat16_base_keeps_gradients_and_optimizer_in_float
     for each in learner.model.parameters():
         if each.requires_grad:
             each.register_hook(lambda gradient: dtypes.add(gradient.dtype))
-    assert learner.scores(pad([sample_of(rollout(1))])).dtype == torch.float32
+    assert learner.token_logprobs(pad([sample_of(rollout(1))])).dtype == torch.float32
     assert learner.update(round_of(1)) is not None
     assert dtypes == {torch.float32}
     state = learner.state()
@@ -72,7 +72,7 @@ def test_logprobs_beside_a_bfloat16_base_are_near_those_of_float32(model: Path) 
     batch = pad([sample_of(rollout(seed)) for seed in range(4)])
     with torch.no_grad():
         exact, found = (
-            Scorer(with_lora(load_model(model, CPU, dtype=dtype), 4, 8))(batch)
+            LogprobModel(with_lora(load_model(model, CPU, dtype=dtype), 4, 8))(batch)
             for dtype in (torch.float32, torch.bfloat16)
         )
     assert exact.std() > 0.5

@@ -13,11 +13,11 @@ from app.settings import Settings
 from tests.named_adapters import OPENING, probe_of
 from tests.tiny_adapter import make_adapter, plain_model, reference
 from tests.tiny_model import make_model_dir
+from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.probe import make_probe
 from trainer.learning.publishing import publish
-from trainer.learning.scorer import Scorer
 from trainer.runs.probe_prompt import probe_prompt
 
 
@@ -64,7 +64,7 @@ def test_the_prompt_is_continued_greedily_by_the_adapter(model_dir: Path, adapte
 
 def test_an_adapter_that_changes_nothing_proves_nothing(model_dir: Path) -> None:
     fresh = with_lora(load_model(model_dir, torch.device("cpu")), rank=4, alpha=8)
-    probe = make_probe(Scorer(fresh), OPENING)
+    probe = make_probe(LogprobModel(fresh), OPENING)
     assert [point.logprob for point in probe.points] == [point.base for point in probe.points]
     base = [point.base for point in probe.points]
     with pytest.raises(AdapterError, match="these weights behave like the base"):
@@ -74,14 +74,14 @@ def test_an_adapter_that_changes_nothing_proves_nothing(model_dir: Path) -> None
 def test_a_long_prompt_is_cut_to_its_last_384_tokens(model_dir: Path, adapter: Path) -> None:
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter))
     prompt = [number % 200 for number in range(1000)]
-    probe = make_probe(Scorer(model), prompt, count=3)
+    probe = make_probe(LogprobModel(model), prompt, count=3)
     assert probe.prompt_ids[:384] == tuple(prompt[-384:])
     assert len(probe.points) == 3
 
 
 def test_a_model_in_training_stays_in_training(model_dir: Path, adapter: Path) -> None:
     model = PeftModel.from_pretrained(plain_model(model_dir), str(adapter), is_trainable=True).train()
-    make_probe(Scorer(model), OPENING)
+    make_probe(LogprobModel(model), OPENING)
     assert model.training
     assert any(each.requires_grad for each in model.parameters())
     assert all(each.grad is None for each in model.parameters())
@@ -90,7 +90,7 @@ def test_a_model_in_training_stays_in_training(model_dir: Path, adapter: Path) -
 def test_a_published_adapter_has_a_probe_only_if_a_prompt_is_given(model_dir: Path, tmp_path: Path) -> None:
     policy = with_lora(load_model(model_dir, torch.device("cpu")), rank=4, alpha=8)
     made = publish(policy, tmp_path, OPENING)
-    assert made.probe == make_probe(Scorer(policy), OPENING)
+    assert made.probe == make_probe(LogprobModel(policy), OPENING)
     assert publish(policy, tmp_path).probe is None
     assert publish(policy, tmp_path).hash == made.hash
 

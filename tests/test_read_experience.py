@@ -20,7 +20,7 @@ from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
 from trainer.experience.filters import BaseModel
-from trainer.experience.read import BestExperience, LoggedExperience, read_best, read_logged
+from trainer.experience.read_experience import BestExperience, LoggedExperience, read_best, read_logged
 from trainer.sage.advantages import ScoredRollout
 
 

@@ -20,7 +20,7 @@ from trainer.demo.reproduce.plan import (
     search_trials,
 )
 from trainer.demo.reproduce.run import Experiment, TrialError
-from trainer.demo.reproduce.start import make_start
+from trainer.demo.reproduce.supervised_start import make_start
 from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
 from trainer.demo.reproduce.versions import provenance, record_commit
 from trainer.evaluation.policy_metrics import TaskResult

@@ -7,8 +7,8 @@ import pytest
 from app.records import Stop, Use
 from tests.trajectory_samples import coded, offer, trajectory
 from trainer.rollouts.chain_step import chain_step
-from trainer.sage.chains import ChainStep
 from trainer.sage.reward import (
+    ChainStep,
     RewardRule,
     chain_success,
     outcome,
@@ -26,7 +26,12 @@ def task(score: float, *, made: str = "", used: str = "", named: str = "", no_co
         return frozenset({"A": A, "B": B}[letter] for letter in letters)
 
     return ChainStep(
-        score=score, success=score == 1, made=ids(made), used=ids(used), named=ids(named), no_code=no_code
+        score=score,
+        success=score == 1,
+        creditable=ids(made),
+        used=ids(used),
+        called_by_name=ids(named),
+        no_code=no_code,
     )
 
 
@@ -89,7 +94,7 @@ def test_the_chain_rule_gives_no_bonus_for_a_chain_of_one() -> None:
     assert totals(task(1), rule=chain_success) == [1]
 
 
-def test_a_named_skill_counts_only_under_the_rule_by_name() -> None:
+def test_a_skill_called_by_name_counts_only_under_the_rule_by_name() -> None:
     chain = task(1, made="A"), task(1, named="A")
     assert totals(*chain) == [1, 1]
     assert totals(*chain, rule=skill_integrated_by_name) == [2, 2]
@@ -103,11 +108,11 @@ def test_an_empty_chain_has_no_rewards() -> None:
 def test_used_is_what_was_executed_and_returned() -> None:
     ran, raised, own = offer("ran"), offer("raised"), offer("own")
     turn = coded("...", Use("ran", True, 3, 1), Use("raised", True, 2, 0), Use("own", False, 1, 1))
-    found = chain_step(trajectory(turn, offered=[ran, raised, own]), 1.0, success=True, made=frozenset())
+    found = chain_step(trajectory(turn, offered=[ran, raised, own]), 1.0, success=True, creditable=frozenset())
     assert found.used == {ran.skill_id}
 
 
-def test_named_is_what_is_called_and_not_redefined() -> None:
+def test_skills_called_by_name_are_called_and_not_redefined() -> None:
     called, passed, redefined, quoted = offer("called"), offer("passed"), offer("redefined"), offer("quoted")
     first = coded("def redefined():\n    return 1\nx = called(1) + redefined()")
     second = coded("print(passed, 'quoted()')")
@@ -116,12 +121,12 @@ def test_named_is_what_is_called_and_not_redefined() -> None:
         trajectory(first, second, broken, offered=[called, passed, redefined, quoted]),
         1.0,
         success=True,
-        made=frozenset(),
+        creditable=frozenset(),
     )
-    assert found.named == {called.skill_id}
+    assert found.called_by_name == {called.skill_id}
 
 
 @pytest.mark.parametrize(("stop", "expected"), [(Stop.NO_CODE, True), (Stop.COMPLETED, False)])
 def test_no_code_is_how_the_rollout_stopped(stop: Stop, expected: bool) -> None:
-    found = chain_step(trajectory(coded("x = 1"), stop=stop), 0.5, success=False, made=frozenset({A}))
-    assert found == ChainStep(score=0.5, success=False, no_code=expected, made=frozenset({A}))
+    found = chain_step(trajectory(coded("x = 1"), stop=stop), 0.5, success=False, creditable=frozenset({A}))
+    assert found == ChainStep(score=0.5, success=False, no_code=expected, creditable=frozenset({A}))

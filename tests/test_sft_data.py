@@ -22,9 +22,9 @@ from tests.rows import project_row
 from tests.served_project import ServedProject
 from tests.tiny_model import make_model_dir
 from trainer.experience.filters import BaseModel
-from trainer.job import Job, RunCancelledError
 from trainer.learning.batch import sample_of
-from trainer.runs.sft import run_sft
+from trainer.run_job import Job, RunCancelledError
+from trainer.runs.sft import train_on_examples
 from trainer.runs.sft_examples import load_examples
 from trainer.sft_data.chat_samples import TOO_LONG
 
@@ -141,7 +141,9 @@ async def test_a_run_reports_its_steps_and_publishes_an_adapter(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     steps = Steps()
-    learned = await run_sft(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
+    learned = await train_on_examples(
+        job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU
+    )
     assert [(index, total) for index, total, _ in steps.reported] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     metrics = steps.reported[0][2]
     assert metrics["tokens"] == 5
@@ -157,6 +159,6 @@ async def test_a_cancelled_run_publishes_no_adapter(
 ) -> None:
     steps = Steps(cancel_at=2)
     with pytest.raises(RunCancelledError):
-        await run_sft(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
+        await train_on_examples(job(data=write(tmp_path / "chats.jsonl", FILE)), steps, sessions, base, None, CPU)
     assert len(steps.reported) == 2
     assert sorted(os.listdir(tmp_path)) == ["chats.jsonl", "run"]

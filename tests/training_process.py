@@ -11,7 +11,7 @@ import sys
 import time
 
 from app.errors import InvalidError
-from trainer.job import Job, Result, RunProgress
+from trainer.run_job import Job, Result, RunProgress
 from trainer.worker.run_process import main
 
 PAUSE = 0.1  # seconds per step

@@ -20,7 +20,7 @@ from app.run_settings import read_settings
 from app.settings import Settings
 from tests.rows import project_row
 from tests.served_project import ServedProject
-from trainer.job import Job, RunCancelledError, run_directory
+from trainer.run_job import Job, RunCancelledError, run_directory
 from trainer.runs.train import train
 from trainer.worker.failure import describe_failure
 

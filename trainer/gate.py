@@ -24,11 +24,11 @@ from app.records import Json
 from app.run_settings import RunSettings
 from trainer.evaluation.gate_decision import GateDecision, GateRules, decide
 from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_pair
-from trainer.job import RunProgress
+from trainer.run_job import RunProgress
 
 
 class CandidateAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """The adapter of a run that asks to be served."""
+    """The adapter that a run proposes for serving."""
 
     project_id: UUID
     run_id: UUID
@@ -67,8 +67,8 @@ async def evaluate_candidate(
 ) -> GateResult:
     """Propose the candidate, evaluate it, and approve or reject its release.
 
-    Without an evaluator, or with too few scenarios, it stays a candidate whose evidence says what to do. All
-    results are written to `directory`/gate.json. If the gate has decided for this run before, that result is
+    Without an evaluator, or with too few scenarios, it stays a candidate whose evidence states what to do. All
+    results are written to `directory`/gate.json. If the gate has already decided for this run, that result is
     returned. Raises EngineError if an engine is down: the release stays a candidate, and the run can be retried.
     Raises what `progress` raises if the run is cancelled or lost.
     """

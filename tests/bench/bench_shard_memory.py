@@ -28,10 +28,10 @@ from app.run_settings import RunSettings
 from tests.processes import free_ports
 from tests.trajectory_samples import advantaged, rollout
 from trainer.learning.distributed_learner import LearnerSpec, new_learner
+from trainer.learning.learner import Learner
 from trainer.learning.lora import attach_lora
 from trainer.learning.precision import DtypeName
 from trainer.learning.sharded_model import empty_model, shard_units
-from trainer.learning.update import Learner
 
 ROOT = Path(__file__).parents[2]
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

@@ -25,10 +25,10 @@ from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import task_result
+from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.publishing import publish
-from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
 from trainer.sage.advantages import compute_advantages
@@ -55,7 +55,7 @@ async def run(options: argparse.Namespace, adapters: Path) -> None:
             rollouts = await collector.collect(draw_chains(environment, "train", settings, step), step)
             rolled = time.perf_counter()
             scored = [one for each in rollouts for one in each.scored]
-            await asyncio.to_thread(learner.update, compute_advantages(scored, normalise=settings.normalise))
+            await asyncio.to_thread(learner.update, compute_advantages(scored, normalize=settings.normalise))
             updated = time.perf_counter()
             published = publish(learner.model, adapters)
             await engine.load_adapter(published.hash, published.path)

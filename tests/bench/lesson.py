@@ -14,7 +14,7 @@ from uuid import UUID
 from tqdm import tqdm
 
 from app.settings import Settings
-from trainer.cli.follow_run import follow
+from trainer.cli.watch_run import watch_run
 from trainer.client import SageClient
 from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
 
@@ -33,7 +33,7 @@ def teach(server: SageClient, project: str, busy: float) -> dict[str, Any]:
         print(f"taught by {len(total.kept)} of {total.tried} demonstrations")
         body = {"project": project, "settings": _SETTINGS | {"data": str(chats)}}
         run = server.request("POST", "/v1/training-runs", body)
-        follow(server, UUID(run["id"]))
+        watch_run(server, UUID(run["id"]))
     releases = server.request("GET", "/v1/releases", project=project)
     release = next(each for each in releases if each["training_run_id"] == run["id"])
     active: dict[str, Any] = server.request("POST", f"/v1/releases/{release['id']}/activate")

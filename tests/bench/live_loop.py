@@ -34,8 +34,8 @@ from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from trainer.cli.follow_run import follow
 from trainer.cli.options import server_options
+from trainer.cli.watch_run import watch_run
 from trainer.client import SageClient
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.places import Place
@@ -193,7 +193,7 @@ class Town:
                 self._server.request(
                     "PUT", "/v1/schedule", self._schedule | {"enabled": False}, project=self._project
                 )
-                return follow(self._server, UUID(runs[0]["id"]))
+                return watch_run(self._server, UUID(runs[0]["id"]))
             time.sleep(_PAUSE_SECONDS)
         raise click.ClickException("the schedule started no run: does the worker run?")
 

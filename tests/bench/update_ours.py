@@ -16,9 +16,9 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from app.run_settings import RunSettings
+from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.update import Learner
 from trainer.sage.advantages import AdvantagedRollout
 
 LR = 1e-5

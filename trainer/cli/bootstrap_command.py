@@ -31,7 +31,13 @@ from trainer.evaluation.metrics_table import metrics_table
 @click.option("--steps", type=click.IntRange(1), default=Recipe().steps, show_default=True, help="of training")
 @click.option("--tokens", type=click.IntRange(1024), default=Recipe().tokens, show_default=True, help="per step")
 @click.option("--test-scenarios", type=click.IntRange(1), default=200, show_default=True, help="held out")
-@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="demonstrating")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="processes that generate demonstrations",
+)
 @click.option("--device", default="auto", show_default=True)
 def bootstrap_command(  # noqa: PLR0913 - the command's options
     out: Path,

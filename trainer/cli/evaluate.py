@@ -86,17 +86,17 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
     "--sites", type=click.IntRange(1), default=20, show_default=True, help="projects they are spread over"
 )
 @click.option("--at-once", type=click.IntRange(1), default=16, show_default=True, help="chains in flight")
-@click.option("--seed", default=0, show_default=True, help="the first")
+@click.option("--seed", default=0, show_default=True, help="first seed")
 @click.option(
     "--seeds",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="each with as many scenarios",
+    help="number of seeds; each evaluates --scenarios",
 )
 @click.option("--library", type=click.Choice(["on", "off", "both"]), default="both", show_default=True)
 @click.option(
-    "--in-process", is_flag=True, help="without a server: SAGE_MODEL and an own sandbox, in this process"
+    "--in-process", is_flag=True, help="without a server: SAGE_MODEL and a sandbox of its own, in this process"
 )
 @click.option("--adapter", default="", help="a directory or a hash, in this process")
 @click.option("--environment", default=ENVIRONMENT, show_default=True, help="in this process")

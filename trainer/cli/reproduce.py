@@ -96,7 +96,7 @@ def reproduce(  # noqa: PLR0913 - the command's options
 
 
 def _make_start(plan: ExperimentPlan, work: Path) -> None:
-    from trainer.demo.reproduce.start import make_start  # noqa: PLC0415  torch, as above
+    from trainer.demo.reproduce.supervised_start import make_start  # noqa: PLC0415  torch, as above
 
     with tqdm(total=plan.sft.steps, desc="supervised start", unit="step") as bar:
         asyncio.run(make_start(plan, work, Settings(data_dir=work), lambda _: bar.update()))

@@ -34,7 +34,7 @@ def runs(  # noqa: PLR0913 - the command's options
     limit: int,
 ) -> None:
     """List training runs, newest first, or show RUN."""
-    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
+    from trainer.cli.watch_run import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
     from trainer.client import SageClient  # noqa: PLC0415
 
     if run is None and (cancel or retry or follow):
@@ -53,6 +53,6 @@ def runs(  # noqa: PLR0913 - the command's options
             if wanted:
                 server.request("POST", f"{path}/{move}")
         if follow:
-            show_result(watch(server, run))
+            show_result(watch_run(server, run))
         else:
             click.echo(show_run(server.request("GET", path)))

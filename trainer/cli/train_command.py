@@ -37,7 +37,7 @@ def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, 
 
     Exits with code 1 if the run fails. Interrupting the command does not stop the run.
     """
-    from trainer.cli.follow_run import follow as watch  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
+    from trainer.cli.watch_run import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
     from trainer.client import SageClient  # noqa: PLC0415
 
     body = {"project": project, "settings": _settings(kind, given)}
@@ -47,7 +47,7 @@ def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, 
         if not follow:
             click.echo(f"follow it with: sage runs {run['id']} --follow")
             return
-        show_result(watch(server, UUID(run["id"])))
+        show_result(watch_run(server, UUID(run["id"])))
 
 
 def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:

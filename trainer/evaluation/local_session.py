@@ -31,7 +31,7 @@ class LocalEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class EvaluationSession:
-    """A loaded model, ready for one evaluation after the other."""
+    """A loaded model, ready for several evaluations, one by one."""
 
     evaluation: LocalEvaluation
     model: str

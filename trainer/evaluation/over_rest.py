@@ -1,7 +1,7 @@
 """Evaluates a running server on held-out scenarios over REST, as its users would submit them.
 
 Every site of the demo APIs becomes a project of its own, with that site's API documents. The tasks of a scenario
-are submitted one after the other, each in a world of its own, which is verified when the task has ended.
+are submitted one by one, each in a world of its own, which is verified when the task has ended.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Rewards of served tasks, with the bonus for skills that pass between them.
 
-Served tasks form chains by themselves: a task makes a skill, and the library offers it to later tasks that have
-the same scenario or a near instruction. Each offer is a chain of two, rewarded as in training; a task that is part
-of many chains gets the best reward of any of them, so never more than one bonus.
+Served tasks form chains of their own accord: a task makes a skill, and the library offers it to later tasks that
+have the same scenario or a near instruction. Each offer is a chain of two, rewarded as in training; a task that is
+part of many chains gets the best reward of any of them, so never more than one bonus.
 """
 
 from collections import defaultdict
@@ -12,8 +12,7 @@ from uuid import UUID
 
 from trainer.experience.scored_task import ScoredTask
 from trainer.rollouts.chain_step import chain_step
-from trainer.sage.chains import ChainStep
-from trainer.sage.reward import Reward, RewardRule
+from trainer.sage.reward import ChainStep, Reward, RewardRule
 
 SkillMakers: TypeAlias = Mapping[UUID, UUID | None]
 """The task that made each skill that may earn a bonus; None for a task that was deleted."""
@@ -23,7 +22,7 @@ def compute_rewards(tasks: Sequence[ScoredTask], makers: SkillMakers, rule: Rewa
     """One reward per task, in their order.
 
     A maker that is not among `tasks` gets no reward, but a success that used its skill does. A skill that is not
-    in `makers` earns nobody a bonus.
+    in `makers` earns no bonus.
     """
     steps = _chain_steps(tasks, makers)
     began = {task.id: task.began for task in tasks}
@@ -32,7 +31,7 @@ def compute_rewards(tasks: Sequence[ScoredTask], makers: SkillMakers, rule: Rewa
         for maker, skills in _offered_by_maker(user, makers).items():
             if maker is not None and maker in began and began[maker] >= user.began:
                 continue  # the library held the skill before this task made it: not a chain
-            first = steps.get(maker) or ChainStep(score=0.0, success=False, made=skills)
+            first = steps.get(maker) or ChainStep(score=0.0, success=False, creditable=skills)
             pair = rule([first, steps[user.id]])
             for task_id, reward in zip((maker, user.id), pair, strict=True):
                 if task_id in best:
@@ -46,7 +45,7 @@ def _chain_steps(tasks: Sequence[ScoredTask], makers: SkillMakers) -> dict[UUID 
         made[maker].add(skill)
     return {
         task.id: chain_step(
-            task.trajectory, task.score, success=task.success, made=frozenset(made.get(task.id, ()))
+            task.trajectory, task.score, success=task.success, creditable=frozenset(made.get(task.id, ()))
         )
         for task in tasks
     }

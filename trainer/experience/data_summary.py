@@ -1,4 +1,4 @@
-"""How much of the logged experience a run learns from, and why not from the rest."""
+"""How much of the logged experience a run learns from, and why the rest was dropped."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -15,14 +15,14 @@ class DataSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: int  # that ended in the window
     trajectories: int  # learned from
-    groups: int  # sets of trajectories that are compared, or imitated side by side
+    groups: int  # sets of trajectories that are compared, or imitated together
     tokens: int  # sampled ones
     fraction: float  # trajectories per task
     dropped: dict[str, int]  # `DropReason` -> tasks
     staleness: dict[str, int]  # releases -> trajectories
 
 
-def summarise(tasks: int, kept: Collection[tuple[ScoredTask, str]], dropped: Iterable[DropReason]) -> DataSummary:
+def summarize(tasks: int, kept: Collection[tuple[ScoredTask, str]], dropped: Iterable[DropReason]) -> DataSummary:
     """`kept` pairs each task with its group. Raises InvalidError with advice where it is empty."""
     reasons = Counter(dropped)
     if not kept:

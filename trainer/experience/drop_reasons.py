@@ -11,7 +11,7 @@ class DropReason(StrEnum):
     UNSCORED = "unscored"
     STALE = "stale"  # sampled by a release too many releases ago
     OTHER_BASE = "other_base"  # sampled by another base model
-    REWRITTEN = "rewritten"  # the chat template rewrote earlier turns, so the turns form no single sequence
+    REWRITTEN = "rewritten"  # the chat template rewrote earlier turns, so the turns do not form a single sequence
     EMPTY = "empty"  # the policy sampled no token
     BAD_LOGPROBS = "bad_logprobs"  # not finite
     WRONG_TEMPERATURE = "wrong_temperature"  # not 1, so the logprobs are not those of the sampling distribution
@@ -28,13 +28,15 @@ ADVICE = {
     DropReason.FAILED: "look at the `failure` of the tasks",
     DropReason.UNSCORED: "submit tasks with a `check`, or score them: POST /v1/feedback with their `task_id`",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
-    DropReason.OTHER_BASE: "wait for tasks of the model that is served now",
+    DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
     DropReason.REWRITTEN: "serve with a chat template that keeps earlier turns unchanged",
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
     DropReason.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",
     DropReason.WRONG_TEMPERATURE: "serve with SAGE_TEMPERATURE=1, so that the policy explores",
     DropReason.NO_PEERS: "serve several tasks of one kind, or give them the same `scenario`",
-    DropReason.EQUAL_REWARDS: "wait for tasks that succeed as well as fail; at temperature 0 equal tasks go alike",
+    DropReason.EQUAL_REWARDS: (
+        "wait for tasks that succeed as well as fail; at temperature 0 identical tasks give identical rollouts"
+    ),
     DropReason.BEYOND_STEPS: "raise `steps` or `pairs`",
     DropReason.CUT_OFF: "raise SAGE_MAX_TURN_TOKENS, so that answers are not cut off",
     DropReason.UNSUCCESSFUL: "wait for tasks that succeed, or train on `data` from elsewhere",

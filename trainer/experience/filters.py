@@ -47,8 +47,8 @@ def find_flaw(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -
 def staleness_by_release(releases: Sequence[ReleaseWeights], active: int, learner: str) -> dict[UUID, int]:
     """How many weight changes lie between each release and the one numbered `active`, at least 1.
 
-    0 only for releases with the weights that learn, `learner`. Releases that never served do not count, nor do
-    those that changed only tools or the prompt.
+    0 only for releases whose weights are those being trained, `learner`. Releases that never served do not count,
+    nor do those that changed only tools or the prompt.
     """
     served = sorted((release.number, release.model) for release in releases if release.served)
     changes = [number for (_, before), (number, model) in pairwise(served) if model != before]

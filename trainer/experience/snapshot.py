@@ -10,7 +10,7 @@ from app.errors import InvalidError
 from app.run_settings import RunSettings
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
-from trainer.experience.read import LoggedExperience, read_logged
+from trainer.experience.read_experience import LoggedExperience, read_logged
 
 _NAME = "logged.msgpack"
 
@@ -36,5 +36,5 @@ def _load(path: Path) -> LoggedExperience:
         return msgspec.msgpack.decode(path.read_bytes(), type=LoggedExperience)
     except msgspec.DecodeError as error:
         raise InvalidError(
-            f"{path} cannot be read ({error}): delete it, and the run reads its data anew"
+            f"{path} cannot be read ({error}): delete it to make the run read its data again"
         ) from error

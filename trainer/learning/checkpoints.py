@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer.learning.update import Learner
+from trainer.learning.learner import Learner
 
 _NAME = "learner-{:05}.checkpoint"
 

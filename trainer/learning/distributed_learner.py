@@ -26,12 +26,12 @@ from app.errors import InvalidError
 from app.records import Probe
 from app.run_settings import RunSettings
 from trainer.learning import rendezvous as meeting
+from trainer.learning.learner import Learner
 from trainer.learning.lora import attach_lora, initial_weights, with_lora
 from trainer.learning.model import load_model
 from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous, parse_address
 from trainer.learning.sharded_model import empty_model, read_shards
-from trainer.learning.update import Learner
 from trainer.learning.update_stats import UpdateStats
 from trainer.parent_death import exit_with_parent
 from trainer.sage.advantages import AdvantagedRollout
@@ -79,12 +79,12 @@ class LeaderLearner(Learner):
             _broadcast("load_state", state)
             super().load_state(state)
 
-    def adapter(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
+    def weights_and_probe(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
         if not self._processes.sharded:
-            return super().adapter(probe_prompt)
+            return super().weights_and_probe(probe_prompt)
         with _report_lost():
-            _broadcast("adapter", tuple(probe_prompt))
-            return super().adapter(probe_prompt)
+            _broadcast("weights_and_probe", tuple(probe_prompt))
+            return super().weights_and_probe(probe_prompt)
 
 
 @contextmanager
@@ -123,13 +123,13 @@ def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Ac
     return kind(policy, settings, accelerator, shard=True, read_weights=read)
 
 
-def follow(
+def run_follower(
     rendezvous: Rendezvous, rank: Rank, device: str, localize: Callable[[LearnerSpec], LearnerSpec]
 ) -> None:
     """Compute in step with the first process until it ends the learning.
 
-    `localize` turns its spec into this host's, where model and adapter may lie elsewhere. Raises InvalidError if
-    the model is another one here.
+    `localize` turns its spec into this host's, where model and adapter may lie elsewhere. Raises InvalidError
+    if this host's model differs.
     """
     store = meeting.connect(rendezvous.host, rendezvous.port)
     accelerator = meeting.join(store, rendezvous, rank, device)
@@ -137,7 +137,7 @@ def follow(
     spec = localize(shared)
     if fingerprint(spec.model_dir) != expected:
         raise InvalidError(
-            f"{spec.model_dir} is not the model that the run trains: set SAGE_MODEL to a copy of that"
+            f"{spec.model_dir} is not the model that the run trains: set SAGE_MODEL to a copy of that model"
         )
     learner = new_learner(Learner, spec, accelerator)
     while True:
@@ -148,16 +148,16 @@ def follow(
                 learner.save(path)
             case "load_state", state:
                 learner.load_state(state)
-            case "adapter", probe_prompt:
-                learner.adapter(probe_prompt)
+            case "weights_and_probe", probe_prompt:
+                learner.weights_and_probe(probe_prompt)
             case _:
                 accelerator.end_training()
                 return
 
 
 def fingerprint(model_dir: Path) -> str:
-    """Of the configuration and of the sizes of the weights: enough to tell two models apart without reading
-    them.
+    """A hash of the configuration and the sizes of the weight files: enough to tell two models apart without
+    reading the weights.
     """
     digest = hashlib.sha256((model_dir / "config.json").read_bytes())
     for path in sorted(model_dir.glob("*.safetensors")):
@@ -174,14 +174,14 @@ def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
 def _spawn(rendezvous: Rendezvous, rank: Rank, device: str) -> SpawnProcess:
     """Spawned, because CUDA does not survive a fork."""
     arguments = (rendezvous, rank, device, os.getpid())
-    process = get_context("spawn").Process(target=_follow_parent, args=arguments, daemon=True)
+    process = get_context("spawn").Process(target=_follow_leader, args=arguments, daemon=True)
     process.start()
     return process
 
 
-def _follow_parent(rendezvous: Rendezvous, rank: Rank, device: str, parent: int) -> None:
+def _follow_leader(rendezvous: Rendezvous, rank: Rank, device: str, parent: int) -> None:
     exit_with_parent(parent)
-    follow(rendezvous, rank, device, lambda spec: spec)
+    run_follower(rendezvous, rank, device, lambda spec: spec)
 
 
 def _broadcast(call: str, argument: object) -> None:

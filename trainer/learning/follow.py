@@ -27,7 +27,7 @@ import structlog
 from app.adapters.store import AdapterStore
 from app.errors import AppError, InvalidError
 from app.settings import Settings
-from trainer.learning.distributed_learner import LearnerSpec, follow
+from trainer.learning.distributed_learner import LearnerSpec, run_follower
 from trainer.learning.model import pick_device
 from trainer.learning.rendezvous import Rank, Rendezvous, find, heartbeat, parse_address
 from trainer.parent_death import exit_with_parent
@@ -74,7 +74,7 @@ def _follow(rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
     device = pick_device(settings.engine_device).type
     try:
         with heartbeat(rendezvous, rank.index):
-            follow(rendezvous, rank, device, partial(_localize, settings=settings, device=device))
+            run_follower(rendezvous, rank, device, partial(_localize, settings=settings, device=device))
     except AppError as error:
         sys.exit(f"{type(error).__name__}: {error}")
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 class LoraLinear(torch.autograd.Function):
     """x (N, I), weight (O, I), bias (O,), a (R, I), b (O, R) to y (N, O), with gradients for x, a and b.
 
-    x, weight and bias share a format, and y has it. a and b may be float32 beside a bfloat16 base: products are
+    x, weight and bias share a format, and y has it. a and b may be float32 with a bfloat16 base: products are
     then computed in bfloat16, as under autocast, while the gradients of a and b are returned in the format of a
     and b.
     """

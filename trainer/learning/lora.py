@@ -35,7 +35,7 @@ def with_lora(
 def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | None = None) -> PeftModel:
     """The model with LoRA layers whose weights are still to be set to `initial_weights`.
 
-    On the device "meta" the layers are made there, too. Raises InvalidError as `with_lora` does.
+    On the device "meta" the layers are created there as well. Raises InvalidError as `with_lora` does.
     """
     empty = model.device.type == "meta"
     if start is None:

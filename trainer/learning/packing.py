@@ -1,6 +1,6 @@
 """Attention over packed rows: samples lie end to end in one row without padding, and none attends to another.
 
-On CUDA one variable-length kernel computes all samples of a row; elsewhere they are computed one after the other.
+On CUDA one variable-length kernel computes all samples of a row; elsewhere they are computed one by one.
 """
 
 from collections.abc import Sequence

@@ -18,8 +18,8 @@ from app.adapters.files import CONFIG, WEIGHTS, content_hash
 from app.errors import InvalidError, StorageError
 from app.records import Json, Probe
 from trainer.learning.distributed import gather_full
+from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.probe import make_probe
-from trainer.learning.scorer import Scorer
 
 __all__ = [
     "CONFIG",
@@ -65,7 +65,7 @@ def publish(model: PeftModel, root: Path, probe_prompt: Sequence[int] = ()) -> P
     written = write_adapter(model, root, lora_weights(model))
     if not probe_prompt:
         return written
-    return msgspec.structs.replace(written, probe=make_probe(Scorer(model), probe_prompt))
+    return msgspec.structs.replace(written, probe=make_probe(LogprobModel(model), probe_prompt))
 
 
 def write_adapter(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:

@@ -3,7 +3,7 @@
     empty_model ─► attach_lora ─► ProcessGroup.place (FSDP2 by `shard_units`) ─► read_shards
 
 Each parameter is split by rows, and a process reads its rows from the safetensors files. No process ever holds all
-of the model: during a pass the layers are gathered one after the other.
+of the model: during a pass the layers are gathered one by one.
 """
 
 import json

@@ -4,17 +4,17 @@ import msgspec
 
 
 class UpdateStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one update: loss, norm and clipping of its last optimizer step, the rest from before the
+    """Statistics of one update: loss, norm and clipping of its last optimizer step, the rest from before its
     first.
     """
 
     loss: float
     grad_norm: float  # before clipping
-    clip_fraction: float  # of the sampled tokens: those whose gradient the clip removed
+    clip_fraction: float  # of the sampled tokens: those whose gradient was clipped
     ratio_mean: float  # p / p of the policy that sampled, as its engine reported it
     ratio_max: float
-    kl_to_engine: float  # estimated divergence of the engine that sampled: almost 0 without stale samples
-    kl_to_start: float  # estimated divergence from the start of the run
+    kl_to_engine: float  # estimated KL from the engine that sampled: almost 0 without stale samples
+    kl_to_start: float  # estimated KL from the reference, the policy at the start of the run
     tokens: int  # sampled ones that were learned from
     read_tokens: int  # these and the context between them
     samples: int

@@ -1,22 +1,22 @@
-"""Turns a trajectory into the input of the reward: which offered skills it used, as executed and as named."""
+"""Converts a trajectory to the input of the reward: the offered skills that it executed, and called by name."""
 
 import ast
 from uuid import UUID
 
 from app.agent.action import extract_code
 from app.records import Stop, Trajectory
-from trainer.sage.chains import ChainStep
+from trainer.sage.reward import ChainStep
 
 
-def chain_step(trajectory: Trajectory, score: float, *, success: bool, made: frozenset[UUID]) -> ChainStep:
-    """`score` is the verifier's, in [0, 1]; `made` are the skills the rollout made that may earn a bonus."""
+def chain_step(trajectory: Trajectory, score: float, *, success: bool, creditable: frozenset[UUID]) -> ChainStep:
+    """`score` is the verifier's, in [0, 1]; `creditable` are the skills it made that can earn a bonus."""
     return ChainStep(
         score=score,
         success=success,
         no_code=trajectory.stop is Stop.NO_CODE,
-        made=made,
+        creditable=creditable,
         used=frozenset(offer.skill_id for offer in trajectory.used()),
-        named=_called_by_name(trajectory),
+        called_by_name=_called_by_name(trajectory),
     )
 
 

@@ -17,11 +17,11 @@ from trainer.environment import Environment, Scenario, Verdict
 
 
 class Episode(msgspec.Struct, frozen=True):
-    """A trajectory, its verdict, and the skills it made."""
+    """A trajectory, its verdict, and the skills it made that can earn a bonus."""
 
     trajectory: Trajectory
     verdict: Verdict
-    made: frozenset[UUID] = frozenset()  # without wrappers of a single API call, which earn no bonus
+    creditable: frozenset[UUID] = frozenset()  # without wrappers of a single API, which earn no bonus
 
 
 @dataclass(frozen=True)

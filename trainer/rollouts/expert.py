@@ -38,7 +38,7 @@ class Expert(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether every pass over a scenario is the same, whatever the temperature."""
+        """Whether every pass over a scenario is the same, regardless of the temperature."""
         ...
 
     async def play(self, scenario: Scenario, temperature: float) -> list[Episode]:

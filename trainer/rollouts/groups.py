@@ -71,7 +71,9 @@ class GroupCollector:
 
 def _scored(scenario: Scenario, episodes: Sequence[Episode], rule: RewardRule, *, group: str) -> ChainRollout:
     steps = [
-        chain_step(each.trajectory, each.verdict.fraction, success=each.verdict.success, made=each.made)
+        chain_step(
+            each.trajectory, each.verdict.fraction, success=each.verdict.success, creditable=each.creditable
+        )
         for each in episodes
     ]
     scored = tuple(

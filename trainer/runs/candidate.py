@@ -4,9 +4,9 @@ from app.db import adapters, releases
 from app.db.database import Sessions
 from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
-from trainer.job import Job, RunProgress
 from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.stack import open_stack
+from trainer.run_job import Job, RunProgress
 from trainer.runs.start_adapter import adapter_store, fetch_adapter
 
 
@@ -47,7 +47,7 @@ async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> Non
 
 
 async def _fetch_incumbent(job: Job, sessions: Sessions) -> None:
-    """The active release is evaluated, too, and its adapter may have been trained on another host."""
+    """Fetch the adapter of the active release, which is evaluated as well and may come from another host."""
     async with sessions() as session:
         model = (await releases.active(session, job.project_id)).model
     await fetch_adapter(job, model)

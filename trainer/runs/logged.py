@@ -8,17 +8,17 @@ from app.db.database import Sessions
 from app.records import Json
 from trainer.experience.filters import BaseModel
 from trainer.experience.snapshot import read_once
-from trainer.job import Job, RunProgress
 from trainer.learning.checkpoints import Checkpoints
+from trainer.learning.learner import Learner
 from trainer.learning.publishing import TrainingOutput
-from trainer.learning.update import Learner
+from trainer.run_job import Job, RunProgress
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.report import report_step
 from trainer.runs.step_metrics import experience_metrics, update_metrics
 from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 
-async def run_logged(
+async def train_on_logged(
     job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, learner: Learner
 ) -> TrainingOutput:
     """Train on the logged experience, step by step. A retry ends with the same weights.
@@ -36,7 +36,7 @@ async def run_logged(
 
 
 def _step(learner: Learner, rollouts: list[ScoredRollout]) -> dict[str, Json]:
-    advantaged = compute_advantages(rollouts, normalise=learner.settings.normalise)
+    advantaged = compute_advantages(rollouts, normalize=learner.settings.normalise)
     started = time.perf_counter()
     stats = learner.update(advantaged)
     return experience_metrics(advantaged) | update_metrics(stats, time.perf_counter() - started)

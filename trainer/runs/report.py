@@ -3,7 +3,7 @@
 import structlog
 
 from app.records import Json
-from trainer.job import RunProgress
+from trainer.run_job import RunProgress
 from trainer.runs.step_metrics import with_warnings
 
 log = structlog.get_logger(__name__)

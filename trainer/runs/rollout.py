@@ -16,25 +16,25 @@ from app.run_settings import RunSettings, rollout_environment
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
-from trainer.job import Job, RunProgress
 from trainer.learning.checkpoints import Checkpoints
+from trainer.learning.learner import Learner
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput
-from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 from trainer.rollouts.stack import open_stack
+from trainer.run_job import Job, RunProgress
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.report import report_step
 from trainer.runs.step_metrics import experience_metrics, task_metrics, update_metrics
 from trainer.sage.advantages import compute_advantages
 
 
-async def run_rollouts(job: Job, progress: RunProgress, learner: Learner) -> TrainingOutput:
+async def train_on_rollouts(job: Job, progress: RunProgress, learner: Learner) -> TrainingOutput:
     """Train in the environment of the settings. Raises what `progress` raises."""
     settings = job.settings
     async with open_stack(rollout_environment(settings), settings.retrieval, job.deployment) as stack:
-        run = RolloutRun(
+        run = RolloutTraining(
             replace(stack.agent, temperature=1.0),
             stack.engine,
             stack.environment,
@@ -45,14 +45,14 @@ async def run_rollouts(job: Job, progress: RunProgress, learner: Learner) -> Tra
             updating=partial(sleep_during_updates, job.deployment),
         )
 
-        async def report(step: RolloutStep) -> None:
+        async def report(step: TrainingStep) -> None:
             await report_step(progress, step.index, settings.steps, step.metrics)
 
         await run.run(report)
     return TrainingOutput(learner.publish(job.deployment.adapters_dir, probe_prompt(job.deployment)))
 
 
-class RolloutStep(msgspec.Struct, frozen=True):
+class TrainingStep(msgspec.Struct, frozen=True):
     """A finished step."""
 
     index: int  # from 1
@@ -61,7 +61,7 @@ class RolloutStep(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class RolloutRun:
+class RolloutTraining:
     """The training loop. Each step's adapter is in `directory`/adapters until the next step."""
 
     agent: Agent  # with `engine`, and temperature 1: the logprobs are reported for no other
@@ -75,7 +75,7 @@ class RolloutRun:
     updating: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for each update
     _served: PublishedAdapter | None = field(default=None, init=False)
 
-    async def run(self, report: Callable[[RolloutStep], Awaitable[None]]) -> PublishedAdapter:
+    async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
         """Run all remaining steps, from the last checkpoint on."""
         checkpoints = Checkpoints(self.directory)
         done = checkpoints.restore(self.learner)
@@ -86,7 +86,7 @@ class RolloutRun:
             rollouts = await self._collector(policy).collect(chains, index)
             collected = time.perf_counter()
             advantaged = compute_advantages(
-                [scored for each in rollouts for scored in each.scored], normalise=self.settings.normalise
+                [scored for each in rollouts for scored in each.scored], normalize=self.settings.normalise
             )
             with self.updating():
                 stats = self.learner.update(advantaged)
@@ -97,7 +97,7 @@ class RolloutRun:
             }
             policy = await self._serve_latest()
             checkpoints.save(self.learner, index)
-            await report(RolloutStep(index, metrics, policy))
+            await report(TrainingStep(index, metrics, policy))
         return policy
 
     def _collector(self, policy: PublishedAdapter) -> GroupCollector:

@@ -13,13 +13,13 @@ from app.db.database import Sessions
 from app.records import Json
 from app.run_settings import RunSettings
 from trainer.experience.filters import BaseModel
-from trainer.job import Job, RunProgress
 from trainer.learning.batch import Sample
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput, publish
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
+from trainer.run_job import Job, RunProgress
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.sft_examples import load_examples
 
@@ -41,7 +41,7 @@ class SftSpec(msgspec.Struct, frozen=True, kw_only=True):
     dtype: DtypeName = "auto"  # of the base model's weights
 
 
-async def run_sft(
+async def train_on_examples(
     job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
 ) -> TrainingOutput:
     """Train on the run's examples. Raises what `load_examples`, `train_sft` and `progress` raise."""

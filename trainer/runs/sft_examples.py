@@ -9,9 +9,9 @@ from app.errors import InvalidError
 from app.records import Json
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
-from trainer.experience.read import read_best
-from trainer.job import Job
+from trainer.experience.read_experience import read_best
 from trainer.learning.batch import Sample, sample_of
+from trainer.run_job import Job
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.chat_samples import build_samples
 

@@ -8,7 +8,7 @@ from app.db.database import Sessions
 from app.errors import InvalidError
 from app.records import BASE
 from trainer.atomic_write import write_atomically
-from trainer.job import Job
+from trainer.run_job import Job
 
 _FILE = "start"  # in the run's directory: the hash of the adapter, or the base model
 
@@ -30,7 +30,7 @@ async def find_start(job: Job, sessions: Sessions) -> Path | None:
     if adapter is not None and adapter.base != job.deployment.model:
         raise InvalidError(
             f"the active release has an adapter for the base model {adapter.base}, but {job.deployment.model} is "
-            f'served: set start="base" to start anew, or SAGE_MODEL={adapter.base}'
+            f'served: set start="base" to start over, or SAGE_MODEL={adapter.base}'
         )
     return await fetch_adapter(job, model)
 

@@ -1,9 +1,9 @@
 """A training run from top to bottom: experience, adapter, gate. Read this file first.
 
-kind      experience                                  learning
-rollout   groups of fresh rollouts                    rewards, advantages, one update per step
-logged    groups of served tasks with scores          rewards, advantages, one update per step
-sft       imported chats, or the best served tasks    supervised steps
+kind      experience                                      learning
+rollout   groups of fresh rollouts with rewards           advantages, one update per step
+logged    groups of scored served tasks with rewards      advantages, one update per step
+sft       imported chats, or the best served tasks        supervised steps
 
 Each kind publishes one adapter. The gate then evaluates it as a candidate release.
 """
@@ -20,25 +20,25 @@ from app.run_settings import RunKind
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.environment import open_environment
 from trainer.experience.filters import BaseModel
-from trainer.job import Job, Result, RunProgress
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
+from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
-from trainer.runs.logged import run_logged
-from trainer.runs.rollout import run_rollouts
-from trainer.runs.sft import run_sft
+from trainer.runs.logged import train_on_logged
+from trainer.runs.rollout import train_on_rollouts
+from trainer.runs.sft import train_on_examples
 from trainer.runs.start_adapter import find_start, record_start
 
 _SHARE = 2
-"""One in so many CPUs trains, the others serve. Threads that wait for each other on busy CPUs cost more than they
-gain: an update with one thread too many took ten times as long."""
+"""Training uses 1/_SHARE of the CPUs; the rest serve. Threads that wait for each other on busy CPUs cost more than
+they gain: an update with one thread too many took ten times as long."""
 
 
 async def train(job: Job, progress: RunProgress) -> Result:
     """Train an adapter and let the gate decide on it.
 
-    Raises AppError with what is wrong and what to do; nothing that serves has changed then.
+    Raises AppError with what is wrong and what to do; what is being served is then unchanged.
     """
     wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
     if job.settings.environment:
@@ -62,15 +62,15 @@ async def _train_adapter(job: Job, progress: RunProgress, sessions: Sessions) ->
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await find_start(job, sessions)
-    # A run of rollouts needs the engines: they sleep for each of its updates only.
+    # A rollout run needs the engines: they sleep only during its updates.
     with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
         if kind is RunKind.SFT:
-            return await run_sft(job, progress, sessions, base, start, device)
+            return await train_on_examples(job, progress, sessions, base, start, device)
         with open_learner(_learner_spec(job, start, device), _team(job)) as learner:
             record_start(job, start)  # only now: it fits the model
             if kind is RunKind.LOGGED:
-                return await run_logged(job, progress, sessions, base, learner)
-            return await run_rollouts(job, progress, learner)
+                return await train_on_logged(job, progress, sessions, base, learner)
+            return await train_on_rollouts(job, progress, learner)
 
 
 def _learner_spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:

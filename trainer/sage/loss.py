@@ -5,9 +5,13 @@ SAGE (arXiv 2512.17102), for the rollouts i of a group and the positions k of th
     J = E (1/G) sum_i sum_k (1/|o_i^k|) sum_t min( s A_i^k, clip(s, 1 - low, 1 + high) A_i^k )
     s = p(o_t) / p_old(o_t)
 
-Token mean inside a task, sum over positions, mean over the group; prompts and observations are no part of o. On
-fresh samples s = 1 and the gradient is that of REINFORCE with a baseline. For samples of older releases, which the
-paper has none of, each term is weighted by the truncated ratio of p_old to the policy that sampled them.
+Token mean inside a task, sum over positions, mean over the group; prompts and observations are not part of o. On
+fresh samples s = 1 and the gradient is that of REINFORCE with a baseline.
+
+Three policies are distinguished. The old policy, p_old, is the one at the start of the update; for fresh samples
+the engine's logprobs stand for it. The sampling policy is the one that sampled the tokens; it differs from the old
+one for stale samples, of older releases, which the paper does not have: their terms are weighted by the truncated
+ratio of p_old to it. The reference, p_ref, is the policy at the start of the run.
 """
 
 from typing import NamedTuple
@@ -17,13 +21,13 @@ from torch import Tensor
 
 
 class Terms(NamedTuple):
-    """What the loss needs of N sampled tokens; all tensors (N,), logarithms natural."""
+    """The inputs of the loss for N sampled tokens; all tensors (N,), logarithms natural."""
 
-    old: Tensor  # log p_old: of fresh samples as the engine reported it, of stale ones as the update began
+    old: Tensor  # log p_old: of fresh samples as the engine reported it, of stale ones at the update's start
     advantages: Tensor  # A
     weights: Tensor  # `token_weight` of each token's task
     importance: Tensor  # truncated importance weights of stale samples; 1 for fresh ones
-    reference: Tensor | None = None  # log p under the start of the run; None where no KL penalty is asked for
+    reference: Tensor | None = None  # log p_ref; None without a KL penalty
 
 
 def token_weight(groups: int, group_size: int, tokens: int) -> float:
@@ -34,9 +38,9 @@ def token_weight(groups: int, group_size: int, tokens: int) -> float:
 def policy_loss(
     logprobs: Tensor, terms: Terms, *, clip_low: float, clip_high: float, kl: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """-J, shape (), and how many tokens the clip kept from learning, shape (). `logprobs` are log p, shape (N,).
+    """-J and the number of tokens whose gradient was clipped, both of shape (). `logprobs` are log p, shape (N,).
 
-    `kl` is the weight of a penalty for leaving the start of the run. Raises ValueError where it has no reference.
+    `kl` is the weight of the KL penalty towards the reference. Raises ValueError if it is set without a reference.
     """
     ratio = (logprobs - terms.old).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -44,10 +48,10 @@ def policy_loss(
     loss = -(terms.weights * terms.importance * gain).sum()
     if kl:
         if terms.reference is None:
-            raise ValueError("a KL penalty needs the logprobs under the start of the run")
+            raise ValueError("a KL penalty needs the logprobs under the reference")
         loss = loss + kl * (terms.weights * kl_estimate(logprobs, terms.reference)).sum()
-    stopped = (clipped * terms.advantages < ratio * terms.advantages).sum()
-    return loss, stopped.detach()
+    gradient_clipped = (clipped * terms.advantages < ratio * terms.advantages).sum()
+    return loss, gradient_clipped.detach()
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor) -> Tensor:
@@ -59,8 +63,6 @@ def kl_estimate(logprobs: Tensor, reference: Tensor) -> Tensor:
     return distance.exp() - distance - 1
 
 
-def truncated_importance(behaviour: Tensor, proximal: Tensor, limit: float) -> Tensor:
-    """min(p_old / p_behaviour, limit) per token, (N,): corrects for the policy that sampled (Espeholt et al.
-    2018).
-    """
-    return (proximal - behaviour).exp().clamp(max=limit)
+def truncated_importance(old: Tensor, sampling: Tensor, limit: float) -> Tensor:
+    """min(p_old / p_sampling, limit) per token, (N,): corrects for the sampling policy (Espeholt et al. 2018)."""
+    return (old - sampling).exp().clamp(max=limit)

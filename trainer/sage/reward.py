@@ -1,12 +1,13 @@
-"""Rewards of the tasks of a chain: SAGE's skill-integrated reward, and the two it is compared with.
+"""Rewards of the tasks of a chain: SAGE's skill-integrated reward in two variants, and two baselines.
 
 SAGE (arXiv 2512.17102, "Skill-integrated Reward"), for a chain of two tasks q1, q2 with outcomes r1, r2:
 
     R1 = r1 + 1[r1 = 1] 1[r2 = 1] used(q2 | q1)      q1 made a skill that a successful q2 used
     R2 = r2 +             1[r2 = 1] used(q2 | q1)      q2 succeeded and used a skill that q1 made
 
-A task that ended without code earns -1 instead. Every rule has the signature of the entry-point group
-`sage.rewards`: from the tasks of one chain, in order, to one reward per task.
+1[...] is 1 if the condition holds and 0 otherwise; used(q2 | q1) is 1 if q2 used a skill that q1 made. A task that
+ended without code earns -1 instead. Every rule has the signature of the entry-point group `sage.rewards`: it takes
+the tasks of one chain, in order, and returns one reward per task.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +15,18 @@ from uuid import UUID
 
 import msgspec
 
-from trainer.sage.chains import ChainStep
+NO_CODE = -1.0  # the reward of a task that ended because the policy wrote no code, regardless of its score
 
-NO_CODE = -1.0  # the reward of a task that ended because the policy wrote no code, whatever its score
+
+class ChainStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of a chain, as the reward sees it."""
+
+    score: float  # r, of the verifier, in [0, 1]
+    success: bool  # r = 1
+    no_code: bool = False  # it ended because the policy wrote no code
+    creditable: frozenset[UUID] = frozenset()  # skills it made that can earn a bonus: no wrappers of a single API
+    used: frozenset[UUID] = frozenset()  # offered skills that the sandbox executed and that returned
+    called_by_name: frozenset[UUID] = frozenset()  # offered skills that its code calls and does not redefine
 
 
 class Reward(msgspec.Struct, frozen=True):
@@ -34,7 +44,7 @@ RewardRule = Callable[[Sequence[ChainStep]], list[Reward]]
 
 
 def skill_integrated(chain: Sequence[ChainStep]) -> list[Reward]:
-    """A bonus of 1 for each success that used a skill made earlier in the chain, or made one that was so used.
+    """A bonus of 1 for each success that used a skill made earlier in the chain, or that created such a skill.
 
     Beyond the paper: a use counts only if the sandbox executed it and it returned. No task earns more than one
     bonus.
@@ -43,18 +53,18 @@ def skill_integrated(chain: Sequence[ChainStep]) -> list[Reward]:
 
 
 def skill_integrated_by_name(chain: Sequence[ChainStep]) -> list[Reward]:
-    """`skill_integrated` as the paper's code has it: a skill counts as used if its name is called, even if
-    the call failed.
+    """`skill_integrated` as in the paper's code: a skill counts as used if it is called by name, even if the call
+    failed.
     """
-    return _with_bonus(chain, _making_and_using(chain, [step.named for step in chain]))
+    return _with_bonus(chain, _making_and_using(chain, [step.called_by_name for step in chain]))
 
 
 def chain_success(chain: Sequence[ChainStep]) -> list[Reward]:
-    """The chain-based reward of the paper's ablation: a bonus for every task if all tasks of the chain
-    succeeded.
+    """The chain-based reward of the paper's ablation: a bonus for every task of a chain of two or more if all of
+    them succeeded.
     """
-    every = len(chain) > 1 and all(step.success for step in chain)
-    return _with_bonus(chain, [every] * len(chain))
+    all_succeeded = len(chain) > 1 and all(step.success for step in chain)
+    return _with_bonus(chain, [all_succeeded] * len(chain))
 
 
 def outcome(chain: Sequence[ChainStep]) -> list[Reward]:
@@ -68,7 +78,7 @@ def _making_and_using(chain: Sequence[ChainStep], uses: Sequence[frozenset[UUID]
         (maker, user)
         for user in range(len(chain))
         for maker in range(user)
-        if chain[user].success and chain[maker].made & uses[user]
+        if chain[user].success and chain[maker].creditable & uses[user]
     ]
     ends = {position for pair in passed_on for position in pair}
     return [step.success and position in ends for position, step in enumerate(chain)]

@@ -9,7 +9,7 @@ _PROBE = "probe"
 
 
 class UntokenizableError(InvalidError):
-    """The policy's tokenizer cannot represent a text: trained on it, the policy would learn another one."""
+    """The policy's tokenizer cannot represent a text: trained on it, the policy would learn a different text."""
 
 
 def answer_ids(tokenizer: ChatTokenizer, text: str, *, ended: bool = True) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ def _reserved(tokenizer: ChatTokenizer) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """The text without what many tokenizers normalise: letter forms and white space."""
+    """The text without the differences that many tokenizers normalize away: letter forms and white space."""
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 

@@ -59,7 +59,7 @@ class ChatEndpoint:
         await self._http.aclose()
 
     async def ask(self, messages: Sequence[Message], temperature: float) -> ChatAnswer:
-        """The next message. Raises EngineRefusalError where a retry would not help, else EngineError."""
+        """The next message. Raises EngineRefusalError if a retry would not help, otherwise EngineError."""
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],

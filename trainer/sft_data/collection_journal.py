@@ -1,6 +1,6 @@
 """The journal of a collection, so that one that was interrupted resumes.
 
-It is a file beside the output file, with a line per finished scenario.
+It is a file next to the output file, with a line per finished scenario.
 """
 
 import os
@@ -78,7 +78,7 @@ class CollectionJournal:
         other = [f"{name}={begun.get(name)}" for name in given if begun.get(name) != given[name]]
         if other:
             raise InvalidError(
-                f"{self._path} was begun with {', '.join(other)}: use the same, or remove it to start anew"
+                f"{self._path} was begun with {', '.join(other)}: use the same, or remove it to start over"
             )
         if len(whole) < len(content):
             os.truncate(self._path, len(whole))

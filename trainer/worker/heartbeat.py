@@ -30,7 +30,7 @@ class RunLease(msgspec.Struct, frozen=True, kw_only=True):
     run_id: UUID
     owner: str
     lease_seconds: float
-    worker: int = 0  # the parent process, whose end ends this one; 0: none
+    worker: int = 0  # the parent: this process exits when it does; 0: none
     grace_seconds: float = 5.0  # for a cancelled run to end by itself
 
 

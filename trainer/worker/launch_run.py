@@ -18,7 +18,7 @@ from app.db.database import TRANSIENT, open_database
 from app.db.models import RunState
 from app.errors import NotFoundError
 from app.settings import Settings
-from trainer.job import run_directory
+from trainer.run_job import run_directory
 
 log = structlog.get_logger(__name__)
 

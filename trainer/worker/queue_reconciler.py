@@ -56,7 +56,7 @@ class QueueReconciler:
         try:
             asyncio.run(self._reconcile_until_stopped())
         finally:
-            if not self._ended.is_set():  # a worker whose queue nobody reconciles must not seem healthy
+            if not self._ended.is_set():  # a worker whose queue is not reconciled must not seem healthy
                 os.kill(os.getpid(), signal.SIGTERM)
 
     async def _reconcile_until_stopped(self) -> None:

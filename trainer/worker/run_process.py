@@ -28,8 +28,8 @@ from app.errors import StorageError
 from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
-from trainer.job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.parent_death import exit_with_parent
+from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.worker.failure import describe_failure
 from trainer.worker.heartbeat import Heartbeat, RunLease
 
@@ -77,7 +77,7 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
     if end["state"] is RunState.DONE:
         _clear(run_directory(settings, run.id))
     if end["state"] is RunState.CANCELLED:
-        os._exit(0)  # a thread that computes still is not waited for
+        os._exit(0)  # do not wait for a thread that is still computing
     return 0
 
 

@@ -27,12 +27,12 @@ from trainer.environment import Split
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult, measure
 from trainer.learning.checkpoints import Checkpoints
+from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.update import Learner
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.stack import RolloutStack, open_stack
-from trainer.runs.rollout import RolloutRun, RolloutStep
+from trainer.runs.rollout import RolloutTraining, TrainingStep
 
 _VALIDATION_SEED = 500
 _TEST_SEED = 1000  # plus the seed of the trial: the same scenarios for all conditions
@@ -84,7 +84,7 @@ class TrialRunner:
         base = load_model(self.settings.model_dir, torch.device("cpu"))
         start = self._start() if self.plan.conditions[trial.condition].sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
-        run = RolloutRun(
+        run = RolloutTraining(
             replace(self.stack.agent, temperature=1.0),
             self.stack.engine,
             self.stack.environment,
@@ -94,7 +94,7 @@ class TrialRunner:
             self.stack.new_library,
         )
 
-        async def report(done: RolloutStep) -> None:
+        async def report(done: TrainingStep) -> None:
             point: dict[str, Any] = {"step": done.index, **done.metrics}
             if done.index % self.plan.validate_every == 0:
                 library = rules.skills

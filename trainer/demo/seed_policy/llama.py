@@ -1,8 +1,8 @@
 """Converts the trained Qwen2 to a Llama that computes the same function.
 
-For every Qwen2, transformers uses Qwen's own tokenizer class, whatever the model directory names, and that class
-splits text in its own way. A Llama keeps the tokenizer in its directory. The two differ in one bias, after the
-attention output, which Llama has and is zero here.
+For every Qwen2, transformers uses Qwen's own tokenizer class, regardless of the model directory's configuration,
+and that class splits text in its own way. A Llama keeps the tokenizer in its directory. The two differ in one
+bias, after the attention output, which Llama has and is zero here.
 """
 
 import torch

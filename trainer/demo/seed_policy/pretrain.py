@@ -31,7 +31,7 @@ _RECORD = "training.json"
 
 
 def new_model(recipe: Recipe, tokenizer: Tokenizer) -> PreTrainedModel:
-    """A freshly initialised Qwen2, the same for the same seed."""
+    """A freshly initialized Qwen2, the same for the same seed."""
     torch.manual_seed(recipe.seed)
     end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -96,7 +96,7 @@ def _machine(device: torch.device) -> str:
 
 
 def write_drill_words(work: Path, words: list[str]) -> None:
-    """Store the words of the drills beside the tokenizer, so that training needs no environment."""
+    """Store the words of the drills next to the tokenizer, so that training needs no environment."""
     (work / _DRILL_WORDS).write_bytes(msgspec.json.encode(sorted(words)))
 
 

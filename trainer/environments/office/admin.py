@@ -88,7 +88,7 @@ def admin_routes(worlds: Worlds, token: str) -> Router:
 
     @delete("/worlds/{world:str}")
     async def forget(world: FromPath[str]) -> None:
-        """Discard a world; its next use creates it anew."""
+        """Discard a world; its next use creates it again."""
         worlds.forget(world)
 
     def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:

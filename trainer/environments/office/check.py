@@ -35,7 +35,7 @@ def can_check(template: Template) -> bool:
 
 
 def check_of(place: Place) -> str:
-    """Python that sets `score` to 1 if the task was solved, else to 0. Only for templates that `can_check`
+    """Python that sets `score` to 1 if the task was solved, otherwise to 0. Only for templates that `can_check`
     allows.
     """
     items, kind = items_of(place.kind.app, place), place.kind

@@ -55,7 +55,7 @@ def _wrong_answer(selected: list[Item], place: Place, answer: Json, completed: b
     if not completed:
         return "the task was not completed"
     if place.kind.role:
-        return None if answer in (None, "") else "an answer was given where none was asked for"
+        return None if answer in (None, "") else "an answer was given where none was expected"
     expected = len(selected) if place.kind.verb == "count" else sum(item.number for item in selected)
     right = not isinstance(answer, bool) and answer in (expected, str(expected))
     return None if right else f"expected the answer {expected}, got {str(answer)[:60]}"

@@ -88,7 +88,7 @@ class Worlds:
         return world
 
     def forget(self, name: str) -> None:
-        """Discard the world; its next use creates it anew."""
+        """Discard the world; its next use creates it again."""
         if name == DEMO:
             self._demo = WorldState(DEMO)
         self._alive.pop(name, None)

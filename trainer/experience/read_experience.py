@@ -10,7 +10,7 @@ from app.records import Trajectory
 from app.run_settings import RunSettings
 from trainer.experience.best_tasks import select_best
 from trainer.experience.chain_rewards import compute_rewards
-from trainer.experience.data_summary import DataSummary, summarise
+from trainer.experience.data_summary import DataSummary, summarize
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel
 from trainer.experience.grouping import group_tasks
@@ -19,7 +19,7 @@ from trainer.experience.steps import split_into_steps
 from trainer.experience.window import read_window
 from trainer.sage.advantages import ScoredRollout
 
-_TRAINED_TEMPERATURE = 1.0  # engines report logprobs for this temperature, whatever they sample at
+_TRAINED_TEMPERATURE = 1.0  # engines report logprobs for this temperature, at any sampling temperature
 
 
 class LoggedExperience(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ async def read_logged(
     in_steps = {rollout.group for step in steps for rollout in step}
     kept = [(task, rollout.group) for task, rollout in grouped.kept if rollout.group in in_steps]
     beyond = [DropReason.BEYOND_STEPS] * (len(rollouts) - len(kept))
-    return LoggedExperience(steps, summarise(window.ended, kept, [*window.dropped, *grouped.dropped, *beyond]))
+    return LoggedExperience(steps, summarize(window.ended, kept, [*window.dropped, *grouped.dropped, *beyond]))
 
 
 async def read_best(
@@ -65,7 +65,7 @@ async def read_best(
     """
     window = await read_window(session, project_id, settings, base)
     best = select_best(window.tasks, window.scenarios, frozenset(window.makers.values()), count)
-    data = summarise(window.ended, best.kept, [*window.dropped, *best.dropped])
+    data = summarize(window.ended, best.kept, [*window.dropped, *best.dropped])
     return BestExperience([task.trajectory for task, _ in best.kept], data)
 
 

@@ -1,4 +1,4 @@
-"""The policy as one module with one forward pass, the place where wrappers for several devices attach."""
+"""The policy as one module with one forward pass, to which multi-device wrappers attach."""
 
 from typing import cast
 
@@ -10,8 +10,8 @@ from trainer.learning.batch import Batch
 from trainer.learning.model import sampled_logits, sampled_logprobs
 
 
-class Scorer(nn.Module):
-    """Where processes share the weights, every pass must go through here: it is what gathers them."""
+class LogprobModel(nn.Module):
+    """Where processes share the weights, every pass must go through this module, which gathers them."""
 
     def __init__(self, model: PeftModel) -> None:
         super().__init__()

@@ -14,9 +14,9 @@ from tests.small_disk import small_disk
 from tests.tiny_model import make_model_dir
 from tests.trajectory_samples import advantaged, rollout, trajectory
 from trainer.learning.batch import pad, sample_of
+from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.update import Learner
 from trainer.sage.advantages import AdvantagedRollout
 
 PLAIN = msgspec.structs.replace(SETTINGS, kl=0.0, grad_clip=1e9)
@@ -55,7 +55,7 @@ def resampled(learner: Learner, rollouts: list[AdvantagedRollout]) -> list[Advan
     for each in rollouts:
         trajectory = each.rollout.trajectory
         with torch.no_grad():
-            now = iter(learner.scores(pad([sample_of(trajectory)])).tolist())
+            now = iter(learner.token_logprobs(pad([sample_of(trajectory)])).tolist())
         fresh.append(logged(each, [[next(now) for _ in turn.logprobs] for turn in trajectory.turns]))
     return fresh
 
@@ -107,7 +107,7 @@ def test_gradient_checkpointing_keeps_fewer_activations(model: Path) -> None:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            learner.scores(pad([sample_of(rollout(1))]))
+            learner.token_logprobs(pad([sample_of(rollout(1))]))
         kept.append(sum(sizes))
     assert kept[1] < kept[0] / 2
 
@@ -115,10 +115,10 @@ def test_gradient_checkpointing_keeps_fewer_activations(model: Path) -> None:
 def test_good_rollouts_become_likelier_and_bad_ones_less_likely(model: Path) -> None:
     learner = new_learner(model, settings(lr=5e-3))
     good, bad = rollout(1), rollout(2)
-    before, was_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
+    before, was_bad = (learner.token_logprobs(pad([sample_of(each)])).sum().item() for each in (good, bad))
     for _ in range(5):
         learner.update(resampled(learner, [advantaged(good, 1.0), advantaged(bad, -1.0)]))
-    after, is_bad = (learner.scores(pad([sample_of(each)])).sum().item() for each in (good, bad))
+    after, is_bad = (learner.token_logprobs(pad([sample_of(each)])).sum().item() for each in (good, bad))
     assert after > before + 1
     assert is_bad < was_bad - 1
 

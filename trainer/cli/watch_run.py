@@ -9,7 +9,7 @@ from tqdm import tqdm
 from app.errors import AppError
 from trainer.client import SageClient
 
-_SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # beside the bar, if a step has them
+_SHOWN = ("reward_1", "reward_2", "outcome", "trained_fraction")  # shown next to the bar, where a step has them
 _QUIET = "no signal: all rollouts of every group had the same reward"
 
 
@@ -17,7 +17,7 @@ class RunFailedError(AppError):
     """The run failed or was cancelled. The message is the run's failure."""
 
 
-def follow(server: SageClient, run_id: UUID) -> dict[str, Any]:
+def watch_run(server: SageClient, run_id: UUID) -> dict[str, Any]:
     """Wait for the end of a run and return it. Bar and warnings go to standard error.
 
     Raises RunFailedError for a run that failed or was cancelled, and ServerError.

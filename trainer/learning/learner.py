@@ -19,18 +19,18 @@ from app.records import Probe
 from app.run_settings import RunSettings
 from trainer.learning.batch import Batch
 from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
+from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.micro_batch import MicroBatch
 from trainer.learning.model import save_atomically
 from trainer.learning.probe import make_probe
 from trainer.learning.publishing import PublishedAdapter, lora_weights, write_adapter
-from trainer.learning.scorer import Scorer
 from trainer.learning.sharded_model import shard_units
 from trainer.learning.training_samples import TrainingSample, divide, training_samples
 from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
-_MEASURED = 8  # trajectories of a step whose divergence from the start is measured, unless a penalty needs all
+_MEASURED = 8  # trajectories of a step whose KL from the reference is measured; a KL penalty needs all
 
 
 class Learner:
@@ -51,16 +51,16 @@ class Learner:
         self.settings = settings
         self.model = model
         self.steps = 0
-        self._scorer = Scorer(model)
-        self._scorer.train(settings.gradient_checkpointing)
+        self._logprob_model = LogprobModel(model)
+        self._logprob_model.train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
             _checkpoint_activations(model)
         self._processes = ProcessGroup(accelerator or Accelerator(cpu=model.device.type == "cpu"), shard)
-        self._processes.place(self._scorer, shard_units(model) if self._processes.sharded else ())
+        self._processes.place(self._logprob_model, shard_units(model) if self._processes.sharded else ())
         if read_weights is not None:
             read_weights(model)
-        self._trained = {name: each for name, each in self._scorer.named_parameters() if each.requires_grad}
-        self._start = {name: each.detach().clone() for name, each in self._trained.items()}
+        self._trained = {name: each for name, each in self._logprob_model.named_parameters() if each.requires_grad}
+        self._reference = {name: each.detach().clone() for name, each in self._trained.items()}
         self._optimizer = AdamW(
             self._trained.values(),
             lr=settings.lr,
@@ -69,40 +69,42 @@ class Learner:
             fused=not self._processes.sharded,
         )
 
-    def scores(self, batch: Batch) -> Tensor:
-        """log p of each sampled token, (N,), in row-major order, under the policy as it is."""
-        logprobs: Tensor = self._scorer(batch)
+    def token_logprobs(self, batch: Batch) -> Tensor:
+        """log p of each sampled token, (N,), in row-major order, under the current policy."""
+        logprobs: Tensor = self._logprob_model(batch)
         return logprobs
 
     def update(self, rollouts: Sequence[AdvantagedRollout]) -> UpdateStats | None:
         """Take `settings.epochs` optimizer steps on one round of rollouts. None if they carry no learning signal.
 
-        Every process is given the same rollouts. Raises InvalidError if a gradient is not finite; the weights are
-        then as before that step.
+        Every process needs the same rollouts. Raises InvalidError if a gradient is not finite; that step then
+        leaves the weights unchanged.
         """
         samples = training_samples(rollouts)
         if not samples:
             return None
         batches = self._micro_batches(samples)
-        self._score_reference(batches)
+        self._set_reference(batches)
         for _ in range(self.settings.epochs):
             loss, clipped, norm = self._step(batches)
-        tokens, ratio, from_engine, measured, from_start, highest = self._statistics(batches)
+        tokens, ratio, engine_kl, measured, reference_kl, highest = self._statistics(batches)
         return UpdateStats(
             loss=loss,
             grad_norm=norm,
             clip_fraction=clipped / tokens,
             ratio_mean=ratio / tokens,
             ratio_max=highest,
-            kl_to_engine=from_engine / tokens,
-            kl_to_start=from_start / measured,
+            kl_to_engine=engine_kl / tokens,
+            kl_to_start=reference_kl / measured,
             tokens=int(tokens),
             read_tokens=sum(len(each.sample.ids) for each in samples),
             samples=len(samples),
         )
 
     def _micro_batches(self, samples: Sequence[TrainingSample]) -> list[MicroBatch]:
-        """This process's share. Processes that share the weights make equally many passes, some of them idle."""
+        """This process's share. Processes that share the weights make the same number of passes, some of them
+        idle.
+        """
         shares = divide(samples, self.settings.micro_batch_tokens, self._processes.count)
         device = self._processes.device
         batches = [MicroBatch(each, device) for each in shares[self._processes.index]]
@@ -112,21 +114,21 @@ class Learner:
         return batches
 
     @torch.no_grad()
-    def _score_reference(self, batches: Sequence[MicroBatch]) -> None:
-        """Logprobs under the weights that the run began with."""
+    def _set_reference(self, batches: Sequence[MicroBatch]) -> None:
+        """Set the logprobs under the reference, which are the weights at the start of the run."""
         share = max(1, _MEASURED // max(1, len(batches)))
-        with self._start_weights():
+        with self._reference_weights():
             for each in batches:
-                each.reference = self.scores(each.measure(len(each) if self.settings.kl else share))
+                each.reference = self.token_logprobs(each.measure(len(each) if self.settings.kl else share))
 
     def _step(self, batches: Sequence[MicroBatch]) -> tuple[float, float, float]:
-        """One optimizer step: the loss, how many tokens were clipped, the norm of the gradient."""
+        """One optimizer step: the loss, the number of clipped tokens, the norm of the gradient."""
         total = clipped = 0.0
         for each in batches:
-            loss, stopped = self._loss(each)
+            loss, clipped_tokens = self._loss(each)
             self._processes.backward(loss)
             total += loss.item()
-            clipped += 0 if each.idle else stopped.item()
+            clipped += 0 if each.idle else clipped_tokens.item()
         trained = list(self._trained.values())
         self._processes.add_up(trained)
         norm = self._processes.clip(trained, self.settings.grad_clip)
@@ -140,10 +142,10 @@ class Learner:
         return sum(each[0] for each in sums), sum(each[1] for each in sums), norm
 
     def _loss(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        logprobs = self.scores(batch.batch)
+        logprobs = self.token_logprobs(batch.batch)
         settings = self.settings
-        if batch.start is None:
-            batch.start = logprobs.detach()
+        if batch.old is None:
+            batch.old = logprobs.detach()
         return policy_loss(
             logprobs,
             batch.terms(settings.max_weight),
@@ -161,14 +163,14 @@ class Learner:
         return [*(sum(column) for column in columns[:-1]), max(columns[-1])]
 
     @contextmanager
-    def _start_weights(self) -> Iterator[None]:
-        """Within it, the policy has the weights that the run began with."""
-        present = {name: each.detach().clone() for name, each in self._trained.items()}
-        self._set_weights(self._start)
+    def _reference_weights(self) -> Iterator[None]:
+        """Give the policy the reference weights, and its own back on exit."""
+        current = {name: each.detach().clone() for name, each in self._trained.items()}
+        self._set_weights(self._reference)
         try:
             yield
         finally:
-            self._set_weights(present)
+            self._set_weights(current)
 
     @torch.no_grad()
     def _set_weights(self, weights: dict[str, Tensor]) -> None:
@@ -176,13 +178,13 @@ class Learner:
             parameter.copy_(weights[name])
 
     def publish(self, root: Path, probe_prompt: Sequence[int] = ()) -> PublishedAdapter:
-        """Publish the policy as it is, as the function `publish` does."""
-        weights, probe = self.adapter(probe_prompt)
+        """Publish the current policy, as the function `publish` does."""
+        weights, probe = self.weights_and_probe(probe_prompt)
         return msgspec.structs.replace(write_adapter(self.model, root, weights), probe=probe)
 
-    def adapter(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
-        """The adapter's weights and its probe. Processes that share the weights must all ask together."""
-        return lora_weights(self.model), make_probe(self._scorer, probe_prompt) if probe_prompt else None
+    def weights_and_probe(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
+        """The adapter's weights and its probe. All processes that share the weights must call it together."""
+        return lora_weights(self.model), make_probe(self._logprob_model, probe_prompt) if probe_prompt else None
 
     def save(self, path: Path) -> None:
         """Write everything that `restore` needs to continue exactly. The file is complete or absent."""
@@ -197,7 +199,7 @@ class Learner:
         return {
             "steps": self.steps,
             "weights": {name: gather_full(each) for name, each in self._trained.items()},
-            "start": {name: gather_full(each) for name, each in self._start.items()},
+            "start": {name: gather_full(each) for name, each in self._reference.items()},
             "moments": {
                 name: {key: gather_full(each) for key, each in own.items()} for name, own in moments.items()
             },
@@ -208,7 +210,7 @@ class Learner:
         try:
             self.load_state(torch.load(path, map_location="cpu", weights_only=True))
         except ValueError as error:
-            raise InvalidError(f"the checkpoint {path.name} {error}: remove it to start the run again") from error
+            raise InvalidError(f"the checkpoint {path.name} {error}: remove it to start the run over") from error
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a `state`. Raises ValueError for one of another adapter."""
@@ -217,17 +219,17 @@ class Learner:
             raise ValueError("is of another model or rank")
         self.steps = state["steps"]
         self._set_weights({name: shard_like(each, self._trained[name]) for name, each in state["weights"].items()})
-        self._start = {name: shard_like(each, self._trained[name]) for name, each in state["start"].items()}
+        self._reference = {name: shard_like(each, self._trained[name]) for name, each in state["start"].items()}
         moments = {
             number: _moments_like(state["moments"][name], parameter)
             for number, (name, parameter) in enumerate(self._trained.items())
         }
-        # the optimizer knows on which device its step count has to be
+        # the optimizer places its step count on the right device
         self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": moments})
 
 
 def _moments_like(moments: dict[str, Tensor], parameter: Tensor) -> dict[str, Tensor]:
-    """Sharded as the parameter is, where there is one value for each of its own."""
+    """Shard moments of the parameter's shape like the parameter; leave others unchanged."""
     return {
         key: shard_like(each, parameter) if each.shape == parameter.shape else each
         for key, each in moments.items()
