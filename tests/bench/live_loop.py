@@ -43,7 +43,7 @@ from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.policy_metrics import TaskResult, measure
 
 _SHOWN = {
-    "tgc": "tasks done right, %",
+    "tgc": "tasks solved, %",
     "turns": "turns per task",
     "tokens": "generated tokens per task",
     "skill_usage": "tasks that used a skill, of those offered any, %",

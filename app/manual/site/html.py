@@ -1,4 +1,4 @@
-"""Whole HTML pages around the rendered text: navigation, search, results."""
+"""The manual's HTML pages: rendered text with navigation, and search results."""
 
 from functools import cache
 from pathlib import Path

@@ -37,7 +37,7 @@ class Manual(msgspec.Struct, frozen=True):
 
 @cache
 def load_manual() -> Manual:
-    """Reads and renders every page: a fraction of a second, at the first request."""
+    """Read and render every page: a fraction of a second, at the first request."""
     sources = {path.stem: path.read_text(encoding="utf-8") for path in DIRECTORY.glob("*.md")}
     order = sorted(sources, key=lambda name: (name != INDEX, sources[INDEX].find(f"]({name}.md)")))
     pages = {name: _page(name, sources[name]) for name in order}
@@ -50,7 +50,7 @@ def load_manual() -> Manual:
 
 
 def served_at(link: str) -> str | None:
-    """Where a link of a page leads when it is served; None for files that are only in the repository.
+    """The address that a link of a page has when served; None for files that are only in the repository.
 
     >>> served_at("tutorial.md#train"), served_at("README.md"), served_at("images/loop.svg")
     ('/manual/tutorial#train', '/manual', '/manual/images/loop.svg')

@@ -1,4 +1,4 @@
-"""Markdown into HTML, with an anchor for every heading and the plain text of every section."""
+"""Convert Markdown to HTML, with an anchor for every heading and the plain text of every section."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 Resolve = Callable[[str], str | None]
-"""Where a link or an image of a page leads when it is served; None: nowhere, it is a file of the repository."""
+"""The address that a link or an image of a page has when served; None for a file that is not."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Document(msgspec.Struct, frozen=True):
 
 
 def render(text: str, resolve: Resolve) -> Document:
-    """The page's HTML. HTML in the source is shown as text.
+    """Render a page. HTML in the source is shown as text.
 
     >>> page = render("# Tea\\nSee [milk](milk.md).\\n## On `ice`\\n", {"milk.md": "/milk"}.get)
     >>> [(each.anchor, each.heading, each.text) for each in page.sections]
@@ -52,7 +52,7 @@ def render(text: str, resolve: Resolve) -> Document:
 
 
 def styles() -> str:
-    """The colours of code, on light and on dark pages."""
+    """The colors of code, on light and on dark pages."""
     dark = HtmlFormatter(style="github-dark").get_style_defs(".code")
     return (
         f"{HtmlFormatter(style='tango').get_style_defs('.code')}\n@media (prefers-color-scheme: dark) {{{dark}}}\n"
@@ -99,7 +99,7 @@ def _add_anchors(tokens: Sequence[Token], sections: Sequence[Section]) -> None:
 
 
 def _resolve_links(tokens: Sequence[Token], resolve: Resolve) -> None:
-    """Links to what is not served become plain text."""
+    """Turn links to files that are not served into plain text."""
     tag = "a"
     for token in tokens:
         if token.type == "image":
@@ -114,7 +114,7 @@ def _resolve_links(tokens: Sequence[Token], resolve: Resolve) -> None:
 
 
 def _highlight(code: str, language: str, _: str) -> str:
-    """Wrapped in `pre` here, because the renderer would put `code` around it."""
+    """Highlight a block. It has its `pre` already, because the renderer would put `code` around it."""
     try:
         lexer = get_lexer_by_name(language or "text")
     except ClassNotFound:
@@ -124,7 +124,7 @@ def _highlight(code: str, language: str, _: str) -> str:
 
 
 def _open_table(self: RendererHTML, tokens: Sequence[Token], place: int, options: OptionsDict, _: EnvType) -> str:
-    """Wide tables scroll inside the page."""
+    """Open a table in a box of its own, so that wide ones scroll inside the page."""
     return f'<div class="table" tabindex="0">{self.renderToken(tokens, place, options, {})}'
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 _HEADING_WEIGHT = 4
-_BEGINNING = 0.3  # what a word counts that only begins with a word of the query
+_PREFIX_WEIGHT = 0.3  # weight of a prefix match
 _K1, _B = 1.2, 0.75  # BM25, as Robertson and Zaragoza (2009) suggest
 _CONTEXT = 90  # characters on each side of the first hit
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A section that can be found."""
+    """A section in the index."""
 
     page: str
     title: str  # of its page
@@ -23,21 +23,21 @@ class Entry(msgspec.Struct, frozen=True):
     text: str
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchHit(msgspec.Struct, frozen=True):
     entry: Entry
-    excerpt: Sequence[tuple[str, bool]]  # pieces of the text; True: a word that was searched for
+    excerpt: Sequence[tuple[str, bool]]  # pieces of the text; True: matches the query
 
 
 class SearchIndex:
-    """Ranks sections by BM25 over heading and text. The last word may be the beginning of one."""
+    """Sections ranked by BM25 over heading and text. Words of the query also match as prefixes."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries
         self._counts = [_count(entry) for entry in entries]
         self._mean = sum(map(Counter.total, self._counts)) / max(1, len(entries))
 
-    def find(self, query: str, limit: int = 20) -> list[Found]:
-        """Best first; only sections with every word of the query.
+    def find(self, query: str, limit: int = 20) -> list[SearchHit]:
+        """The sections with every word of the query, best first.
 
         >>> first, second = Entry("a", "A", "x", "Swap", "It is loaded."), Entry("b", "B", "y", "Roll", "Swaps")
         >>> index = SearchIndex([first, second])
@@ -51,10 +51,12 @@ class SearchIndex:
             return []
         scores = [self._score(words, counts) for counts in self._counts]
         best = sorted((place for place, score in enumerate(scores) if score), key=lambda place: -scores[place])
-        return [Found(self._entries[place], _excerpt(self._entries[place].text, words)) for place in best[:limit]]
+        return [
+            SearchHit(self._entries[place], _excerpt(self._entries[place].text, words)) for place in best[:limit]
+        ]
 
     def _score(self, words: Sequence[str], counts: Counter[str]) -> float:
-        """0.0 where a word is missing."""
+        """0.0 if a word is missing."""
         parts = []
         for word in words:
             here = _matches(word, counts)
@@ -82,9 +84,9 @@ def _count(entry: Entry) -> Counter[str]:
 
 
 def _matches(word: str, counts: Counter[str]) -> float:
-    """Words that begin so count too, because people search for `swap` where it reads `swaps`."""
+    """Prefix matches count too: `swap` finds `swaps`."""
     longer = sum(count for each, count in counts.items() if each != word and each.startswith(word))
-    return counts[word] + _BEGINNING * longer
+    return counts[word] + _PREFIX_WEIGHT * longer
 
 
 def _excerpt(text: str, words: Sequence[str]) -> list[tuple[str, bool]]:
