@@ -76,7 +76,7 @@ def worker() -> None:
     from celery.platforms import SecurityWarning  # noqa: PLC0415
 
     if not Settings.from_env().database_url:  # an invalid setting fails here, in one line
-        raise SettingError("DATABASE_URL is not set: set it, or run `sage up`, which starts a worker, too")
+        raise SettingError("DATABASE_URL is not set: set it, or run `sage up`, which also starts a worker")
     warnings.simplefilter("ignore", SecurityWarning)  # in a container everyone is root
     arguments = ["--quiet", "-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])

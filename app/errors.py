@@ -96,3 +96,8 @@ class HostError(Exception):
         super().__init__(message)
         self.kind = kind
         self.message = message
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the error's message, for a log or another message; without one, the name of its class."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

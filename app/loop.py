@@ -1,4 +1,4 @@
-"""A background loop that nothing but its owner ends: every error is logged, and the loop goes on."""
+"""A background loop that only its owner can stop: every error is logged, and the loop continues."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,6 +6,8 @@ from contextlib import suppress
 from typing import Self
 
 import structlog
+
+from app.errors import first_line
 
 log = structlog.get_logger(__name__)
 
@@ -16,8 +18,8 @@ Tick = Callable[[], Awaitable[float | None]]
 class Loop:
     """Calls `tick` every `every` seconds, and at once after `wake`. Use it as an async context manager.
 
-    A call of `wake` during a round leads to another round. `expected` are errors that pass by themselves, such as
-    a database that is away: they are logged as warnings, all others as defects with their traceback.
+    A call of `wake` during a round triggers another. `expected` are errors that pass by themselves, such as
+    an unavailable database: they are logged as warnings, all others as defects with their traceback.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class Loop:
 
     async def _run(self) -> None:
         while True:
-            self._woken.clear()  # before the round: what comes up meanwhile leads to another one
+            self._woken.clear()  # before the round: a wake during the round triggers another
             pause = await self._round()
             with suppress(
                 TimeoutError
@@ -69,7 +71,7 @@ class Loop:
             pause = await self._tick()
         except self._expected as error:
             self.failures += 1
-            log.warning(f"{self.name}: this round failed", failures=self.failures, cause=_first_line(error))
+            log.warning(f"{self.name}: this round failed", failures=self.failures, cause=first_line(error))
         except Exception:  # the last resort: otherwise this work would silently never be done again
             self.failures += 1
             log.exception(f"{self.name}: this round failed", failures=self.failures)
@@ -77,7 +79,3 @@ class Loop:
             self.failures = 0
             return self._every if pause is None else pause
         return self._every
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -34,7 +34,9 @@ def check_port(host: str, port: int, setting: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except socket.gaierror as error:
-        raise SettingError(f"{host} is no address of this machine ({error.strerror}): set SAGE_HOST") from error
+        raise SettingError(
+            f"{host} is not an address of this machine ({error.strerror}): set SAGE_HOST"
+        ) from error
     except OSError as error:
         raise SettingError(f"port {port} on {host} cannot be used ({error.strerror}): set {setting}") from error
 

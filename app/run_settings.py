@@ -1,4 +1,4 @@
-"""What a training run may be asked for: one type for REST, the command line, the schedule and the trainer."""
+"""The settings of a training run: one type for REST, the command line, the schedule and the trainer."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -12,9 +12,9 @@ from app.errors import InvalidError
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without a time zone it would mean another on each machine
+ZonedTime = Annotated[datetime, msgspec.Meta(tz=True)]  # without one, its meaning would depend on the machine
 
-MIN_SCENARIOS = 30  # of an exam: from fewer no gate can tell anything
+MIN_SCENARIOS = 30  # of an evaluation: with fewer, the gate cannot decide
 
 
 class RunKind(StrEnum):
@@ -42,9 +42,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     none.
     """
     steps: PositiveCount = 24
-    """Optimizer steps; fewer if the data of a `logged` run ends earlier."""
+    """Rounds of experience and update; fewer if the data of a `logged` run ends earlier."""
     pairs: PositiveCount = 6
-    """Chains of tasks per step."""
+    """Groups per step: chains of tasks, each rolled out `group` times."""
     group: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 8
     """Rollouts of each chain (G)."""
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
@@ -92,7 +92,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     grad_clip: Positive = 1.0
     """Gradients are clipped to this norm."""
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
-    """Optimizer steps on each batch of rollouts."""
+    """Optimizer steps per step of the run, on the same batch of rollouts."""
     micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384
     """Tokens of one forward pass, on each device."""
     gradient_checkpointing: bool = False
@@ -145,8 +145,8 @@ def check_runnable(settings: RunSettings) -> None:
         rollout_environment(settings)
     if 0 < settings.gate_scenarios < MIN_SCENARIOS:
         raise InvalidError(
-            f"gate_scenarios={settings.gate_scenarios} are too few for the gate to tell anything: ask for "
-            f"{MIN_SCENARIOS} or more, or for 0, which holds no gate"
+            f"gate_scenarios={settings.gate_scenarios} is too few for the gate to decide: set at least "
+            f"{MIN_SCENARIOS}, or 0 to skip the gate"
         )
 
 

@@ -13,7 +13,7 @@ from app import plugins
 from app.errors import InvalidError, SettingError
 
 _SEED = Path(__file__).parent / "seed_policy"
-_PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names other tools set, too
+_PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names that other tools also set
 _HTTP = {"engine_urls", "rollout_engine_urls", "embeddings_url"}
 _PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
 
@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: str = "seed"
     """A model directory; `seed` is the model in the package."""
     prompt_profile: Literal["", "full", "compact"] = ""
-    """System prompt to use. Empty: the one named by the model's card, else `full`."""
+    """System prompt to use. Empty: the one named by the model's card, or `full`."""
 
     # Model servers
     engine_urls: str = ""
@@ -90,7 +90,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of one task."""
     judge: str = ""
     """Scores finished tasks without a check: `NAME?OPTION=VALUE`, a name of the entry-point group `sage.judges` or
-    `module:attribute`. Empty: nothing does."""
+    `module:attribute`. Empty: they stay unscored."""
 
     # Skills
     retrieval: str = "fused"
@@ -194,7 +194,7 @@ def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)
         named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of a port that is no number, or a bracket that does not close
+    except ValueError:  # of a port that is not a number, or a bracket that does not close
         return False
     return bool(named) and not parts.query and not parts.fragment and not re.search(r"\s", url)
 

@@ -127,7 +127,7 @@ def test_all_checks_run_in_the_order_of_their_names() -> None:
         "It calls no API.",
         "It was not called.",
         "Its name hides the builtin list.",
-        "It needs names that it does not bring: x.",
+        "It uses names that it does not define or import: x.",
         "Parameters without a type: n.",
     ]
 

@@ -49,7 +49,7 @@ def test_a_draft_too_long_to_offer_is_refused() -> None:
     "body", ["return token + {}", "global token; token = 1; {}", "return [token for _ in {}]"]
 )
 def test_a_name_of_the_session_that_is_not_brought_is_refused(body: str) -> None:
-    assert reasons(body.format(SEND)) == ["It needs names that it does not bring: token."]
+    assert reasons(body.format(SEND)) == ["It uses names that it does not define or import: token."]
 
 
 def test_builtins_and_apis_need_not_be_brought() -> None:
@@ -95,7 +95,7 @@ def test_an_unknown_api_is_refused() -> None:
 )
 def test_a_detail_of_the_task_in_the_body_is_refused(literal: str) -> None:
     [reason] = reasons(f"return {SEND}, {literal}")
-    assert reason.startswith("It carries details of its own task that should be arguments: ")
+    assert reason.startswith("It hard-codes details of its task that should be parameters: ")
 
 
 @pytest.mark.parametrize(

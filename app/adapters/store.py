@@ -15,7 +15,7 @@ from typing import Any
 import fsspec.core
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash, inspect, verify
-from app.errors import AdapterError, EngineError, SettingError, StorageError
+from app.errors import AdapterError, EngineError, SettingError, StorageError, first_line
 
 _FILES = (CONFIG, WEIGHTS)
 _MARKER = "complete"
@@ -87,7 +87,8 @@ class AdapterStore:
             self._remote.pipe_file(f"{self._root}/{name}/{_MARKER}", name.encode())
         except self._store_errors as error:
             raise StorageError(
-                f"the adapter store {self._url} does not accept {name} ({_line(error)}): check SAGE_ADAPTER_STORE"
+                f"the adapter store {self._url} does not accept {name} ({first_line(error)}): "
+                "check SAGE_ADAPTER_STORE"
             ) from error
 
     def _fetch(self, name: str) -> None:
@@ -95,7 +96,8 @@ class AdapterStore:
             self._create(name, self._download)
         except self._store_errors as error:
             raise EngineError(
-                f"adapter {name} cannot be fetched from {self._url} ({_line(error)}): check SAGE_ADAPTER_STORE"
+                f"adapter {name} cannot be fetched from {self._url} ({first_line(error)}): "
+                "check SAGE_ADAPTER_STORE"
             ) from error
 
     def _create(self, name: str, fill: Callable[[Path], None]) -> None:
@@ -123,7 +125,7 @@ class AdapterStore:
             )
 
     def _holds(self, name: str) -> bool:
-        self._remote.invalidate_cache()  # another host may have put it meanwhile
+        self._remote.invalidate_cache()  # another host may have put it by now
         try:
             self._remote.info(f"{self._root}/{name}/{_MARKER}")  # `exists` would return False if nobody answers
         except FileNotFoundError:
@@ -136,7 +138,7 @@ def _open(url: str) -> tuple[Any, str]:
         remote, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # with the current credentials
     except (ImportError, ValueError) as error:
         raise SettingError(
-            f"SAGE_ADAPTER_STORE={url}: {_line(error)}. Use a directory or a URL that fsspec supports; "
+            f"SAGE_ADAPTER_STORE={url}: {first_line(error)}. Use a directory or a URL that fsspec supports; "
             "s3:// needs the extra s3 (pip install 'sage-server[s3]')"
         ) from error
     return remote, str(root).rstrip("/")
@@ -164,7 +166,3 @@ def _replace(contents: Path, final: Path) -> None:
             raise AdapterError(
                 f"{final} holds an incomplete adapter: remove it to have it fetched again"
             ) from error
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -34,7 +34,7 @@ PROFILES: dict[str, Profile] = {profile.name: profile for profile in (Full(), Co
 
 
 def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
-    """The profile of the setting, else the card's `prompt_profile`, else `full`. Raises SettingError."""
+    """The profile of the setting, or of the card's `prompt_profile`, or `full`. Raises SettingError."""
     name = setting or str(card.get("prompt_profile", "full"))
     if name not in PROFILES:
         raise SettingError(

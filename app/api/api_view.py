@@ -6,10 +6,10 @@ from uuid import UUID
 
 import msgspec
 
+from app.api.columns import columns
 from app.apis.catalog import App, Operation
 from app.apis.signature import signature
 from app.db import models
-from app.records import Json
 
 
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,9 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: models.Api, project: str) -> "ApiSummary":
-        return ApiSummary(project=project, has_token=row.secret is not None, **_columns(row))
+        return ApiSummary(
+            project=project, has_token=row.secret is not None, **columns(row, ApiSummary, "project", "has_token")
+        )
 
 
 class OperationView(msgspec.Struct, frozen=True):
@@ -60,11 +62,5 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             base_url=app.server,
             variables=app.variables,
             operations=[OperationView.of(each) for each in app.operations.values()],
-            **_columns(row),
+            **columns(row, ApiSummary, "project", "has_token"),
         )
-
-
-def _columns(row: models.Api) -> dict[str, Json]:
-    return {
-        name: getattr(row, name) for name in ApiSummary.__struct_fields__ if name not in ("project", "has_token")
-    }

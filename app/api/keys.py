@@ -9,6 +9,7 @@ from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Caller, Db, find_project, project_names
+from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import Name
 from app.db import keys, models
@@ -76,5 +77,4 @@ class KeyController(Controller):
 
 
 def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Json]:
-    row = {name: getattr(key, name) for name in KeyView.__struct_fields__ if name != "project"}
-    return {**row, "project": names[key.project_id] if key.project_id else None}
+    return {**columns(key, KeyView, "project"), "project": names[key.project_id] if key.project_id else None}

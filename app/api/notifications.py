@@ -16,7 +16,7 @@ from app.db import events, releases, runs, tasks
 from app.db.database import full_url
 from app.loop import Loop
 
-_RETRY_SECONDS = 1.0  # between attempts to connect; meanwhile this is the polling interval of everyone
+_RETRY_SECONDS = 1.0  # between attempts to connect, and until then everyone's polling interval
 
 Callback = Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""Logs one line per request, with an id that the response carries, too."""
+"""Logs one line per request, with the id that is in the response."""
 
 import logging
 import re

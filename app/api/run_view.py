@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.api.columns import columns
 from app.db import models
 from app.records import Json
 from app.run_settings import RunKind
@@ -43,7 +44,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, run: models.TrainingRun, project: str) -> "RunSummary":
-        return RunSummary(project=project, **_columns(run))
+        return RunSummary(project=project, **columns(run, RunSummary, "project"))
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -81,9 +82,5 @@ class RunView(RunSummary, frozen=True, kw_only=True):
             last_step=StepView.of(last_step) if last_step else None,
             result=run.result,
             links=RunLinks.of(run.id),
-            **_columns(run),
+            **columns(run, RunSummary, "project"),
         )
-
-
-def _columns(run: models.TrainingRun) -> dict[str, Json]:
-    return {name: getattr(run, name) for name in RunSummary.__struct_fields__ if name != "project"}

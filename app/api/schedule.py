@@ -19,7 +19,7 @@ _READ = problems(400, 401, 403, 404)
 
 
 class ScheduleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Train every so many hours, after so many newly scored tasks, or whichever comes first."""
+    """Train every `every_hours` hours or `every_scored_tasks` newly scored tasks, whichever comes first."""
 
     every_hours: Annotated[float, msgspec.Meta(gt=0)] | None = None
     every_scored_tasks: Annotated[int, msgspec.Meta(ge=1)] | None = None

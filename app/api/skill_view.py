@@ -8,9 +8,10 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import project_names
+from app.api.columns import columns
 from app.db import models, offers
 from app.db.offers import SkillStats
-from app.records import Json, Offer
+from app.records import Offer
 
 
 class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,7 @@ class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, skill: models.Skill, project: str) -> "SkillSummary":
-        return SkillSummary(project=project, **_columns(skill))
+        return SkillSummary(project=project, **columns(skill, SkillSummary, "project"))
 
 
 class SkillPage(msgspec.Struct, frozen=True):
@@ -56,7 +57,7 @@ class SkillView(SkillSummary, frozen=True, kw_only=True):
             release_id=skill.release_id,
             embedder=skill.embedder,
             stats=stats,
-            **_columns(skill),
+            **columns(skill, SkillSummary, "project"),
         )
 
 
@@ -87,7 +88,3 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
 async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
     names = await project_names(session)
     return SkillView.full(skill, names[skill.project_id], (await offers.stats(session, [skill.id]))[skill.id])
-
-
-def _columns(skill: models.Skill) -> dict[str, Json]:
-    return {name: getattr(skill, name) for name in SkillSummary.__struct_fields__ if name != "project"}

@@ -35,7 +35,7 @@ async def _messages(
     """No database session is held between two reads, so an idle stream costs a dictionary entry."""
     with listener.subscribe(subject) as news:
         while True:
-            news.clear()  # before reading: what happens meanwhile wakes the stream again
+            news.clear()  # before reading: events during the read wake the stream again
             batch = await read()
             for each in batch.messages:
                 yield each

@@ -43,19 +43,8 @@ TaskProject = Annotated[
 ]
 
 
-class TaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One task. Tasks with the same `scenario`, an optional label, differ only in details."""
-
-    instruction: Instruction
-    project: TaskProject | None = None
-    scenario: Scenario | None = None
-    variables: Variables = {}
-    use_skills: bool = True
-    check: Check | None = None
-
-
-class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either the fields of one task, or `tasks`: up to 1,000, accepted together or not at all."""
+class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a task in a request."""
 
     instruction: Instruction | UnsetType = UNSET
     project: TaskProject | None = None
@@ -63,6 +52,17 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     variables: Variables = {}
     use_skills: bool = True
     check: Check | None = None
+
+
+class TaskRequest(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task. Tasks with the same `scenario`, an optional label, differ only in details."""
+
+    instruction: Instruction
+
+
+class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either the fields of one task, or `tasks`: up to 1,000, accepted together or not at all."""
+
     tasks: Annotated[list[TaskRequest], msgspec.Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
 
     @property
@@ -88,14 +88,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def _single(self) -> TaskRequest:
         if self.instruction is UNSET:
             raise InvalidError("instruction: missing; describe the task in natural language")
-        return TaskRequest(
-            instruction=self.instruction,
-            project=self.project,
-            scenario=self.scenario,
-            variables=self.variables,
-            use_skills=self.use_skills,
-            check=self.check,
-        )
+        return TaskRequest(**{name: getattr(self, name) for name in TaskRequest.__struct_fields__})
 
 
 async def submit_all(

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import project_names
+from app.api.columns import columns
 from app.db import models, offers, releases, skills
 from app.records import Json, Stop
 
@@ -64,7 +65,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, task: models.Task, project: str) -> "TaskSummary":
-        return TaskSummary(project=project, **_columns(task))
+        return TaskSummary(project=project, **columns(task, TaskSummary, "project"))
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -85,7 +86,7 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, skill: models.Skill) -> Self:
-        return cls(**{name: getattr(skill, name) for name in cls.__struct_fields__})
+        return cls(**columns(skill, cls))
 
 
 class TaskSkills(msgspec.Struct, frozen=True):
@@ -132,7 +133,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             attempt=task.attempt,
             seconds=(finished - started).total_seconds() if started and finished else None,
             links=TaskLinks.of(task.id),
-            **_columns(task),
+            **columns(task, TaskSummary, "project"),
         )
 
 
@@ -149,7 +150,3 @@ async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
         used=[SkillRef.of(skill) for offer, skill in edges if offer.returned],
         written=[SkillRef.of(skill) for skill in await skills.made_by(session, task_id)],
     )
-
-
-def _columns(task: models.Task) -> dict[str, Json]:
-    return {name: getattr(task, name) for name in TaskSummary.__struct_fields__ if name != "project"}

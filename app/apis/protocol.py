@@ -10,7 +10,7 @@ from app.records import Json
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True):
-    """The HTTP request of one call, but for its method and the server's URL."""
+    """The HTTP request of one call, without its method and the server's URL."""
 
     target: str  # path and query below the server's URL, percent-encoded
     headers: dict[str, str]

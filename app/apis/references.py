@@ -72,7 +72,7 @@ class References:
             raise ApiDocumentError(
                 f"{where}: {reference!r} refers to another document; bundle everything into one document first"
             )
-        try:  # ValueError, TypeError: a place in a list that is no number, a part of what has none
+        try:  # ValueError, TypeError: a list index that is not a number, an item of a scalar
             return self._resolver.lookup(reference).contents
         except (
             Unresolvable,
@@ -130,7 +130,7 @@ def _typed(kind: Json) -> dict[str, Json]:
 
 
 def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Json]:
-    """OpenAPI 3.0 has `exclusiveMinimum: true` beside the bound; in JSON Schema it is the bound."""
+    """OpenAPI 3.0 has `exclusiveMinimum: true` next to the bound; in JSON Schema it is the bound."""
     for exclusive, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if node.get(exclusive) is True and bound in schema:
             schema[exclusive] = schema.pop(bound)

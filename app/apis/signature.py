@@ -20,7 +20,7 @@ def call_form(operation: Operation) -> str:
 
 
 def result(schema: dict[str, Json]) -> str:
-    """The fields of an object, or of the objects of a list; else the type; "" if nothing is returned."""
+    """The fields of an object, or of the objects of a list; otherwise the type; "" if nothing is returned."""
     if not schema:
         return ""
     rows = schema.get("items", {}) if "array" in type_name(schema).split() else schema

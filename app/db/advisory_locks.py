@@ -39,7 +39,7 @@ async def swap_lock(sessions: Sessions, project_id: UUID, number: int) -> AsyncI
 async def load_lock(sessions: Sessions, adapter: str) -> AsyncIterator[None]:
     """Held while model servers load and verify an adapter; other processes wait.
 
-    A failed load is undone, which must not remove what another process has verified meanwhile.
+    A failed load is undone, which must not remove what another process has since verified.
     """
     async with _locking(sessions) as connection:
         await connection.execute(_LOCK_ADAPTER, {"adapter": adapter})

@@ -1,4 +1,4 @@
-"""Canaries, releases that serve a share of the new tasks, and their results beside the active release's."""
+"""Canaries, releases that serve a share of the new tasks, and their results compared with the active release's."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -79,7 +79,7 @@ async def of_project(session: AsyncSession, project_id: UUID) -> models.Release 
 async def end(
     session: AsyncSession, release_id: UUID, state: ReleaseState, evidence: dict[str, Json]
 ) -> models.Release:
-    """Make it a candidate again, or reject it. Pinned tasks keep it. Raises ConflictError if it is no canary."""
+    """Reject it or make it a candidate again. Pinned tasks keep it. ConflictError if it is not a canary."""
     release = await releases.locked(session, release_id)
     check_is_canary(release)
     release.evidence, release.canary_percent = evidence, None

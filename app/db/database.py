@@ -9,7 +9,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.db.column_types import to_json
-from app.errors import DatabaseError
+from app.errors import DatabaseError, first_line
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -66,7 +66,7 @@ def full_url(url: str) -> str:
 
 
 def refused(url: str, error: DBAPIError) -> DatabaseError:
-    reason = str(error.orig).strip().splitlines()[0]
+    reason = first_line(error.orig or error)
     return DatabaseError(
         f"PostgreSQL at {url} refused the connection: {reason}. Check DATABASE_URL and that the server runs"
     )

@@ -147,7 +147,7 @@ class Task(Entity, Leased):
     stop: Mapped[Stop | None]
     answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     failure: Mapped[str | None]
-    score: Mapped[float | None]  # in [0, 1]: the check's, else the latest feedback's
+    score: Mapped[float | None]  # in [0, 1]: of the check, or without one of the latest feedback
     checked: Mapped[bool] = mapped_column(default=False)  # the score is the check's
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)

@@ -70,7 +70,7 @@ async def approve(
     session: AsyncSession, release_id: UUID, evidence: dict[str, Json], canary_percent: float | None = None
 ) -> models.Release:
     """Record that the candidate passed the gate. It serves, fully or as a canary, once the model servers have
-    verified its weights. Raises NotFoundError, and ConflictError if it is no candidate any more.
+    verified its weights. Raises NotFoundError, and ConflictError if it is no longer a candidate.
     """
     release = await locked(session, release_id)
     release.evidence, release.canary_percent = evidence, canary_percent or None
@@ -91,9 +91,9 @@ async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[model
 
 
 async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
-    """From now on new tasks are pinned to it; the one that was active retires. Again is no mistake.
+    """From now on new tasks are pinned to it; the one that was active retires. Repeating it is harmless.
 
-    Raises NotFoundError, and ConflictError for one that the gate rejected: a person may insist, `allow_rejected`.
+    Raises NotFoundError, and ConflictError for one that the gate rejected, unless `allow_rejected` is set.
     """
     release = await locked(session, release_id)
     if release.state == ReleaseState.ACTIVE:
@@ -107,7 +107,7 @@ async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: b
 
 
 def check_can_serve(release: models.Release, *, allow_rejected: bool) -> None:
-    """Raises ConflictError for one that was rejected, unless someone insists."""
+    """Raises ConflictError for one that was rejected, unless `allow_rejected` is set."""
     if release.state == ReleaseState.REJECTED and not allow_rejected:
         raise ConflictError(
             f"release {release.number} was rejected (its evidence says why): "

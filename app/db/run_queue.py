@@ -103,7 +103,8 @@ async def hand_back(session: AsyncSession, run_id: UUID, owner: str) -> bool:
 async def requeue_expired(session: AsyncSession) -> list[UUID]:
     """Requeue runs whose lease has expired; returns their ids. One that was lost too often fails instead.
 
-    Steps repeated after a loss are no progress: else a step that kills its process would be repeated indefinitely.
+    Steps repeated after a loss do not count as progress; otherwise a step that kills its process would be
+    repeated indefinitely.
     """
     losses = case((_run.step > _run.lost_at, 1), else_=_run.losses + 1)
     too_often = and_(~_run.cancel_requested, losses >= MAX_LOSSES)

@@ -123,7 +123,7 @@ async def _due(session: AsyncSession) -> list[Row[models.Schedule, int, datetime
 
 
 async def _fire(session: AsyncSession, seen: Row[models.Schedule, int, datetime]) -> UUID | None:
-    """None if another process fired it first, or it was edited meanwhile."""
+    """None if another process fired or edited it first."""
     schedule, scored, now = seen
     mine = await session.scalar(
         update(_schedule)

@@ -30,7 +30,7 @@ class TaskTurn(Base):
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True)
     record: Mapped[bytes]  # msgpack of records.Turn
-    ended: Mapped[bool] = mapped_column(default=False)  # the record holds the observation, too
+    ended: Mapped[bool] = mapped_column(default=False)  # the record also holds the observation
 
 
 class TaskCall(Base):

@@ -32,8 +32,8 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
 async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Task | None:
     """The oldest task that waits or whose lease has expired, or None. Two runners never get the same one.
 
-    The first claim pins the release, the canary for its share of the tasks and else the active one, and sets the
-    clock that the sandbox shows.
+    The first claim pins the release, the canary for its share of the tasks and otherwise the active one, and sets
+    the clock that the sandbox shows.
     """
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())

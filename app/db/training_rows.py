@@ -31,7 +31,7 @@ RUN_MOVES = {
 
 
 class Schedule(Entity):
-    """A project's training schedule: by hours, by scored tasks, or whichever comes first."""
+    """A project's training schedule: every few hours or scored tasks, whichever comes first."""
 
     __tablename__ = "schedules"
     __table_args__ = (
@@ -46,7 +46,7 @@ class Schedule(Entity):
     settings: Mapped[dict[str, Any]]  # of the runs: run_settings.RunSettings
     enabled: Mapped[bool] = mapped_column(default=True)
     next_at: Mapped[datetime | None]  # NULL without every_hours
-    scored_seen: Mapped[int] = mapped_column(BigInteger, default=0)  # scored tasks there were when it last fired
+    scored_seen: Mapped[int] = mapped_column(BigInteger, default=0)  # number of scored tasks when it last fired
     rev: Mapped[int] = mapped_column(BigInteger, default=0)  # compared and set by whoever fires or edits it
     fired_at: Mapped[datetime | None]
 
@@ -67,13 +67,13 @@ class TrainingRun(Entity, Leased):
     )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
-    schedule_id: Mapped[UUID | None] = mapped_column(  # that asked for it
+    schedule_id: Mapped[UUID | None] = mapped_column(  # the schedule that queued it
         ForeignKey("schedules.id", ondelete="SET NULL"), index=True
     )
     kind: Mapped[RunKind]
     settings: Mapped[dict[str, Any]]  # run_settings.RunSettings
     state: Mapped[RunState] = mapped_column(default=RunState.QUEUED)
-    losses: Mapped[int] = mapped_column(default=0)  # of its process, since it last got further
+    losses: Mapped[int] = mapped_column(default=0)  # times its process was lost since it last made progress
     lost_at: Mapped[int] = mapped_column(default=0)  # the furthest step at which its process was lost
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     step: Mapped[int] = mapped_column(default=0)  # done so far

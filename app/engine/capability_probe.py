@@ -71,8 +71,8 @@ async def _check_numbers(replica: Replica, length: int | None) -> None:
 async def _check_logprobs(replica: Replica) -> None:
     """The logprob of a token must be the model's own at temperature 1, whatever tokens were allowed.
 
-    The likeliest token has a logprob of at most 0, else it is a logit. Any other token has at most half of the
-    probability, also where it is the only one allowed: more means that logprobs were computed after the mask.
+    The likeliest token has a logprob of at most 0, otherwise it is a logit. Any other token has at most half of
+    the probability, also where it is the only one allowed: more means that logprobs were computed after the mask.
     """
     likeliest = await _one(replica, 0.0)
     other = next(token for token in _PROMPT if token != likeliest.ids[0])

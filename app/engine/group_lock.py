@@ -1,6 +1,6 @@
-"""A lock that keeps base and adapter generations from sharing a batch, for servers that mix them up.
+"""A lock that keeps base and adapter generations from sharing a batch.
 
-vLLM on CPUs does without a patch: base requests in a batch with adapter requests get the last slot's adapter
+Unpatched vLLM on CPUs mixes them up: base requests in a batch with adapter requests get the last slot's adapter
 (vllm#48421, #49656).
 """
 

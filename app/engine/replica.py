@@ -105,7 +105,7 @@ class Replica:
             answer = await self._generate(build_request(prompt, model, sampling), control)
             completion = parse_completion(answer, prompt, self._limits.vocabulary, self.url)
         except ReplicaError as error:
-            if not (control and error.code):  # else the loaded weights are at fault
+            if not (control and error.code):  # otherwise the loaded weights are at fault
                 self._count_failure(error)
             raise
         except EngineRefusalError as error:
@@ -126,7 +126,7 @@ class Replica:
                 return answer
 
     def _group_slot(self, model: str) -> AbstractAsyncContextManager[None]:
-        """Entered when the model may generate beside the generations under way."""
+        """Entered when the model may share a batch with the generations under way."""
         return self._group_lock.hold(model == BASE) if self._group_lock else nullcontext()
 
     async def models(self) -> list[str]:
@@ -186,7 +186,7 @@ class Replica:
 
     @contextmanager
     def _time_limit(self, control: bool) -> Iterator[None]:
-        """Raises ReplicaError if its body takes too long, or the server is ejected meanwhile."""
+        """Raises ReplicaError if its body takes too long, or the server is ejected before that."""
         allowed = self._limits.load_timeout if control else self._limits.timeout
         timeout = _OUT_TIMEOUT if self.state is ReplicaState.OUT else allowed
         scope = anyio.move_on_after(timeout)  # unlike asyncio's, it lets httpx close connections

@@ -54,7 +54,7 @@ class RecentPrefixes:
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def add(self, blocks: Sequence[int]) -> None:
-        for block in reversed(blocks):  # a prefix is of use without its end, not the other way round
+        for block in reversed(blocks):  # blocks are useful only together with all blocks before them
             self._blocks[block] = None
             self._blocks.move_to_end(block)
         while len(self._blocks) > self._max_blocks:

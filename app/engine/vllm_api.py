@@ -117,7 +117,7 @@ def _refusal(url: str, reply: httpx.Response) -> EngineError:
 
 
 def _reason(reply: httpx.Response) -> str:
-    """The message of vLLM's error body, else the start of the body."""
+    """The message of vLLM's error body, or the start of a body without one."""
     try:
         return str(reply.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -79,9 +79,7 @@ class AdapterLoader:
                 if error.code != HTTPStatus.NOT_FOUND or model == BASE:
                     raise
                 self._loaded.discard(model)  # the server was restarted, or evicted it
-        raise EngineError(
-            f"the model servers lose adapter {model} as soon as it is loaded: raise their --max-loras"
-        )
+        raise EngineError(f"the model servers keep evicting adapter {model}: raise their --max-loras")
 
     async def load(self, model: str) -> None:
         """Loads on all servers or none. Raises what `swap` raises."""
@@ -139,7 +137,7 @@ class AdapterLoader:
                 await audit.add(session, *about, {"swap": msgspec.to_builtins(report)})
 
     async def _swap(self, model: str, probe: Probe | None) -> SwapReport:
-        """Evicts one adapter after the other, only on servers without room."""
+        """Evicts adapters one by one, only on servers without room."""
         began = time.perf_counter()
         files = await self._files.verified(model)
         live = [replica for replica in self._engine.replicas if replica.alive]

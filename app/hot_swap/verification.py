@@ -60,7 +60,7 @@ def verify_logprobs(probe: Probe, served: Sequence[float], base: Sequence[float]
 def _check_distinguishable(differences: LogprobDifferences, trained: float) -> None:
     if trained <= TOLERANCE:
         raise AdapterError(
-            f"these weights behave like the base: in training, too, no logprob differs by more than "
+            f"these weights behave like the base: even in training no logprob differs by more than "
             f"{trained:.4f}, so nothing can be verified. Train for longer, or keep serving the base"
         )
     if not differences.distance > TOLERANCE:

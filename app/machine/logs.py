@@ -12,7 +12,7 @@ def rotate(path: Path, max_bytes: int = _MAX_BYTES) -> None:
 
 
 def last_error(path: Path, start: int) -> str:
-    """One line about why a process died: the last error after byte `start`, else the last line."""
+    """One line about why a process died: the last error after byte `start`, or the last line."""
     with path.open("rb") as log:
         log.seek(start)
         lines = log.read().decode(errors="replace").strip().splitlines()

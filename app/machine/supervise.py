@@ -15,7 +15,7 @@ import msgspec
 from app.errors import AppError
 from app.machine.logs import last_error, rotate
 
-_STABLE_SECONDS = 60.0  # of life, after which the restart delays begin anew
+_STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
 _RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
 _QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
 _PROBE_SECONDS = 10.0  # longer than the timeout of the checks of /readyz
@@ -130,7 +130,7 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):  # SIGKILL follows
                 async with asyncio.timeout(self._stop_seconds):
                     await process.wait()
-        _signal_group(process, signal.SIGKILL)  # its child processes, too
+        _signal_group(process, signal.SIGKILL)  # with its child processes
         await process.wait()
 
     async def _until_ready(self, running: _Running) -> None:

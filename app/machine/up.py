@@ -21,7 +21,7 @@ from app.machine.supervise import ChildProcess, Supervisor
 from app.ports import Port, base_url, check_ports
 from app.settings import Settings, urls_in
 
-_EXTRA_ADAPTERS = 2  # beside one per task in flight: of the release activated next, and of a candidate
+_EXTRA_ADAPTERS = 2  # in addition to one per running task: for the next release and for a candidate
 
 
 async def up(settings: Settings) -> None:

@@ -60,7 +60,7 @@ async def begin(
         release = await releases.get(session, release_id)
         await canaries.check_can_begin(session, release, percent)
     async with swap_lock(sessions, release.project_id, release.number):
-        async with sessions() as session:  # another process may have begun it meanwhile
+        async with sessions() as session:  # another process may have begun it first
             await canaries.check_can_begin(session, await releases.get(session, release_id), percent)
         report = await promoter.load_weights(release, actor)
         async with sessions.begin() as session:
@@ -71,7 +71,7 @@ async def begin(
 
 
 async def evaluate(session: AsyncSession, release: models.Release, rules: CanaryRules = _RULES) -> CanaryStatus:
-    """Compares it with the active release. Raises ConflictError if it is no canary."""
+    """Compares it with the active release. Raises ConflictError if it is not a canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     began = canaries.shared_since(release, active)
@@ -90,10 +90,10 @@ async def evaluate(session: AsyncSession, release: models.Release, rules: Canary
 async def end(
     sessions: Sessions, release_id: UUID, actor: str, status: CanaryStatus | None = None
 ) -> models.Release:
-    """New tasks are pinned to the active release only. With the `status` that speaks against it, it is rejected;
-    without, it is a candidate again. The metrics stay in its evidence and in the audit log.
+    """Pin new tasks to the active release only. The canary is rejected if `status` is given (the evidence against
+    it); otherwise it is a candidate again. The metrics stay in its evidence and in the audit log.
 
-    Raises ConflictError if it is no canary, or its baseline is no longer active.
+    Raises ConflictError if it is not a canary, or its baseline is no longer active.
     """
     async with sessions.begin() as session:
         release = await releases.locked(session, release_id)

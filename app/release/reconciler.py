@@ -65,7 +65,7 @@ class ReleaseReconciler:
         async with self._sessions() as session:
             owners = [project.id for project in await projects.list_all(session)]
         for project_id in owners:
-            with suppress(NotFoundError):  # the project was deleted meanwhile
+            with suppress(NotFoundError):  # the project was deleted
                 async with self._sessions.begin() as session:
                     await manifest.update_prompt(session, project_id, self._prompt)
 
@@ -106,7 +106,7 @@ class ReleaseReconciler:
     async def _record_outcome(
         self, release: models.Release, state: ReleaseState, evidence: dict[str, Json]
     ) -> None:
-        """Does nothing if someone else has decided meanwhile, or the project was deleted."""
+        """Does nothing if someone else decided first, or the project was deleted."""
         evidence = (release.evidence or {}) | evidence
         log.warning("a release that passed the gate was not activated", release=release.number, **evidence)
         with suppress(ConflictError, NotFoundError):

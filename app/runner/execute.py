@@ -135,7 +135,9 @@ class TaskExecutor:
             except SandboxError as error:
                 if not left:
                     raise
-                log.warning("the sandbox failed, the task goes on in another", task=str(row.id), cause=str(error))
+                log.warning(
+                    "the sandbox failed, the task continues in a new one", task=str(row.id), cause=str(error)
+                )
         raise AssertionError("the last try returns or raises")
 
     def gateway(

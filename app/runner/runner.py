@@ -13,6 +13,7 @@ import structlog
 from app.agent.stop_signal import StopSignal
 from app.db import models, task_queue
 from app.db.database import TRANSIENT, Sessions
+from app.errors import first_line
 from app.loop import Loop
 
 log = structlog.get_logger(__name__)
@@ -28,7 +29,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: int = 16
     lease_seconds: float = 30.0
-    poll_seconds: float = 1.0  # between two looks at an empty queue, unless woken
+    poll_seconds: float = 1.0  # between polls of an empty queue, unless woken
     grace_seconds: float = 5.0  # on leaving, for turns whose code is running
 
 
@@ -61,7 +62,7 @@ class Runner:
         return len(self._executions)
 
     def wake(self) -> None:
-        """Look at the queue now. A call that is missed costs a moment, never a task."""
+        """Poll the queue now. A missed call costs a moment, never a task."""
         self._claims.wake()
 
     async def __aenter__(self) -> Self:
@@ -84,7 +85,7 @@ class Runner:
             async with self._sessions.begin() as session:
                 await task_queue.hand_back(session, self.owner)
         except TRANSIENT as error:
-            log.warning("tasks wait until their leases expire", cause=str(error).partition("\n")[0])
+            log.warning("tasks wait until their leases expire", cause=first_line(error))
 
     async def _claim(self) -> float | None:
         """Returns 0 while there may be more to claim; None at an empty queue, or when all places are taken."""
@@ -107,7 +108,7 @@ class Runner:
             log.error("a task was dropped, its lease will expire", task=str(task_id), exc_info=error)
 
     async def _keep(self) -> None:
-        """Renew the leases when they are due, else cancel what is to be cancelled."""
+        """Renew the leases when they are due, otherwise cancel tasks whose cancellation was requested."""
         now = asyncio.get_running_loop().time()
         if not self._executions:
             return

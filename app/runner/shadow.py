@@ -25,7 +25,7 @@ from app.runner.task_journal import seed_of
 
 log = structlog.get_logger(__name__)
 
-_PAUSE = 5.0  # seconds between two looks at an empty queue, or while there is no spare capacity
+_PAUSE = 5.0  # seconds between polls of an empty queue, or while there is no spare capacity
 _MAX_ATTEMPTS = 3
 _GRACE = 120.0  # seconds beyond the rollout's limit, such as for its check
 

@@ -16,7 +16,7 @@ from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
 from app.records import Call, Offer, Turn
 
-_BATCH_SECONDS = 0.2  # repeatable calls may wait so long to be written together
+_BATCH_SECONDS = 0.2  # repeatable calls are held this long to be written in one batch
 
 
 class TaskJournal(RolloutHooks):

@@ -102,8 +102,8 @@ class ForkedSandbox:
     async def _fork(self) -> tuple[Fork, socket.socket]:
         """A new process and our end of its socket.
 
-        A requested fork is always received from the zygote, even if the caller is cancelled meanwhile: otherwise
-        the next request would receive it.
+        A requested fork is always received from the zygote, even if the caller is cancelled while it waits:
+        otherwise the next request would receive it.
         """
         request = asyncio.ensure_future(self._fork_exclusively())
         try:
@@ -209,4 +209,4 @@ def _setup(
 
 
 async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
-    raise LookupError(f"{api} was called by nobody's code: {args} {kwargs}")
+    raise LookupError(f"{api} was called although no code is running: {args} {kwargs}")

@@ -30,12 +30,12 @@ def length(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator
 
 
 def self_contained(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
-    """A skill brings every name it needs, hides no builtin, and types its parameters."""
+    """A skill defines or imports every name it uses, hides no builtin, and types its parameters."""
     if draft.name == "apis" or hasattr(builtins, draft.name):
         yield f"Its name hides the builtin {draft.name}."
     missing = global_names(draft.source) - set(dir(builtins)) - {"apis"}
     if missing:
-        yield f"It needs names that it does not bring: {', '.join(sorted(missing))}."
+        yield f"It uses names that it does not define or import: {', '.join(sorted(missing))}."
     body = ast.parse(draft.source).body
     function = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == draft.name)
     given = function.args
@@ -65,14 +65,14 @@ def api_calls(draft: Draft, _trajectory: Trajectory, catalog: Catalog) -> Iterat
 
 
 def task_details(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Iterator[str]:
-    """A skill takes the details of its task as arguments, and does not carry them in its code."""
+    """A skill takes the details of its task as parameters instead of hard-coding them."""
     instruction, known = trajectory.task.instruction, api_terms(catalog)
     words = _WORD.findall(instruction.lower())
     numbers = {float(number.replace(",", "")) for number in _NUMBER.findall(instruction)}
     details = [value for value in _constants(ast.parse(draft.source)) if _is_detail(value, words, numbers, known)]
     if details:
         shown = ", ".join(repr(value) for value in dict.fromkeys(details))
-        yield f"It carries details of its own task that should be arguments: {shown}."
+        yield f"It hard-codes details of its task that should be parameters: {shown}."
 
 
 def is_wrapper(source: str) -> bool:

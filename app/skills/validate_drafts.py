@@ -9,10 +9,10 @@ from app.skills.extract import Draft, extract, parse
 
 
 class ValidatedDrafts(msgspec.Struct, frozen=True):
-    """The drafts of one rollout: those that every check accepts, and the reasons against the others."""
+    """The drafts of one rollout: those that every check accepts, and the objections to the others."""
 
     kept: tuple[Draft, ...]
-    refused: dict[str, list[str]]  # name -> reasons
+    refused: dict[str, list[str]]  # name -> objections
 
 
 def validate_drafts(trajectory: Trajectory, catalog: Catalog) -> ValidatedDrafts:
@@ -23,7 +23,7 @@ def validate_drafts(trajectory: Trajectory, catalog: Catalog) -> ValidatedDrafts
 
 
 def refusals(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str]:
-    """The reasons of all registered checks to refuse a draft, in the order of the checks' names; empty: keep it.
+    """The objections of all registered checks, in the order of their names; empty if the draft is accepted.
 
     A check is a function `(Draft, Trajectory, Catalog) -> Iterable[str]` of the entry-point group
     `sage.skill_checks`. It may rely on a draft that compiles.

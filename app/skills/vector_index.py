@@ -76,7 +76,7 @@ class VectorIndex(Generic[Key]):
             settings.sel = remaining
         if self._clustered:
             settings.nprobe = _PROBES
-        # (1, count) each; number -1: fewer vectors than asked for
+        # (1, count) each; number -1: fewer vectors than requested
         cosines, numbers = self._index.search(
             query[None, :].astype(np.float32), count, params=settings
         )  # (1, count)

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import structlog
 
-from app.errors import EngineError, SettingError
+from app.errors import EngineError, SettingError, first_line
 from app.settings import Settings, urls_in
 
 log = structlog.get_logger(__name__)
@@ -90,7 +90,7 @@ def _put_to_sleep(http: httpx.Client, url: str) -> None:
         log.warning("a model server is down, so it needs no sleep", url=url)
     except (httpx.HTTPError, msgspec.DecodeError) as error:
         raise EngineError(
-            f"the engine at {url} does not fall asleep ({_first_line(error)}): check its log"
+            f"the engine at {url} does not fall asleep ({first_line(error)}): check its log"
         ) from error
 
 
@@ -124,7 +124,7 @@ def _wake(http: httpx.Client, url: str) -> None:
         except (httpx.HTTPError, msgspec.DecodeError) as error:
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == HTTPStatus.NOT_FOUND:
                 return  # it does not support sleep
-            cause = _first_line(error)
+            cause = first_line(error)
     raise EngineError(f"the engine at {url} does not wake ({cause}): restart it")
 
 
@@ -135,7 +135,3 @@ def _sleeps(http: httpx.Client, url: str) -> bool:
 
 def _open() -> httpx.Client:
     return httpx.Client(timeout=_TIMEOUT, trust_env=False)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

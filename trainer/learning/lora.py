@@ -10,7 +10,7 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from app.errors import InvalidError
+from app.errors import InvalidError, first_line
 from trainer.learning.fused_lora import fuse
 from trainer.learning.publishing import check_adapter
 
@@ -47,7 +47,7 @@ def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | Non
     try:
         return fuse(get_peft_model(model, config, low_cpu_mem_usage=empty))
     except ValueError as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise InvalidError(f"the adapter at {start} is for another base model: {reason}") from error
 
 

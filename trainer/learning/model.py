@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 
-from app.errors import ModelError, StorageError
+from app.errors import ModelError, StorageError, first_line
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger
 from trainer.learning.packing import PACKED, Packing, can_pack, register
@@ -41,7 +41,7 @@ def load_model(
             path, dtype=dtype, attn_implementation=attention_of(config), device_map=device
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise ModelError(f"the model in {path} cannot be loaded for training: {reason}") from error
     if liger:
         use_liger(model, device)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.adapters.files import CONFIG, WEIGHTS, content_hash
-from app.errors import InvalidError, StorageError
+from app.errors import InvalidError, StorageError, first_line
 from app.records import Json, Probe
 from trainer.learning.distributed import gather_full
 from trainer.learning.logprob_model import LogprobModel
@@ -75,7 +75,7 @@ def write_adapter(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> P
     try:
         return _write(model, root, weights)
     except (OSError, SafetensorError) as error:
-        raise StorageError(f"the adapter could not be written to {root}: {_first_line(error)}") from error
+        raise StorageError(f"the adapter could not be written to {root}: {first_line(error)}") from error
 
 
 def _write(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
@@ -117,7 +117,7 @@ def check_adapter(path: Path) -> dict[str, Tensor]:
     try:
         tensors = load_file(path / WEIGHTS)
     except (SafetensorError, OSError) as error:
-        raise InvalidError(f"the adapter at {path} cannot be read: {_first_line(error)}") from error
+        raise InvalidError(f"the adapter at {path} cannot be read: {first_line(error)}") from error
     if not tensors:
         raise InvalidError(f"the adapter at {path} holds no weights")
     for name, tensor in tensors.items():
@@ -133,7 +133,3 @@ def _portable_config(path: Path) -> dict[str, int]:
     config["target_modules"] = sorted(config["target_modules"])
     (path / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     return dict(config)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import patch_environment
 from torch.distributed import DistError, TCPStore, init_process_group  # type: ignore[attr-defined]
 
-from app.errors import AppError, InvalidError
+from app.errors import AppError, InvalidError, first_line
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ def serve(host: str, port: int, local: int, remote: int) -> tuple[TCPStore, Rend
     try:
         store = TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
     except DistError as error:
-        raise InvalidError(f"SAGE_TRAIN_RENDEZVOUS: cannot listen on port {port}: {_first_line(error)}") from error
+        raise InvalidError(f"SAGE_TRAIN_RENDEZVOUS: cannot listen on port {port}: {first_line(error)}") from error
     rendezvous = Rendezvous(host, store.port, local, remote)
     store.set("rendezvous", msgspec.json.encode(rendezvous).decode())
     return store, rendezvous
@@ -198,7 +198,3 @@ def _alive(rank: int) -> str:
 
 def _beats(rank: int) -> str:
     return f"beats/{rank}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from app.errors import InvalidError, ModelError
+from app.errors import InvalidError, ModelError, first_line
 from trainer.learning.liger import use_liger
 from trainer.learning.model import attention_of
 from trainer.learning.packing import register
@@ -45,7 +45,7 @@ def empty_model(path: Path, dtype: torch.dtype, device: torch.device, *, liger: 
                 config, dtype=dtype, attn_implementation=attention_of(config)
             )
     except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = first_line(error)
         raise ModelError(f"the model in {path} cannot be sharded: {reason}") from error
     model.tie_weights()
     if liger:

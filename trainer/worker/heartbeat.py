@@ -16,7 +16,7 @@ import structlog
 from app.db import run_queue
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
-from app.errors import ConflictError
+from app.errors import ConflictError, first_line
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,7 @@ class Heartbeat:
                         await self._beat(database.sessions)
                     renewed = time.monotonic()
                 except TRANSIENT as error:
-                    log.warning("the lease cannot be renewed", cause=str(error).partition("\n")[0])
+                    log.warning("the lease cannot be renewed", cause=first_line(error))
                 if time.monotonic() - renewed > self._lease.lease_seconds:
                     self._exit(LOST, "the database was unavailable for longer than the lease")
                 await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))

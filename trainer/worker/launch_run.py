@@ -16,7 +16,7 @@ import structlog
 from app.db import run_queue, runs
 from app.db.database import TRANSIENT, open_database
 from app.db.models import RunState
-from app.errors import NotFoundError
+from app.errors import NotFoundError, first_line
 from app.settings import Settings
 from trainer.run_job import run_directory
 
@@ -41,7 +41,7 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
         log.warning(
             "the database is unavailable, the run waits",
             run=str(run_id),
-            cause=str(error).partition("\n")[0],
+            cause=first_line(error),
         )
 
 

@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects, run_queue
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
-from app.errors import StorageError
+from app.errors import StorageError, first_line
 from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
@@ -140,7 +140,7 @@ async def _write(sessions: Sessions, lease: RunLease, end: dict[str, Any]) -> No
                     await run_queue.finish(session, lease.run_id, lease.owner, **end)
                 return
             except TRANSIENT as error:
-                log.warning("the end of the run cannot be written yet", cause=str(error).partition("\n")[0])
+                log.warning("the end of the run cannot be written yet", cause=first_line(error))
             await asyncio.sleep(_RETRY_SECONDS)
 
 

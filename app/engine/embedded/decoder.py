@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
 from app.engine.embedded.kv_cache import ATTENTION, RowCache, register_attention
-from app.errors import ModelError
+from app.errors import ModelError, first_line
 
 _PROBE = (1, 2, 3, 5, 8, 13)
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
@@ -129,7 +129,7 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedMo
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(
-            f"the model in {model_dir} cannot be loaded: {_first_line(error)}. Copy the model directory again."
+            f"the model in {model_dir} cannot be loaded: {first_line(error)}. Copy the model directory again."
         ) from error
     model: PreTrainedModel = loaded[0]
     _check_weights(model_dir, loaded[1])
@@ -163,7 +163,3 @@ def _unsupported(model: PreTrainedModel, reason: str) -> ModelError:
         f"the embedded engine cannot serve a {type(model).__name__}: {reason}. "
         "Serve it with vLLM and set ENGINE_URLS."
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

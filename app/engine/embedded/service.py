@@ -129,6 +129,6 @@ class EngineService:
 def _deliver(
     loop: asyncio.AbstractEventLoop, chunks: asyncio.Queue[GenerationChunk], chunk: GenerationChunk
 ) -> None:
-    """Called by the scheduler's thread. Nothing waits any more on a closed loop."""
+    """Called by the scheduler's thread. Nothing waits on a closed loop."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(chunks.put_nowait, chunk)

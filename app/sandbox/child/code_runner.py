@@ -15,7 +15,7 @@ from app.sandbox.child.cpu import CpuLimit
 from app.sandbox.child.output import Output
 from app.sandbox.child.uses import Uses
 
-_TRACE_SECONDS = 0.5  # to print an exception, whose own code may run meanwhile
+_TRACE_SECONDS = 0.5  # to print an exception, which may run its own code
 _RESERVE_BYTES = 4 << 20
 
 
