@@ -50,12 +50,12 @@ class AdapterStore:
             return own
 
     async def put(self, name: str) -> None:
-        """Makes the adapter available to every host. Safe to repeat. Raises StorageError."""
+        """Make the adapter available to every host. Safe to repeat. Raises StorageError."""
         if self._remote is not None:
             await asyncio.to_thread(self._put, name)
 
     async def import_adapter(self, directory: Path) -> str:
-        """Copies an adapter from elsewhere, and puts it. Returns its content hash. Safe to repeat.
+        """Copy an adapter from elsewhere, and put it. Returns its content hash. Safe to repeat.
 
         Raises AdapterError for an adapter that must not be served, StorageError if it cannot be stored.
         """
@@ -158,7 +158,7 @@ def _is_complete(path: Path) -> bool:
 
 
 def _replace(contents: Path, final: Path) -> None:
-    """Renames, unless another process of this machine was faster."""
+    """Rename, unless another process of this machine was faster."""
     try:
         os.replace(contents, final)
     except OSError as error:

@@ -9,6 +9,7 @@ from litestar import Controller, get
 from litestar.params import FromQuery
 
 from app.api.access import Caller, Db, project_filter, project_names
+from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import audit, models
@@ -30,8 +31,7 @@ class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: models.AuditEntry, project: str) -> Self:
-        columns = {name: getattr(row, name) for name in cls.__struct_fields__ if name != "project"}
-        return cls(project=project, **columns)
+        return cls(project=project, **columns(row, cls, "project"))
 
 
 class AuditPage(msgspec.Struct, frozen=True):

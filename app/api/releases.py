@@ -11,6 +11,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project
+from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import ProjectName, Text
 from app.db import adapters as adapter_rows
@@ -58,7 +59,7 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: models.Release) -> Self:
-        return cls(**{name: getattr(row, name) for name in cls.__struct_fields__})
+        return cls(**columns(row, cls))
 
 
 class ReleaseController(Controller):

@@ -8,6 +8,7 @@ from litestar import Controller, delete, get, put
 from litestar.params import JSONBody
 
 from app.api.access import Caller, Db, find_project
+from app.api.columns import columns
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.validation import ProjectName
@@ -45,8 +46,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: models.Schedule, project: str) -> Self:
-        columns = {name: getattr(row, name) for name in cls.__struct_fields__ if name != "project"}
-        return cls(project=project, **columns)
+        return cls(project=project, **columns(row, cls, "project"))
 
 
 class ScheduleController(Controller):

@@ -82,7 +82,7 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return tasks
 
     def digest(self) -> str:
-        """Identifies the request, to tell a repeated submission from a different one with the same key."""
+        """Identify the request, to tell a repeated submission from a different one with the same key."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
     def _single(self) -> TaskRequest:

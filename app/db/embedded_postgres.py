@@ -63,7 +63,7 @@ def _remove_stale_pid_file(server: Any, directory: Path) -> None:
 
 
 def _wait_for(server: Any, directory: Path) -> None:
-    """Retries, because the wheel gives up after ten seconds; crash recovery or a busy machine may take longer."""
+    """Retry, because the wheel gives up after ten seconds; crash recovery or a busy machine may take longer."""
     deadline = time.monotonic() + _START_TIMEOUT
     while True:
         try:

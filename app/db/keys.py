@@ -27,7 +27,7 @@ class Scope(StrEnum):
 async def create(
     session: AsyncSession, name: str, scopes: Sequence[str], project_id: UUID | None = None
 ) -> tuple[models.Key, str]:
-    """Returns the key and its secret, which is not stored. Raises InvalidError for an unknown scope."""
+    """Return the key and its secret, which is not stored. Raises InvalidError for an unknown scope."""
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise InvalidError(f"scopes are any of {', '.join(Scope)}, not {', '.join(unknown) or 'none'}")

@@ -68,7 +68,7 @@ class Dispatcher:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Assigns what can be assigned, in order of arrival; a request for a rare model blocks no other."""
+        """Assign what can be assigned, in order of arrival; a request for a rare model blocks no other."""
         kept = deque[PendingRequest]()
         while self._pending:
             request = self._pending.popleft()

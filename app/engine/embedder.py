@@ -31,7 +31,7 @@ class HttpEmbedder:
             raise
 
     async def resolve_model(self) -> Self:
-        """Looks up the model's name. Raises EngineError as `open` does; it may then be tried again."""
+        """Look up the model's name. Raises EngineError as `open` does; it may then be tried again."""
         self._model = self._model or await self._only_model()
         return self
 

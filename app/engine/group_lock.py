@@ -20,7 +20,7 @@ class GroupLock:
 
     @asynccontextmanager
     async def hold(self, group: bool) -> AsyncIterator[None]:
-        """Waits until no other group holds the lock."""
+        """Wait until no other group holds the lock."""
         if self._waiting or (self._holders and self._group is not group):
             await self._wait(group)
         else:
@@ -45,7 +45,7 @@ class GroupLock:
             raise
 
     def _admit_next(self) -> None:
-        """Admits the head of the queue, as long as it is of one group."""
+        """Admit the head of the queue, as long as it is of one group."""
         while self._waiting and (not self._holders or self._group is self._waiting[0][0]):
             group, entered = self._waiting.popleft()
             if not entered.cancelled():

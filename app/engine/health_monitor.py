@@ -109,7 +109,7 @@ class HealthMonitor:
             raise EngineError(f"{self.replica.url} is asleep: it wakes when the update on its GPU has ended.")
 
     async def _readmit(self) -> None:
-        """Backs off exponentially after failures, here or of requests while /health was good."""
+        """Back off exponentially after failures, here or of requests while /health was good."""
         self.replica.set_state(ReplicaState.RETURNING)
         try:
             async with asyncio.timeout(self._checks.probe_timeout):

@@ -118,7 +118,7 @@ class HttpEngine:
             tried.append(replica)
 
     async def load_adapter(self, name: str, path: Path) -> None:
-        """Loads on all healthy servers or none. A name always stands for the same weights."""
+        """Load on all healthy servers or none. A name always stands for the same weights."""
         loaded: list[Replica] = []
         try:
             for replica in await self._alive():
@@ -131,7 +131,7 @@ class HttpEngine:
         self._loaded[name] = path
 
     async def unload_adapter(self, name: str) -> None:
-        """Asks every server, even if one of them fails. Safe to repeat."""
+        """Ask every server, even if one of them fails. Safe to repeat."""
         self._loaded.pop(name, None)
         failures = await _unload(name, await self._alive())
         if failures:

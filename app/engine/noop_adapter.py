@@ -39,7 +39,7 @@ def read_shape(model: Path) -> QueryShape | None:
 
 
 def write_noop_adapter(directory: Path, shape: QueryShape, rank: int) -> Path:
-    """Writes `directory`/.capability-... atomically, once. Raises OSError."""
+    """Write `directory`/.capability-... atomically, once. Raises OSError."""
     path = directory / f".capability-{rank}-{shape.layers}x{shape.width}x{shape.queries}"
     if path.is_dir():
         return path

@@ -139,7 +139,7 @@ class Replica:
         return listed
 
     async def load(self, name: str, path: Path) -> None:
-        """Returns once it serves `name`. A name always stands for the same weights."""
+        """Return once it serves `name`. A name always stands for the same weights."""
         if name not in await self.models():
             await self._load(name, path)
         self._loaded_here.add(name)
@@ -170,7 +170,7 @@ class Replica:
         return answer.version
 
     async def ask(self, method: str, path: str, kind: Any, body: Any = None) -> Any:
-        """Sends one request and decodes the reply as `kind`: see `send`. Raises ReplicaError after the timeout and
+        """Send one request and decode the reply as `kind`: see `send`. Raises ReplicaError after the timeout and
         when the server is ejected.
         """
         with self._time_limit(control=True):
@@ -200,7 +200,7 @@ class Replica:
             self._scopes.discard(scope)
 
     def take_lost(self) -> set[str]:
-        """Returns the adapters a restart lost, once; empty if there was no restart.
+        """Return the adapters a restart lost, once; empty if there was no restart.
 
         If only some are missing, another process unloaded them.
         """
@@ -215,7 +215,7 @@ class Replica:
         self._changed()
 
     def eject(self, cause: AppError) -> None:
-        """Stops dispatching; requests under way end with a ReplicaError, so that they are retried elsewhere."""
+        """Stop dispatching; requests under way end with a ReplicaError, so that they are retried elsewhere."""
         was, self.state, self.cause = self.state, ReplicaState.OUT, cause
         if was is ReplicaState.OUT:
             return

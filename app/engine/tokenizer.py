@@ -44,7 +44,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, model_dir: Path) -> Self:
-        """Reads no weights. Raises ModelError that names the file that is missing or does not parse."""
+        """Load without the weights. Raises ModelError that names the file that is missing or does not parse."""
         config = read_json(model_dir, "config.json")
         options = read_json(model_dir, "tokenizer_config.json")
         tokenizer = _tokenizer(model_dir)

@@ -22,12 +22,12 @@ class AdapterDirectory:
         self._model_dir, self._store = model_dir, store
 
     async def verified(self, name: str) -> AdapterFiles:
-        """Reads and checks the whole adapter. Raises AdapterError for one that must not be served."""
+        """Read and check the whole adapter. Raises AdapterError for one that must not be served."""
         path = await self._store.fetch(name) if self._store else self.path / name
         return await asyncio.to_thread(self._verify, path)
 
     async def publish(self, name: str) -> None:
-        """Makes the adapter available to other hosts. Raises StorageError."""
+        """Make the adapter available to other hosts. Raises StorageError."""
         if self._store is not None:
             await self._store.put(name)
 

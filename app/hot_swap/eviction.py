@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 async def evict(engine: HttpEngine, sessions: Sessions, model: str) -> None:
-    """Unloads unneeded adapters until every server that reports its limit has room for `model`.
+    """Unload unneeded adapters until every server that reports its limit has room for `model`.
 
     Raises EngineError if all loaded adapters are in use.
     """

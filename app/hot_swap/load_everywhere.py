@@ -33,7 +33,7 @@ class NoRoomError(EngineError):
 async def load_everywhere(
     replicas: Sequence[Replica], path: Path, probe: Probe | None, witness: Replica | None = None
 ) -> SwapReport:
-    """Loads the adapter under `path` on all replicas and verifies their logprobs: against `probe`, or without one
+    """Load the adapter under `path` on all replicas and verify their logprobs: against `probe`, or without one
     against `witness`, which has it already, or the first of them.
 
     If one of them fails, it is unloaded where it is new. Raises AdapterError for weights that are refused or fail
@@ -67,7 +67,7 @@ async def load_everywhere(
 
 
 async def _load(replica: Replica, path: Path) -> float:
-    """Returns the seconds. If a server fails twice at this but answers other requests, the adapter is at fault."""
+    """Return the seconds. If a server fails twice at this but answers other requests, the adapter is at fault."""
     began = time.perf_counter()
     try:
         await _load_with_retry(replica, path)
@@ -88,7 +88,7 @@ async def _load(replica: Replica, path: Path) -> float:
 
 
 async def _load_with_retry(replica: Replica, path: Path) -> None:
-    """Retries once, since a server may be short of memory for a moment."""
+    """Retry once, since a server may be short of memory for a moment."""
     try:
         await replica.load(path.name, path)
     except ReplicaError as error:

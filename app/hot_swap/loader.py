@@ -58,7 +58,7 @@ class AdapterLoader:
         await self._loop.stop()
 
     def wake(self) -> None:
-        """Checks active releases now. A missed call delays the first task of a release a little."""
+        """Check active releases now. A missed call delays the first task of a release a little."""
         self._loop.wake()
 
     async def ready(self) -> str:
@@ -82,7 +82,7 @@ class AdapterLoader:
         raise EngineError(f"the model servers keep evicting adapter {model}: raise their --max-loras")
 
     async def load(self, model: str) -> None:
-        """Loads on all servers or none. Raises what `swap` raises."""
+        """Load on all servers or none. Raises what `swap` raises."""
         if model == BASE:
             return
         async with self._loading:
@@ -90,7 +90,7 @@ class AdapterLoader:
                 await self._swap(model, await self._probe(model))
 
     async def swap(self, model: str, probe: Probe | None) -> SwapReport:
-        """Loads on all live servers and verifies with the trainer's `probe` that they serve the trained weights;
+        """Load on all live servers and verify with the trainer's `probe` that they serve the trained weights;
         if one fails, it is unloaded where it is new.
 
         Raises AdapterError for weights that are missing, damaged, refused or fail verification, EngineError if a
@@ -102,7 +102,7 @@ class AdapterLoader:
             return await self._swap(model, probe)
 
     async def restore(self, replica: Replica) -> None:
-        """Loads and verifies the adapters that a returning server may need, before it gets requests.
+        """Load and verify the adapters that a returning server may need, before it gets requests.
 
         Raises AdapterError or EngineError if that fails: then it must get no requests.
         """
@@ -130,14 +130,14 @@ class AdapterLoader:
                     await self._audit_restored(report)
 
     async def _audit_restored(self, report: SwapReport) -> None:
-        """Records the verification of a server that returned in the audit log of each release it serves."""
+        """Record the verification of a server that returned in the audit log of each release it serves."""
         async with self._sessions.begin() as session:
             for release in await adapters.releases_with(session, report.model):
                 about = release.project_id, release.id, _ACTOR, AuditAction.RESTORED
                 await audit.add(session, *about, {"swap": msgspec.to_builtins(report)})
 
     async def _swap(self, model: str, probe: Probe | None) -> SwapReport:
-        """Evicts adapters one by one, only on servers without room."""
+        """Evict adapters one by one, only on servers without room."""
         began = time.perf_counter()
         files = await self._files.verified(model)
         live = [replica for replica in self._engine.replicas if replica.alive]

@@ -82,7 +82,7 @@ async def _restart_if_dead(directory: Path, address: str) -> float | None:
 
 
 def _listens(address: str) -> bool:
-    """Checks the socket, because a dead process keeps its id until it is reaped."""
+    """Check the socket, because a dead process keeps its id until it is reaped."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(address) == 0
 

@@ -51,7 +51,7 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
 async def begin(
     promoter: Promoter, sessions: Sessions, release_id: UUID, percent: float, actor: str
 ) -> models.Release:
-    """Loads its weights on the model servers, then new tasks are pinned to it.
+    """Load its weights on the model servers, then pin new tasks to it.
 
     Raises as `canaries.begin`, and as `Promoter.load_weights` if a server refuses: then nothing changes.
     ConflictError also while another release of the project is being activated.
@@ -71,7 +71,7 @@ async def begin(
 
 
 async def evaluate(session: AsyncSession, release: models.Release, rules: CanaryRules = _RULES) -> CanaryStatus:
-    """Compares it with the active release. Raises ConflictError if it is not a canary."""
+    """Compare it with the active release. Raises ConflictError if it is not a canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
     began = canaries.shared_since(release, active)
@@ -107,7 +107,7 @@ async def end(
 
 
 async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUID) -> CanaryStatus:
-    """Evaluates a canary, and promotes or rejects it. Raises as `evaluate` and `Promoter.activate`: then it stays
+    """Evaluate a canary, and promote or reject it. Raises as `evaluate` and `Promoter.activate`: then it stays
     a canary.
     """
 
@@ -130,7 +130,7 @@ async def _audit(session: AsyncSession, release: models.Release, actor: str, sta
 
 
 def _evidence(release: models.Release, status: CanaryStatus) -> dict[str, Json]:
-    """Keeps the gate's evidence; a decision other than WAIT replaces its verdict."""
+    """Keep the gate's evidence; a decision other than WAIT replaces its verdict."""
     evidence = (release.evidence or {}) | {"canary": msgspec.to_builtins(status)}
     if status.decision.action is CanaryAction.WAIT:
         return evidence

@@ -60,7 +60,7 @@ def decide(
     tokens: ArmSamples,
     rules: CanaryRules | None = None,
 ) -> CanaryDecision:
-    """Rejects if reward or errors are worse; promotes if reward is better, or equal with fewer tokens.
+    """Reject if reward or errors are worse; promote if reward is better, or equal with fewer tokens.
 
     Without scores a canary can be rejected, but not promoted.
     """

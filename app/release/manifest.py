@@ -80,7 +80,7 @@ async def record_activation(
     *,
     skills: SkillsMode = "restore",
 ) -> dict[str, Json]:
-    """Records the parts of a release, in the transaction that activates it, and the final ones of `previous`.
+    """Record the parts of a release, in the transaction that activates it, and the final ones of `previous`.
 
     One that has served before gets its skills back, unless `skills` is "keep". Returns, for the audit log, the
     skills that changed, the APIs that are missing, and a changed prompt.
@@ -104,7 +104,7 @@ async def record_activation(
 
 
 async def record_prompt(session: AsyncSession, release: models.Release, prompt_hash: str) -> None:
-    """Records the prompt of its first task, if none is recorded."""
+    """Record the prompt of its first task, if none is recorded."""
     if release.prompt is None:
         row = models.Release
         await session.execute(
@@ -147,7 +147,7 @@ async def update_tools(
 
 
 async def update_prompt(session: AsyncSession, project_id: UUID, prompt_hash: str) -> models.Release:
-    """Ensures the active release has this prompt: a new release if it served with another one."""
+    """Ensure the active release has this prompt: a new release if it served with another one."""
     serving = await lock_active(session, project_id)
     if serving.prompt == prompt_hash:
         return serving
@@ -161,7 +161,7 @@ async def update_prompt(session: AsyncSession, project_id: UUID, prompt_hash: st
 async def _succeed(
     session: AsyncSession, serving: models.Release, actor: str, reason: str, **made_of: str
 ) -> models.Release:
-    """Activates a new release with the same weights. A release without tasks is changed in place."""
+    """Activate a new release with the same weights. A release without tasks is changed in place."""
     release = serving
     detail: dict[str, Json] = {"reason": reason, "model": serving.model}
     for part, now in made_of.items():
@@ -180,7 +180,7 @@ async def _succeed(
 
 
 async def _record_end(session: AsyncSession, previous: models.Release, prompt_hash: str) -> None:
-    """Records the state that a rollback restores."""
+    """Record the state that a rollback restores."""
     previous.skills = await manifests.store_skills(session, previous.project_id)
     previous.prompt = previous.prompt or prompt_hash
     if previous.tools is None:

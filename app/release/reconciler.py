@@ -61,7 +61,7 @@ class ReleaseReconciler:
         return None if await self._reconcile_states() else self._idle
 
     async def _record_prompt(self) -> None:
-        """Gives active releases of an earlier version of this program the prompt of this one."""
+        """Give active releases of an earlier version of this program the prompt of this one."""
         async with self._sessions() as session:
             owners = [project.id for project in await projects.list_all(session)]
         for project_id in owners:
@@ -70,7 +70,7 @@ class ReleaseReconciler:
                     await manifest.update_prompt(session, project_id, self._prompt)
 
     async def _reconcile_states(self) -> bool:
-        """Returns whether a release still waits or is a canary."""
+        """Return whether a release still waits or is a canary."""
         async with self._sessions() as session:
             passed = await releases.in_state(session, ReleaseState.PASSED)
         for release in passed:
@@ -106,7 +106,7 @@ class ReleaseReconciler:
     async def _record_outcome(
         self, release: models.Release, state: ReleaseState, evidence: dict[str, Json]
     ) -> None:
-        """Does nothing if someone else decided first, or the project was deleted."""
+        """Do nothing if someone else decided first, or the project was deleted."""
         evidence = (release.evidence or {}) | evidence
         log.warning("a release that passed the gate was not activated", release=release.number, **evidence)
         with suppress(ConflictError, NotFoundError):

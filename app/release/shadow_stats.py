@@ -21,7 +21,7 @@ class PairedComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_pairs(pairs: Sequence[tuple[float, float]]) -> PairedComparison | None:
-    """Compares (before, shadow) values. None if there are none. Deterministic.
+    """Compare (before, shadow) values. None if there are none. Deterministic.
 
     >>> compare_pairs([(1.0, 0.0), (1.0, 0.0)])
     PairedComparison(tasks=2, before=1.0, shadow=0.0, difference=Interval(mean=-1.0, low=-1.0, high=-1.0))

@@ -88,7 +88,7 @@ class Runner:
             log.warning("tasks wait until their leases expire", cause=first_line(error))
 
     async def _claim(self) -> float | None:
-        """Returns 0 while there may be more to claim; None at an empty queue, or when all places are taken."""
+        """Return 0 while there may be more to claim; None at an empty queue, or when all places are taken."""
         if len(self._executions) >= self._options.concurrency:
             return None
         async with self._sessions.begin() as session:

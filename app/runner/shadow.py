@@ -61,7 +61,7 @@ class ShadowRunner:
                 await shadows.hand_back(session, self.owner)
 
     async def _run_next(self) -> float | None:
-        """Returns 0 if there was one."""
+        """Return 0 if there was one."""
         if not self._has_capacity():
             return None
         async with self._sessions.begin() as session:

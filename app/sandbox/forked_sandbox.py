@@ -113,7 +113,7 @@ class ForkedSandbox:
             raise
 
     async def _fork_exclusively(self) -> tuple[Fork, socket.socket]:
-        """Forks one at a time. A zygote that died is replaced once."""
+        """Fork one at a time. A zygote that died is replaced once."""
         async with self._zygote_lock:
             for attempt in range(2):
                 if self._zygote is None or attempt:

@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _serve(control: socket.socket) -> int | None:
-    """Returns the session's descriptor in a fork, and None in the zygote when the host has gone."""
+    """Return the session's descriptor in a fork, and None in the zygote when the host has gone."""
     zygote = os.getpid()
     while True:
         _reap()

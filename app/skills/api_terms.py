@@ -43,7 +43,7 @@ def _words(operation: Operation) -> Iterator[str]:
 
 
 def _of_schema(schema: Json) -> Iterator[str]:
-    """Accepts anything in place of a schema: documents are not ours."""
+    """Accept anything in place of a schema: documents are not ours."""
     if isinstance(schema, Mapping):
         for key, value in schema.items():
             yield from _spelled_out(key, value)

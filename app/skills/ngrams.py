@@ -69,7 +69,7 @@ class NgramIndex(Generic[Key]):
         return len(self._rows)
 
     def add(self, key: Key, text: str, slots: Collection[str] = ()) -> None:
-        """Replaces a known key."""
+        """Replace a known key."""
         self.remove(key)
         grams = ngrams(text, self._sizes, slots)
         row = len(self._keys)

@@ -35,7 +35,7 @@ def main(host: str, port: int, model: Path, **options: object) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Binds before the model is loaded, so that an occupied port is reported at once."""
+    """Bind before the model is loaded, so that an occupied port is reported at once."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

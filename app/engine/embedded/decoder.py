@@ -92,7 +92,7 @@ class Decoder:
         return torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))
 
     def _check(self, expected: Tensor) -> None:
-        """Compares prefill, continuation, batches and single steps with expected: (tokens, vocabulary)."""
+        """Compare prefill, continuation, batches and single steps with expected: (tokens, vocabulary)."""
         got = [
             self.prefill(0, _PROBE[:3], 0),
             self.prefill(0, _PROBE[3:5], 3),

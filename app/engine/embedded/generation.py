@@ -45,7 +45,7 @@ class Generation:
         self.cancelled = True
 
     def add(self, token: int, logprob: float) -> str:
-        """Returns the finish reason, or "" if the generation continues."""
+        """Return the finish reason, or "" if the generation continues."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         finish = "stop" if token in self.stops else "length" if len(self.ids) >= self.max_tokens else ""

@@ -70,7 +70,7 @@ class RowCache(Cache):
         self.block[:, :, row, :, :length] = block_part[:, :, :, :length]
 
     def zero(self, row: int) -> None:
-        """Clears non-finite values: even masked ones would spoil the row's next sequence (0 * nan)."""
+        """Clear non-finite values: even masked ones would spoil the row's next sequence (0 * nan)."""
         self.block[:, :, row] = 0
 
     def _grow(self, length: int) -> None:

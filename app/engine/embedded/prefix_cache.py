@@ -40,7 +40,7 @@ class PrefixCache:
         return best, self._entries[best_number].block
 
     def add(self, adapter: int, ids: Ids, block: Tensor) -> None:
-        """Replaces entries that the new row extends."""
+        """Replace entries that the new row extends."""
         if len(ids) < MIN_PREFIX:
             return
         for number in list(self._by_start.get(start_key(adapter, ids), ())):

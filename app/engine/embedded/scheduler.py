@@ -52,7 +52,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finishes running generations with reason "abort"."""
+        """Finish running generations with reason "abort"."""
         self._commands.put(self._stop)
         self._thread.join()
 
@@ -60,7 +60,7 @@ class Scheduler:
         self._commands.put(lambda: self._waiting.append(generation))
 
     def wake(self) -> None:
-        """Handles cancellations now, not with the next request."""
+        """Handle cancellations now, not with the next request."""
         self._commands.put(lambda: None)
 
     def add_adapter(self, number: int, deltas: dict[str, LoraDelta], done: Callable[[], None]) -> None:
@@ -120,7 +120,7 @@ class Scheduler:
             work += self._prefill(len(self._rows), self._admit_batch())
 
     def _admit_batch(self) -> list[int]:
-        """Admits the first waiting request, and those after it that fit one pass. Returns their reused tokens."""
+        """Admit the first waiting request, and those after it that fit one pass. Returns their reused tokens."""
         first, reused, widest = len(self._rows), list[int](), 0
         while self._waiting and len(self._rows) < self._decoder.cache.rows:
             generation = self._waiting[0]
@@ -134,7 +134,7 @@ class Scheduler:
         return reused
 
     def _prefill(self, first: int, reused: list[int]) -> int:
-        """Runs the rows from `first` on. Returns the number of tokens computed."""
+        """Run the rows from `first` on. Returns the number of tokens computed."""
         rows = self._rows[first:]
         parts = [row.prompt[count:].tolist() for row, count in zip(rows, reused, strict=True)]
         self._adapters.routing.set([row.adapter for row in rows], self._decoder.device)
@@ -145,7 +145,7 @@ class Scheduler:
         return sum(map(len, parts))
 
     def _reuse(self, first: int, generation: Generation) -> int:
-        """Copies keys and values already computed with the same weights. Returns the number of tokens.
+        """Copy keys and values already computed with the same weights. Returns the number of tokens.
 
         Rows from `first` on run in the coming pass, so they have nothing to copy.
         """
@@ -170,7 +170,7 @@ class Scheduler:
         self._draw(0, logits)
 
     def _draw(self, first: int, logits: Tensor) -> None:
-        """Samples a token for every row from `first` on. logits: (rows, vocabulary)."""
+        """Sample a token for every row from `first` on. logits: (rows, vocabulary)."""
         rows = self._rows[first:]
         uniforms = [row.random.random() for row in rows]
         tokens, logprobs = sample(

@@ -31,7 +31,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.socket) -> bool:
-    """Serves until a signal. Returns False if an error ended it. Raises ModelError for an unsupported model."""
+    """Serve until a signal. Returns False if an error ended it. Raises ModelError for an unsupported model."""
     torch.set_num_threads(options.threads)
     sys.setswitchinterval(SWITCH_INTERVAL)
     device = resolve_device(options.device)

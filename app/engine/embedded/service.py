@@ -60,7 +60,7 @@ class EngineService:
         )
 
     async def generate(self, prepared: PreparedRequest, *, stream: bool) -> AsyncIterator[GenerationChunk]:
-        """Yields chunks until one has a finish reason. Leaving early cancels the generation."""
+        """Yield chunks until one has a finish reason. Leaving early cancels the generation."""
         if not self.scheduler.alive:
             raise EngineError("the engine has stopped after an error: restart it, and check its log.")
         loop, chunks = asyncio.get_running_loop(), asyncio.Queue[GenerationChunk]()
