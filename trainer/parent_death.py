@@ -1,4 +1,4 @@
-"""Ends a process together with its parent."""
+"""End a process together with its parent."""
 
 import ctypes
 import os

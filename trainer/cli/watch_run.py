@@ -1,4 +1,4 @@
-"""Follows a training run from the command line until it ends."""
+"""Follow a training run from the command line until it ends."""
 
 from typing import Any
 from uuid import UUID

@@ -1,3 +1,3 @@
-"""What the commands use where no environment is named: the one of the demo project."""
+"""The default environment of the commands: that of the demo project."""
 
 ENVIRONMENT = "office"

@@ -1,4 +1,4 @@
-"""The demo APIs: the office suite on a socket, with an index of what the project `demo` is made of."""
+"""The demo APIs: the office suite on a socket, with an index of the contents of the project `demo`."""
 
 from typing import Any
 

@@ -85,7 +85,7 @@ class RequestHandler:
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     async def serve(self, reader: asyncio.StreamReader) -> None:
-        """Returns when the other end closes."""
+        """Serve requests until the other end closes."""
         try:
             while True:
                 self._begin(await read_request(reader))
@@ -104,7 +104,9 @@ class RequestHandler:
         task.add_done_callback(lambda task: self._end(request.number, task))
 
     def _end(self, number: int, task: asyncio.Task[None]) -> None:
-        """An unforeseen error closes the socket: else the trainer would wait for this reply indefinitely."""
+        """Close the socket after an unforeseen error: otherwise the trainer would wait for this reply
+        indefinitely.
+        """
         del self._tasks[number]
         if not task.cancelled() and task.exception() is not None:
             self._writer.close()

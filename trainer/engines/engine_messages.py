@@ -59,7 +59,7 @@ _REPLIES: msgspec.msgpack.Decoder[EngineReply] = msgspec.msgpack.Decoder(EngineR
 
 
 def write(writer: asyncio.StreamWriter, message: EngineRequest | EngineReply) -> None:
-    """Buffers without a limit: senders wait for their replies, so the messages under way are bounded."""
+    """Write a message to an unlimited buffer: senders wait for their replies, so few messages are under way."""
     body = msgspec.msgpack.encode(message)
     writer.write(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
 

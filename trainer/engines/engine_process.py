@@ -1,4 +1,4 @@
-"""Runs an embedded model server of the trainer's own in a child process."""
+"""Run an embedded model server of the trainer's own in a child process."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ _TIMEOUT = 120.0
 
 @asynccontextmanager
 async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
-    """Yields its URL. Raises EngineError if it does not start."""
+    """Yield its URL. Raises EngineError if it does not start."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "app.engine.embedded", "--model", str(model), "--port", "0"),
         *("--device", device, "--embeddings", "none"),
@@ -32,7 +32,7 @@ async def engine_process(model: Path, device: str) -> AsyncIterator[str]:
 
 
 async def _address(process: asyncio.subprocess.Process) -> str:
-    """Parses the line that the server prints once it accepts connections: `serving MODEL on URL (DEVICE)`."""
+    """Parse the line that the server prints once it accepts connections: `serving MODEL on URL (DEVICE)`."""
     assert process.stdout is not None
     try:
         async with asyncio.timeout(_TIMEOUT):

@@ -1,4 +1,4 @@
-"""Puts model servers on the training GPU to sleep while a run updates, and always wakes them.
+"""Put model servers on the training GPU to sleep while a run updates, and always wake them.
 
 vLLM's sleep of level 1: weights move to host memory, the KV cache is dropped, and requests under way wait to be
 recomputed. A server without /sleep is refused, naming its missing flags.
@@ -41,7 +41,7 @@ class _SleepState(msgspec.Struct):
 
 
 def sleep_during_updates(settings: Settings) -> AbstractContextManager[None]:
-    """The deployment's model servers sleep within the context, if SAGE_ENGINE_SLEEP=update."""
+    """Let the deployment's model servers sleep within the context, if SAGE_ENGINE_SLEEP=update."""
     urls = servers_that_sleep(settings)
     return sleep_servers(urls) if urls else nullcontext()
 
@@ -55,7 +55,7 @@ def servers_that_sleep(settings: Settings) -> list[str]:
 
 @contextmanager
 def sleep_servers(urls: Sequence[str]) -> Iterator[None]:
-    """Blocks until all of them sleep, and on exit until all are awake.
+    """Block until all of them sleep, and on exit until all are awake.
 
     Raises SettingError if one cannot sleep, EngineError if one fails to sleep or wake.
     """
@@ -69,7 +69,7 @@ def sleep_servers(urls: Sequence[str]) -> Iterator[None]:
 
 
 def wake_servers(urls: Sequence[str]) -> None:
-    """Tries each of them, even if one fails. Safe to repeat. Raises EngineError."""
+    """Wake all of them, even if one fails. Safe to repeat. Raises EngineError."""
     failures = []
     with _open() as http:
         for url in urls:

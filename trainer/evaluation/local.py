@@ -1,4 +1,4 @@
-"""Evaluates a policy on held-out scenarios in this process. `over_rest` does the same on a running server."""
+"""Evaluate a policy on held-out scenarios in this process. `over_rest` does the same on a running server."""
 
 import asyncio
 from collections.abc import Callable, Sequence

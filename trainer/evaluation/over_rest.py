@@ -1,4 +1,4 @@
-"""Evaluates a running server on held-out scenarios over REST, as its users would submit them.
+"""Evaluate a running server on held-out scenarios over REST, as its users would submit them.
 
 Every site of the demo APIs becomes a project of its own, with that site's API documents. The tasks of a scenario
 are submitted one by one, each in a world of its own, which is verified when the task has ended.
@@ -171,7 +171,7 @@ class _Session:
         return result, [skill["name"] for skill in ended["skills"]["written"]]
 
     async def _delete(self, names: Sequence[str]) -> list[str]:
-        """The names of those that could not be deleted."""
+        """Delete the projects. Returns the names of those that could not be deleted."""
         left = []
         for name in names:
             try:

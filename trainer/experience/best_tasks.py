@@ -1,4 +1,4 @@
-"""Rejection sampling from what was served: the best successes of each scenario, for supervised training."""
+"""Rejection sampling from served tasks: the best successes of each scenario, for supervised training."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -28,16 +28,16 @@ def select_best(
     would crowd out those that write them.
     """
     dropped: list[DropReason] = []
-    cells: dict[tuple[str, int], list[int]] = defaultdict(list)
+    candidates: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, (task, scenario) in enumerate(zip(tasks, scenarios, strict=True)):
         reason = task.unusable or _not_an_example(task)
         if reason is not None:
             dropped.append(reason)
         else:
-            cells[scenario, task.position].append(index)
+            candidates[scenario, task.position].append(index)
     selected: list[int] = []
-    for cell in cells.values():
-        ranked = sorted(cell, key=lambda index: _rank(tasks[index], makers))
+    for indices in candidates.values():
+        ranked = sorted(indices, key=lambda index: _rank(tasks[index], makers))
         selected += ranked[:count]
         dropped += [DropReason.SURPLUS] * len(ranked[count:])
     return BestTasks([(tasks[index], scenarios[index]) for index in sorted(selected)], dropped)
@@ -51,7 +51,7 @@ def _not_an_example(task: ScoredTask) -> DropReason | None:
 
 
 def _rank(task: ScoredTask, makers: Collection[UUID | None]) -> tuple[bool, int]:
-    """Lower is better."""
+    """Sort key: lower is better."""
     offered = bool(task.trajectory.offered)
     with_skill = next(task.trajectory.used(), None) is not None if offered else task.id in makers
     return not with_skill, task.trajectory.generated_tokens

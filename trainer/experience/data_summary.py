@@ -23,7 +23,9 @@ class DataSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarize(tasks: int, kept: Collection[tuple[ScoredTask, str]], dropped: Iterable[DropReason]) -> DataSummary:
-    """`kept` pairs each task with its group. Raises InvalidError with advice where it is empty."""
+    """Summarize the data; `kept` pairs each task with its group. Raises InvalidError with advice where it is
+    empty.
+    """
     reasons = Counter(dropped)
     if not kept:
         raise InvalidError(_explain(tasks, reasons))

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class DropReason(StrEnum):
-    """The first reason that applies is counted."""
+    """Reasons for dropping a task; the first that applies is counted."""
 
     CANCELLED = "cancelled"
     FAILED = "failed"  # the task failed, or it has no trajectory

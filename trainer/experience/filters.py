@@ -1,4 +1,4 @@
-"""Which trajectories can be learned from: by their tokens and logprobs, and by the age of their release."""
+"""Filters for trajectories to learn from: by their tokens and logprobs, and by the age of their release."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -11,7 +11,7 @@ from trainer.experience.scored_task import ScoredTask
 from trainer.sage.advantages import MIN_SIGNAL, ScoredRollout
 from trainer.sage.reward import Reward
 
-_Cell: TypeAlias = tuple[str, int]  # group and position
+_GroupPosition: TypeAlias = tuple[str, int]
 
 
 class GroupedTasks(msgspec.Struct, frozen=True):
@@ -22,18 +22,20 @@ class GroupedTasks(msgspec.Struct, frozen=True):
 
 
 def group_tasks(tasks: Sequence[ScoredTask], rewards: Sequence[Reward], scenarios: Sequence[str]) -> GroupedTasks:
-    """`rewards` and `scenarios` are those of each task. Unusable tasks are dropped before groups are compared."""
+    """Group the tasks; `rewards` and `scenarios` are those of each task. Unusable tasks are dropped before groups
+    are compared.
+    """
     kept: list[tuple[ScoredTask, ScoredRollout]] = []
     dropped: list[DropReason] = []
-    cells: dict[_Cell, list[float]] = defaultdict(list)
+    rewards_of: dict[_GroupPosition, list[float]] = defaultdict(list)
     for task, reward, scenario in zip(tasks, rewards, scenarios, strict=True):
         if task.unusable is not None:
             dropped.append(task.unusable)
             continue
         kept.append((task, _scored_rollout(task, reward, scenario)))
-        cells[_cell(kept[-1][1])].append(reward.total)
-    useless = {cell: reason for cell, totals in cells.items() if (reason := _without_signal(totals))}
-    return _drop(useless, kept, dropped)
+        rewards_of[_group_position(kept[-1][1])].append(reward.total)
+    without_signal = {key: reason for key, totals in rewards_of.items() if (reason := _why_no_signal(totals))}
+    return _drop(without_signal, kept, dropped)
 
 
 def _scored_rollout(task: ScoredTask, reward: Reward, scenario: str) -> ScoredRollout:
@@ -48,22 +50,23 @@ def _scored_rollout(task: ScoredTask, reward: Reward, scenario: str) -> ScoredRo
     )
 
 
-def _cell(rollout: ScoredRollout) -> _Cell:
+def _group_position(rollout: ScoredRollout) -> _GroupPosition:
     return rollout.group, rollout.position
 
 
-def _without_signal(totals: Sequence[float]) -> DropReason | None:
+def _why_no_signal(totals: Sequence[float]) -> DropReason | None:
     if len(totals) == 1:
         return DropReason.NO_PEERS
     return DropReason.EQUAL_REWARDS if max(totals) - min(totals) < MIN_SIGNAL else None
 
 
 def _drop(
-    useless: Mapping[_Cell, DropReason],
+    without_signal: Mapping[_GroupPosition, DropReason],
     kept: Sequence[tuple[ScoredTask, ScoredRollout]],
     dropped: Sequence[DropReason],
 ) -> GroupedTasks:
+    reasons = [without_signal.get(_group_position(rollout)) for _, rollout in kept]
     return GroupedTasks(
-        [pair for pair in kept if _cell(pair[1]) not in useless],
-        [*dropped, *(useless[_cell(rollout)] for _, rollout in kept if _cell(rollout) in useless)],
+        [pair for pair, reason in zip(kept, reasons, strict=True) if reason is None],
+        [*dropped, *(reason for reason in reasons if reason is not None)],
     )

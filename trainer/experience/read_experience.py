@@ -1,4 +1,4 @@
-"""Logged experience, from the tables to rollouts with rewards or to trajectories to imitate."""
+"""Read logged experience from the tables, as rollouts with rewards or as trajectories to imitate."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""Logged rollouts split into optimizer steps, group by group."""
+"""Split logged rollouts into steps, group by group."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from trainer.sage.advantages import ScoredRollout
 def split_into_steps(
     rollouts: Sequence[ScoredRollout], groups_per_step: int, steps: int, seed: int
 ) -> list[list[ScoredRollout]]:
-    """At most `steps` lists, shuffled by the seed alone. A group is in one step at most, and whole."""
+    """At most `steps` lists, shuffled by the seed alone. No group is split between steps."""
     groups: dict[str, list[ScoredRollout]] = defaultdict(list)
     for each in rollouts:
         groups[each.group].append(each)

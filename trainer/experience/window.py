@@ -20,7 +20,7 @@ from trainer.experience.scored_task import ScoredTask
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The tasks that ended in it."""
+    """The tasks that ended in a window of time."""
 
     ended: int  # in all
     tasks: list[ScoredTask]  # oldest first
@@ -30,7 +30,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 async def read_window(session: AsyncSession, project_id: UUID, settings: RunSettings, base: BaseModel) -> Window:
-    """Raises NotFoundError where the project has no active release."""
+    """Read the window that the settings name. Raises NotFoundError if the project has no active release."""
     rows = await training_data.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
@@ -64,7 +64,7 @@ def _why_dropped(row: LoggedTask) -> DropReason | None:
 async def _scored_tasks(
     session: AsyncSession, project_id: UUID, rows: dict[UUID, LoggedTask], settings: RunSettings, base: BaseModel
 ) -> list[ScoredTask]:
-    """In the order in which the tasks began."""
+    """The scored tasks, in the order in which they began."""
     active = await releases.active(session, project_id)
     every = await releases.of_project(session, project_id)
     numbers = {release.id: release.number for release in every}

@@ -1,4 +1,4 @@
-"""From trajectories to tensors: one row per complete trajectory, because turns only ever append.
+"""Convert trajectories to tensors: one row per complete trajectory, because turns only ever append.
 
 The same batches feed supervised steps and policy-gradient steps. No model here.
 """

@@ -34,7 +34,7 @@ class ProcessGroup:
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
     def backward(self, loss: Tensor) -> None:
-        """Sharded gradients come out as means over processes, others stay local; `add_up` makes sums of both."""
+        """Compute gradients: sharded ones are means over processes, others stay local; `add_up` sums both."""
         self._accelerator.backward(loss * self.count if self.sharded else loss)
 
     def add_up(self, parameters: Sequence[nn.Parameter]) -> None:

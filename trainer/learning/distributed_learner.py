@@ -89,8 +89,9 @@ class LeaderLearner(Learner):
 
 @contextmanager
 def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
-    """Raises ModelError, InvalidError if `start` does not fit the model, LearnerLostError if processes are
-    missing.
+    """The run's learner, on all processes of the team.
+
+    Raises ModelError, InvalidError if `start` does not fit the model, LearnerLostError if processes are missing.
     """
     if team.local + team.remote == 1:
         yield Learner(_whole_policy(spec, torch.device(spec.device)), spec.settings, shard=False)
@@ -126,7 +127,7 @@ def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Ac
 def run_follower(
     rendezvous: Rendezvous, rank: Rank, device: str, localize: Callable[[LearnerSpec], LearnerSpec]
 ) -> None:
-    """Compute in step with the first process until it ends the learning.
+    """Compute in step with the first process until it ends the run.
 
     `localize` turns its spec into this host's, where model and adapter may lie elsewhere. Raises InvalidError
     if this host's model differs.
@@ -172,7 +173,7 @@ def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
 
 
 def _spawn(rendezvous: Rendezvous, rank: Rank, device: str) -> SpawnProcess:
-    """Spawned, because CUDA does not survive a fork."""
+    """Spawn a follower, because CUDA does not survive a fork."""
     arguments = (rendezvous, rank, device, os.getpid())
     process = get_context("spawn").Process(target=_follow_leader, args=arguments, daemon=True)
     process.start()

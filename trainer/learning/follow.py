@@ -1,4 +1,4 @@
-"""The processes of another host that takes part in updates: `torchrun ... -m trainer.learning.follow`.
+"""The processes of another host that take part in updates: `torchrun ... -m trainer.learning.follow`.
 
 On every host but the worker's own, with as many processes as it has GPUs:
 
@@ -61,7 +61,9 @@ def _rank(rendezvous: Rendezvous) -> Rank:
 
 
 def _follow_in_child(rendezvous: Rendezvous, rank: Rank) -> int:
-    """The exit code. A process per run: what one run leaves of CUDA, or breaks, does not reach the next."""
+    """The exit code of a process per run: CUDA state that a run leaves behind, or breaks, must not reach the
+    next.
+    """
     child = get_context("spawn").Process(target=_follow, args=(rendezvous, rank, os.getpid()))
     child.start()
     child.join()

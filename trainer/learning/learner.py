@@ -45,7 +45,9 @@ class Learner:
         shard: bool | None = None,
         read_weights: Callable[[PeftModel], None] | None = None,
     ) -> None:
-        """`shard` decides whether processes share the weights; None leaves it to how `accelerate` was launched.
+        """Build the learner.
+
+        `shard` decides whether processes share the weights; None leaves it to how `accelerate` was launched.
         `read_weights` fills a model that was built without weights, after it was sharded.
         """
         self.settings = settings
@@ -206,7 +208,7 @@ class Learner:
         }
 
     def restore(self, path: Path) -> None:
-        """Raises InvalidError for a checkpoint of another adapter."""
+        """Load a checkpoint. Raises InvalidError for one of another adapter."""
         try:
             self.load_state(torch.load(path, map_location="cpu", weights_only=True))
         except ValueError as error:

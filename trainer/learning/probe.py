@@ -53,7 +53,7 @@ def _continue(policy: LogprobModel, ids: list[int]) -> list[int]:
 
 
 def _logprobs(policy: LogprobModel, ids: list[int]) -> list[float]:
-    """Of the last tokens; the first token of all has none."""
+    """The logprobs of the last tokens; the very first token has none."""
     logprobs: Tensor = policy(_batch(policy, ids, sampled=min(_CANDIDATES, len(ids) - 1)))
     values: list[float] = logprobs.tolist()
     return values

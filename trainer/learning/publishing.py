@@ -1,4 +1,4 @@
-"""Adapters as the trainer publishes them: written once, under the hash of their content, checked and probed."""
+"""Publish adapters: written once, under the hash of their content, checked and probed."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def _rename_into_place(contents: Path, final: Path) -> None:
 
 
 def check_adapter(path: Path) -> dict[str, Tensor]:
-    """The adapter's weights. Raises InvalidError if they are missing, unreadable or not finite: never to be
+    """The adapter's weights. Raises InvalidError if they are missing, unreadable or not finite: it must not be
     served.
     """
     if not (path / CONFIG).is_file() or not (path / WEIGHTS).is_file():
@@ -127,7 +127,7 @@ def check_adapter(path: Path) -> dict[str, Tensor]:
 
 
 def _portable_config(path: Path) -> dict[str, int]:
-    """The configuration without what differs between machines, so that equal adapters are equal files."""
+    """The configuration without machine-dependent values, so that equal adapters are equal files."""
     config = json.loads((path / CONFIG).read_text())
     config["base_model_name_or_path"] = None
     config["target_modules"] = sorted(config["target_modules"])

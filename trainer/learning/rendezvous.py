@@ -1,4 +1,4 @@
-"""How the processes of an update find each other, on one host or on several, and notice when one is lost.
+"""The rendezvous of the processes of an update, on one host or on several, and the detection of lost ones.
 
 The first process (rank 0, the run's own) serves a key-value store. Processes of the same host are started by it
 and have the next ranks. Those of other hosts (`trainer.learning.follow`, started by torchrun) look for the store
@@ -108,7 +108,7 @@ def await_remote(store: TCPStore, rendezvous: Rendezvous, seconds: float) -> Non
 
 
 def join(store: TCPStore, rendezvous: Rendezvous, rank: Rank, device: str) -> Accelerator:
-    """Blocks until all processes are there. Raises InvalidError for a device that cannot be shared."""
+    """Block until all processes are there. Raises InvalidError for a device that cannot be shared."""
     cpu = device == "cpu"
     threads = max(1, torch.get_num_threads() // rank.local_count)
     if device == "cuda":

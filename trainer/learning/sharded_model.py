@@ -99,7 +99,9 @@ def _parameters(policy: PeftModel) -> Iterator[tuple[DTensor, list[Owner]]]:
 
 
 def _own_rows(parameter: DTensor) -> slice:
-    """As FSDP2 splits them: equal parts in the order of the ranks, of which the last may be shorter or empty."""
+    """This process's rows, split as FSDP2 does: equal parts in the order of the ranks, of which the last may be
+    shorter or empty.
+    """
     total, size = parameter.shape[0], -(-parameter.shape[0] // parameter.device_mesh.size())
     first = min(parameter.device_mesh.get_local_rank() * size, total)
     return slice(first, min(first + size, total))

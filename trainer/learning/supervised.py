@@ -118,7 +118,7 @@ def _decay_groups(model: PreTrainedModel, decay: float) -> list[dict[str, object
 
 
 def _trained_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Without the frozen weights, which under LoRA are nearly all."""
+    """The weights that are trained: under LoRA a small part of all."""
     return {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
 
 

@@ -1,4 +1,4 @@
-"""Converts a trajectory to the input of the reward: the offered skills that it executed, and called by name."""
+"""Convert a trajectory to the input of the reward: the offered skills that it executed, and called by name."""
 
 import ast
 from uuid import UUID
@@ -9,7 +9,9 @@ from trainer.sage.reward import ChainStep
 
 
 def chain_step(trajectory: Trajectory, score: float, *, success: bool, creditable: frozenset[UUID]) -> ChainStep:
-    """`score` is the verifier's, in [0, 1]; `creditable` are the skills it made that can earn a bonus."""
+    """The step of a chain; `score` is the verifier's, in [0, 1]; `creditable` are the skills it made that can earn
+    a bonus.
+    """
     return ChainStep(
         score=score,
         success=success,

@@ -1,4 +1,4 @@
-"""Runs a policy on tasks of an environment, alone or in chains, and verifies the results."""
+"""Run a policy on tasks of an environment, alone or in chains, and verify the results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

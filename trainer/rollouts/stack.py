@@ -1,4 +1,4 @@
-"""All parts that rollouts need without a server: model, sandbox, environment and skill libraries."""
+"""The parts of in-process rollouts: model, sandbox, environment and skill libraries."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -13,7 +13,7 @@ from trainer.runs.start_adapter import adapter_store, fetch_adapter
 async def evaluate_adapter(
     job: Job, progress: RunProgress, sessions: Sessions, adapter: PublishedAdapter
 ) -> GateResult:
-    """Raises as `evaluate_candidate`."""
+    """Store the adapter and let the gate evaluate it. Raises as `evaluate_candidate`."""
     await _store(job, sessions, adapter)
     candidate = CandidateAdapter(
         project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings

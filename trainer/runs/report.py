@@ -1,4 +1,4 @@
-"""Reports a finished step to the run's log and to its row."""
+"""Report a finished step to the run's log and to its row."""
 
 import structlog
 
@@ -10,7 +10,7 @@ log = structlog.get_logger(__name__)
 
 
 async def report_step(progress: RunProgress, index: int, total: int, metrics: dict[str, Json]) -> None:
-    """Raises what `progress` raises."""
+    """Log the step and write it to the row. Raises what `progress` raises."""
     metrics = with_warnings(metrics)
     for warning in metrics.get("warnings", ()):
         log.warning(warning, step=index)

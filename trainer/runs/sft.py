@@ -29,7 +29,7 @@ Report: TypeAlias = Callable[[SftStep], Awaitable[None]]
 
 
 class SftSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """All that determines the adapter of a supervised run, and where its files are."""
+    """Everything that determines the adapter of a supervised run, and the places of its files."""
 
     samples: Sequence[Sample]
     settings: RunSettings

@@ -45,7 +45,9 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel) -> SftExa
 
 
 def _import_chats(data: str, base: BaseModel) -> SftExamples:
-    """Raises InvalidError that names the file, and the line or conversation that does not fit."""
+    """Import the chats. Raises InvalidError that names the file, and the line or conversation that does not
+    fit.
+    """
     path = Path(data).absolute()
     records = read_records(path)
     try:

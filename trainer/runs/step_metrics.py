@@ -1,7 +1,7 @@
-"""The metrics of a training step, as one flat dictionary, and the warnings that they give rise to.
+"""The metrics of a training step, as one flat dictionary, and the warnings derived from them.
 
-They show first when a run goes wrong: rewards without spread, functions that are no longer written, logprobs of
-the engine that differ from the trainer's.
+They are the first sign of a run going wrong: rewards without spread, functions that are no longer written,
+logprobs of the engine that differ from the trainer's.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ def task_metrics(results: Sequence[TaskResult]) -> dict[str, Json]:
 
 
 def update_metrics(stats: UpdateStats | None, seconds: float) -> dict[str, Json]:
-    """`stats` is None where no rollout of the step had a learning signal."""
+    """Metrics of an update; `stats` is None if no rollout of the step had a learning signal."""
     if stats is None:
         return {"no_signal": True}
     speed = {"update_seconds": seconds, "update_tokens_per_second": stats.read_tokens / seconds}

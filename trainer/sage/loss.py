@@ -1,4 +1,4 @@
-"""SAGE's objective for given logprobs: a clipped policy gradient, as a loss to be minimised.
+"""SAGE's objective for given logprobs: a clipped policy gradient, as a loss to be minimized.
 
 SAGE (arXiv 2512.17102), for the rollouts i of a group and the positions k of their chains:
 

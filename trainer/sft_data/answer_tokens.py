@@ -1,4 +1,4 @@
-"""Turns an expert's text into the tokens that the policy would have sampled for it."""
+"""Convert an expert's text to the tokens that the policy would have sampled for it."""
 
 import unicodedata
 

@@ -62,7 +62,7 @@ def to_line(record: ChatRecord) -> bytes:
 
 
 def from_line(line: bytes) -> ChatRecord:
-    """Raises InvalidError that names what is wrong with the line."""
+    """Parse a line. Raises InvalidError that names the fault."""
     try:
         columns = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -24,7 +24,7 @@ class SftSamples(msgspec.Struct, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """Those that are trained on."""
+        """The number of tokens that are trained on."""
         return sum(sum(sample.sampled) for sample in self.samples)
 
 

@@ -1,4 +1,4 @@
-"""Collects demonstrations of an expert in an environment, and writes the good ones to a file of chats."""
+"""Collect demonstrations of an expert in an environment, and write the good ones to a file of chats."""
 
 from collections.abc import Callable
 from pathlib import Path

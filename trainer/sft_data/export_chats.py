@@ -1,4 +1,4 @@
-"""Exports scored tasks of a running server as chats."""
+"""Export scored tasks of a running server as chats."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -87,7 +87,7 @@ def export_chats(
 
 
 def _tasks(server: SageClient, wanted: ExportFilter, size: int) -> Iterator[_TaskSummary]:
-    """Newest first."""
+    """The finished and scored tasks, newest first."""
     cursor = None
     while True:
         page = server.request(
@@ -108,7 +108,7 @@ def _tasks(server: SageClient, wanted: ExportFilter, size: int) -> Iterator[_Tas
 
 
 def _trajectory(server: SageClient, task: _TaskSummary) -> Trajectory:
-    """Without tokens, which a chat does not contain."""
+    """The trajectory without tokens, which a chat does not contain."""
     view = msgspec.convert(
         server.request("GET", f"/v1/tasks/{task.id}/trajectory", tokens="false"), _TrajectoryView
     )

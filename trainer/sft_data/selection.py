@@ -1,4 +1,4 @@
-"""Selects the trajectories of an expert that are worth imitating."""
+"""Select the trajectories of an expert that are worth imitating."""
 
 from collections import Counter
 from collections.abc import Sequence

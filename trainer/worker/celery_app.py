@@ -17,7 +17,7 @@ _RECONCILE_SECONDS = 2.0
 
 
 def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:
-    """`command` executes one run. While a worker runs, it also reconciles the queue."""
+    """Build the application: `command` executes one run. A running worker also reconciles the queue."""
     broker = open_broker(settings)
 
     @broker.task(name=TRAIN, shared=False)

@@ -1,4 +1,4 @@
-"""Reports which environments this worker has installed, so that the API can refuse others at once."""
+"""Report which environments this worker has installed, so that the API can refuse others at once."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ class EnvironmentReport:
 
 
 def installed_environments() -> list[EnvironmentInfo]:
-    """Those registered by an installed distribution. One that cannot be loaded is logged and left out."""
+    """The environments of installed distributions. One that cannot be loaded is logged and left out."""
     found = (_info(plugins.find(GROUP, name)) for name in plugins.names(GROUP))
     return [each for each in found if each is not None]
 

@@ -1,4 +1,4 @@
-"""Describes why a run failed, for its row: the name of the error, and what to do."""
+"""Describe why a run failed, for its row: the name of the error, and what to do."""
 
 import errno
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Checks torch's error by name: failures are also described where torch is not installed."""
+    """Check torch's error by name: failures are also described where torch is not installed."""
     named = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
     return named or "can't allocate memory" in str(error)  # torch's message on a CPU
 

@@ -1,4 +1,4 @@
-"""Renews the lease of a training run, and ends the process when it must not continue.
+"""Renew the lease of a training run, and end the process when it must not continue.
 
 A thread with an event loop and a connection of its own: training blocks the main thread's loop for minutes.
 """
@@ -111,7 +111,7 @@ class Heartbeat:
             self._exit(0, "cancelled")
 
     def _exit(self, code: int, reason: str) -> None:
-        """End the process at once: the main thread must not write any more."""
+        """End the process at once: the main thread must not write anything more."""
         if not self._ended.is_set():
             log.warning("this process ends", run=str(self._lease.run_id), reason=reason)
             os._exit(code)

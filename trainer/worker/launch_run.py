@@ -1,4 +1,4 @@
-"""Launches the process of a training run, and waits until it has ended."""
+"""Launch the process of a training run, and wait until it has ended."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
 
 
 def _run(command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool]) -> int:
-    """Returns the exit code. Spawns, because CUDA does not survive a fork."""
+    """Run the process and return its exit code. Spawned, because CUDA does not survive a fork."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
     )

@@ -1,4 +1,4 @@
-"""Keeps the queue of runs moving, in a thread of every worker: fires schedules, requeues lost runs, notifies.
+"""Keep the queue of runs moving, in a thread of every worker: fire schedules, requeue lost runs, notify.
 
 Any number of workers may do so at once: the rows decide. The thread also reports the worker's environments.
 """

@@ -39,7 +39,7 @@ _RETRY_SECONDS = 1.0  # between two attempts to write how a run ended
 
 
 def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
-    """Returns the exit code: 0 unless the run has to be resumed."""
+    """Execute the run and return the exit code: 0 unless the run has to be resumed."""
     parser = argparse.ArgumentParser(prog="python -m trainer.worker.run_process", description=__doc__)
     parser.add_argument("run_id", type=UUID)
     parser.add_argument("--owner", default=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
@@ -118,7 +118,7 @@ def _clear(directory: Path) -> None:
 
 
 def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path) -> dict[str, Any] | None:
-    """Returns the row's new values; None if the database was unavailable, so that the run is resumed later."""
+    """The row's new values; None if the database was unavailable, so that the run is resumed later."""
     error = None if work.cancelled() else work.exception()
     if not work.cancelled() and error is None:
         return {"state": RunState.DONE, "result": work.result()}
@@ -167,7 +167,7 @@ def _raise_if(cancelled: bool) -> None:
 
 
 async def _train(job: Job, progress: RunProgress) -> Result:
-    """Imports torch only now: that takes seconds, and a missing torch must be the run's failure."""
+    """Import torch only now: that takes seconds, and a missing torch must be the run's failure."""
     from trainer.runs.train import train  # noqa: PLC0415
 
     return await train(job, progress)

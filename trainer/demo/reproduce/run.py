@@ -1,4 +1,4 @@
-"""Runs a plan: every training and every evaluation, several at once, without repeating finished ones."""
+"""Run a plan: every training and every evaluation, several at once, without repeating finished ones."""
 
 import asyncio
 import os

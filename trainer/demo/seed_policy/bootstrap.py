@@ -1,4 +1,4 @@
-"""Builds the seed policy from scratch: tokenizer, demonstrations, training, model directory, evaluation.
+"""Build the seed policy from scratch: tokenizer, demonstrations, training, model directory, evaluation.
 
 Every stage but the evaluation leaves its result in the work directory and is skipped if the result exists, so an
 interrupted build resumes, and a stage may run on another machine.
@@ -122,7 +122,7 @@ def assemble(plan: SeedPlan) -> None:
 
 
 def _agree(path: Path, recipe: Recipe) -> None:
-    """Raises InvalidError if the work directory belongs to another recipe: results of two would mix silently."""
+    """Raise InvalidError if the work directory belongs to another recipe: their results would mix silently."""
     if not path.exists():
         path.write_bytes(msgspec.json.encode(recipe))
         return

@@ -1,4 +1,4 @@
-"""Converts the trained Qwen2 to a Llama that computes the same function.
+"""Convert the trained Qwen2 to a Llama that computes the same function.
 
 For every Qwen2, transformers uses Qwen's own tokenizer class, regardless of the model directory's configuration,
 and that class splits text in its own way. A Llama keeps the tokenizer in its directory. The two differ in one

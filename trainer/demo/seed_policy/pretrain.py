@@ -1,4 +1,4 @@
-"""Trains the seed policy: copying drills, then supervised steps on demonstrations.
+"""Train the seed policy: copying drills, then supervised steps on demonstrations.
 
 It needs only torch, transformers and the work directory with the demonstrations. To use a GPU elsewhere, run
 `python -m trainer.demo.seed_policy.pretrain WORK --device cuda` there and copy the work directory back.

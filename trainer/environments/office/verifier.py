@@ -1,4 +1,4 @@
-"""Verifies a task by the final state of its world and by the answer, not by how it was done."""
+"""Verify a task by the final state of its world and by the answer, not by how it was done."""
 
 from app.errors import NotFoundError
 from app.records import Json
