@@ -147,7 +147,7 @@ def _agent(parts: _Parts, engine: Engine, sandbox: Sandbox) -> Agent:
 async def _start_runners(
     stack: AsyncExitStack, settings: Settings, executor: TaskExecutor, listener: NotificationListener
 ) -> Runner:
-    """Of tasks and, while there is room, of their shadows."""
+    """The runner of tasks and, while there is room, of their shadows."""
     options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
     runner = await stack.enter_async_context(Runner(executor.sessions, executor.execute, options))
     listener.on_task(runner.wake)
@@ -186,7 +186,7 @@ def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabil
 
 
 def _fit_context(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTokenizer:
-    """Limit the context to what the model servers were started with, which may be less than the model allows."""
+    """Limit the context to that of the model servers, which may be less than the model allows."""
     shortest = min(
         (server.max_model_len or tokenizer.max_length for server in servers), default=tokenizer.max_length
     )

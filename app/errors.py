@@ -4,7 +4,7 @@ from typing import ClassVar
 
 
 class AppError(Exception):
-    """An expected error. The message tells the caller what is wrong and what to do; the cause is for the log."""
+    """An expected error. The message is for the caller, what is wrong and what to do; the cause is for the log."""
 
     status: ClassVar[int] = 500
 

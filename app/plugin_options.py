@@ -69,7 +69,7 @@ def load_options(load: Callable[..., Any], spec: PluginSpec) -> dict[str, Any]:
 
 
 def read_options(spec: PluginSpec, schema: Mapping[str, Json]) -> dict[str, Json]:
-    """The values that the text of the options stands for: JSON where that fits the schema, otherwise text.
+    """The values in the text of the options: JSON where that fits the schema, otherwise text.
 
     Raises InvalidError that names an option that is unknown, missing or does not fit.
     """

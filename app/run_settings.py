@@ -32,7 +32,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kind: RunKind = RunKind.LOGGED
     """Source of experience: fresh rollouts, logged tasks, or demonstrations for supervised steps."""
     start: Literal["active", "base"] = "active"
-    """Adapter to continue from: the active release's, or none."""
+    """Adapter to continue from: the active release's, or a new one."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)] = 0
     """Seed of scenarios, sampling and initial weights."""
 
@@ -50,7 +50,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     chain: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
     """Tasks per chain."""
     chain_by: Literal["scenario", "nearest"] = "scenario"
-    """What makes a chain: the scenario's label, or similar instructions."""
+    """How tasks are grouped into chains: by the scenario's label, or by similar instructions."""
     skills: bool = True
     """Offer skills. False: every task alone, without a library."""
     retrieval: str = "scenario"
@@ -125,7 +125,7 @@ def rollout_environment(settings: RunSettings) -> str:
 
 
 def check_runnable(settings: RunSettings) -> None:
-    """Raises InvalidError for a run that would fail, or decide nothing, whatever happens.
+    """Raises InvalidError for a run that is bound to fail, or whose gate cannot decide.
 
     A run may name registered parts only: with "module:attribute" a key could call any function on the worker.
     """

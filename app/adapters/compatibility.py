@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 
 Shapes = Mapping[str, tuple[int, ...] | None]
-"""Weight shapes by module name. None if the files do not tell, as for packed weights."""
+"""Weight shapes by module name. None if the files do not show them, as for packed weights."""
 
 _LAYER = re.compile(r"(?P<tower>.*?\blayers)\.(?P<number>\d+)\.(?P<part>.+)")
 

@@ -91,7 +91,7 @@ def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:
 
 
 def base_shapes(model_dir: Path) -> Shapes | None:
-    """From the headers of a model directory's weights. None if there are no weights on this machine."""
+    """The shapes in the headers of a model directory's weights. None if there are no weights on this machine."""
     shapes: dict[str, tuple[int, ...] | None] = {}
     for file in sorted(model_dir.glob("model*.safetensors")):
         for name, tensor in _header(file).items():

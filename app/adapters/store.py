@@ -127,7 +127,9 @@ class AdapterStore:
     def _holds(self, name: str) -> bool:
         self._remote.invalidate_cache()  # another host may have put it by now
         try:
-            self._remote.info(f"{self._root}/{name}/{_MARKER}")  # `exists` would return False if nobody answers
+            self._remote.info(
+                f"{self._root}/{name}/{_MARKER}"
+            )  # `exists` would return False if the store does not answer
         except FileNotFoundError:
             return False
         return True

@@ -43,7 +43,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
         return self.task_tokens - sum(len(turn.sampled_ids) for turn in turns)
 
     def reached(self, turns: Sequence[Turn]) -> Stop | None:
-        """The limit that ends the rollout after these turns; None if it goes on."""
+        """The limit that ends the rollout after these turns; None if it continues."""
         if not turns:
             return None
         limits = (

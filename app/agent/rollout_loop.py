@@ -194,7 +194,7 @@ class _Rollout:
         await hooks.on_turn_end(index, turn)
 
     def _end(self) -> End | None:
-        """The reason if the last turn ended the rollout; None if it goes on."""
+        """The reason if the last turn ended the rollout; None if it continues."""
         if self._gateway.in_doubt is not None:
             return Stop.IN_DOUBT, self._gateway.in_doubt
         if self._gateway.completed:

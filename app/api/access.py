@@ -14,7 +14,7 @@ from app.db import keys, models, projects, releases, tasks
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
 
 Connection = ASGIConnection[Any, Any, Any, Any]
-ANY_KEY = ""  # the scope of routes that need a key, whatever its scopes
+ANY_KEY = ""  # the scope of routes that need a key with any scopes
 
 
 class Access(msgspec.Struct, frozen=True):

@@ -25,7 +25,7 @@ Document = Annotated[
     dict[str, Json] | str,
     msgspec.Meta(
         description="an OpenAPI 3.0 or 3.1 document: as an object, or as JSON or YAML text. `x-safe: true` at an "
-        "operation marks it as read-only, `x-safe: false` as writing, where the method does not tell"
+        "operation marks it as read-only, `x-safe: false` as writing, where the method does not show it"
     ),
 ]
 Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
@@ -102,7 +102,7 @@ class ApiController(Controller):
         responses=problems(400, 401, 403, 404),
     )
     async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
-        """New tasks cannot call it, whatever their release: its token is deleted."""
+        """New tasks of any release cannot call it: its token is deleted."""
         owner = await find_project(session, access, project)
         serving = await manifest.lock_active(session, owner.id)
         await apis.delete(session, owner.id, name)

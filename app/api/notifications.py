@@ -1,4 +1,4 @@
-"""Listens for PostgreSQL notifications: wakes event streams, the runner and whatever follows the active release.
+"""Listens for PostgreSQL notifications: wakes event streams, the runner and the followers of the active release.
 
 One LISTEN connection per process receives all of them, whichever process sent them.
 """

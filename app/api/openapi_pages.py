@@ -97,7 +97,7 @@ def docs_routes() -> list[Router | HTTPRouteHandler]:
 
 
 def _ui_directory() -> Path:
-    """Of the installed package, which is located but not imported: importing it would load its own handlers."""
+    """The files of the package, which is located but not imported: an import would load its own handlers."""
     spec = find_spec("swagger_ui")
     if spec is None or spec.origin is None:
         raise SettingError("the package swagger-ui-py is missing: pip install swagger-ui-py")

@@ -1,4 +1,4 @@
-"""Encodes the arguments of a call as its OpenAPI document asks for (OpenAPI 3.1, section 4.8.12.3). Pure."""
+"""Encodes the arguments of a call as its OpenAPI document specifies (OpenAPI 3.1, section 4.8.12.3). Pure."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -77,7 +77,7 @@ async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequenc
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:
-    """In order of `seq`."""
+    """The calls of a task, in order of `seq`."""
     rows = await session.scalars(
         select(models.TaskCall)
         .where(models.TaskCall.task_id == task_id)

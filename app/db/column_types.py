@@ -36,7 +36,7 @@ def clean_text(value: str) -> str:
 
 
 def to_json(value: Json) -> str:
-    """Serialise for JSONB columns. NaN and infinities become null.
+    """Serialize for JSONB columns. NaN and infinities become null.
 
     >>> to_json({"total": float("nan")})
     '{"total": null}'

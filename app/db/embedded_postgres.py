@@ -37,7 +37,7 @@ def start(directory: Path) -> str:
 
 
 def stop(directory: Path) -> None:
-    """Shut down the server in this directory, whichever process started it. Blocks."""
+    """Shut down the server in this directory, also if another process started it. Blocks."""
     if not (directory / _PID_FILE).exists():
         return
     server = _server(directory)

@@ -11,7 +11,7 @@ from app.db.clock import from_now
 from app.installed_environments import EnvironmentInfo
 
 REPORT_SECONDS = 60.0
-_EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows that were not refreshed for so long are ignored
+_EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored
 _FORGET_SECONDS = 24 * 3600.0  # and deleted after this
 
 _row = models.WorkerEnvironment

@@ -107,8 +107,8 @@ class Api(Entity):
 class TaskState(StrEnum):
     ACCEPTED = "accepted"
     RUNNING = "running"
-    DONE = "done"  # the rollout ended; `stop` says how
-    FAILED = "failed"  # it could not be carried out; `failure` says why
+    DONE = "done"  # the rollout ended; `stop` is the reason
+    FAILED = "failed"  # it could not be executed; `failure` is the reason
     CANCELLED = "cancelled"
 
 
@@ -142,7 +142,7 @@ class Task(Entity, Leased):
     use_skills: Mapped[bool] = mapped_column(default=True)
     check_code: Mapped[str | None]  # Python that scores the finished task
     idempotency_key: Mapped[str | None]
-    request_digest: Mapped[str | None]  # of the submission, to tell a repeat from a clash
+    request_digest: Mapped[str | None]  # of the submission, to distinguish a repetition from a conflict
     state: Mapped[TaskState] = mapped_column(default=TaskState.ACCEPTED)
     stop: Mapped[Stop | None]
     answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
@@ -169,7 +169,7 @@ class Trajectory(Entity):
 
 class SkillState(StrEnum):
     ACTIVE = "active"
-    SUPERSEDED = "superseded"  # another version of the name took its place, or a roll-back took it away
+    SUPERSEDED = "superseded"  # replaced by another version of the name, or removed by a rollback
     RETIRED = "retired"  # taken out by hand, can be restored
     DELETED = "deleted"  # its source is gone; the row stays for what refers to it
 

@@ -120,7 +120,7 @@ async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> li
 
 
 async def stats(session: AsyncSession, skill_ids: Sequence[UUID]) -> dict[UUID, SkillStats]:
-    """Of each given skill, also if it was never offered."""
+    """The statistics of each given skill, also if it was never offered."""
     offer = models.SkillOffer
     used = offer.returned > 0
     rows = await session.execute(

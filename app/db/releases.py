@@ -85,13 +85,13 @@ async def reopen(session: AsyncSession, release_id: UUID, evidence: dict[str, Js
 
 
 async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[models.Release]:
-    """Of all projects, oldest first."""
+    """Releases of all projects in a state, oldest first."""
     query = select(models.Release).where(models.Release.state == state)
     return (await session.scalars(query.order_by(models.Release.created_at))).all()
 
 
 async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
-    """From now on new tasks are pinned to it; the one that was active retires. Repeating it is harmless.
+    """Pin new tasks to it from now on; the one that was active retires. Repeating it is harmless.
 
     Raises NotFoundError, and ConflictError for one that the gate rejected, unless `allow_rejected` is set.
     """
@@ -110,7 +110,7 @@ def check_can_serve(release: models.Release, *, allow_rejected: bool) -> None:
     """Raises ConflictError for one that was rejected, unless `allow_rejected` is set."""
     if release.state == ReleaseState.REJECTED and not allow_rejected:
         raise ConflictError(
-            f"release {release.number} was rejected (its evidence says why): "
+            f"release {release.number} was rejected (see its evidence): "
             "to serve it anyway, activate it with allow_rejected=true (sage releases --allow-rejected)"
         )
 
@@ -137,7 +137,7 @@ async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
 
 
 async def _lock(session: AsyncSession, project_id: UUID) -> None:
-    """Serialise changes of a project's releases. Rows that refer to the project may still be added."""
+    """Serialize changes of a project's releases. Rows that refer to the project may still be added."""
     project = models.Project
     held = select(project.id).where(project.id == project_id).with_for_update(key_share=True)
     if await session.scalar(held) is None:

@@ -29,7 +29,7 @@ async def create(
 async def put(
     session: AsyncSession, project_id: UUID, settings: dict[str, Json], *, schedule_id: UUID | None = None
 ) -> models.TrainingRun:
-    """As `create`, with settings as they are stored. The run fails if they are no longer valid."""
+    """Queue a run like `create`, with settings as they are stored. The run fails if they are no longer valid."""
     row = {"project_id": project_id, "schedule_id": schedule_id, "settings": settings}
     run: models.TrainingRun | None = await session.scalar(
         insert(_run).values(kind=RunKind(settings["kind"]), **row).returning(_run)

@@ -144,7 +144,7 @@ async def _fire(session: AsyncSession, seen: Row[models.Schedule, int, datetime]
 
 
 def next_slot(last: datetime | None, hours: float | None, now: datetime) -> datetime | None:
-    """The first slot after now: on the last one's grid if that has passed, else a whole period away.
+    """The first slot after now: on the last one's grid if that has passed, otherwise a whole period later.
 
     >>> at = datetime(2026, 1, 1, 12)
     >>> next_slot(at, 2, at.replace(hour=17)).hour, next_slot(at, 2, at.replace(hour=11)).hour

@@ -1,6 +1,6 @@
 """Skills in the database. Every write takes the project's next `skill_rev`, which caches use to follow the table.
 
-The counter row serialises the writers of one project, so that revisions become visible in order.
+The counter row serializes the writers of one project, so that revisions become visible in order.
 """
 
 from collections.abc import Sequence

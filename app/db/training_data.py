@@ -65,7 +65,7 @@ async def window(
 
 
 async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[Trajectory]:
-    """In the order of the ids. A task without a trajectory is left out."""
+    """Trajectories in the order of the ids. A task without a trajectory is left out."""
     for start in range(0, len(task_ids), _BATCH):
         some = task_ids[start : start + _BATCH]
         rows = await session.execute(

@@ -17,7 +17,7 @@ class RunState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
-    FAILED = "failed"  # `failure` says why
+    FAILED = "failed"  # `failure` is the reason
     CANCELLED = "cancelled"
 
 
@@ -77,7 +77,7 @@ class TrainingRun(Entity, Leased):
     lost_at: Mapped[int] = mapped_column(default=0)  # the furthest step at which its process was lost
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     step: Mapped[int] = mapped_column(default=0)  # done so far
-    steps: Mapped[int] = mapped_column(default=0)  # in all; 0: not known yet
+    steps: Mapped[int] = mapped_column(default=0)  # in total; 0: not known yet
     failure: Mapped[str | None]  # "InvalidError: what happened, and what to do"
     result: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     started_at: Mapped[datetime | None]  # of the first attempt

@@ -42,7 +42,7 @@ async def end(session: AsyncSession, task_id: UUID, owner: str, index: int, turn
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[RecordedTurn]:
-    """In order."""
+    """The turns of a task, in order."""
     rows = await session.scalars(
         select(models.TaskTurn)
         .where(models.TaskTurn.task_id == task_id)

@@ -1,7 +1,7 @@
 """Probes whether a model server has the features that its flags must enable.
 
 Runs before a server's first request and each time it returns. Features are tried, not derived from a version,
-so any server with vLLM's behaviour passes.
+so any server with vLLM's behavior passes.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ async def _check_numbers(replica: Replica, length: int | None) -> None:
 
 
 async def _check_logprobs(replica: Replica) -> None:
-    """The logprob of a token must be the model's own at temperature 1, whatever tokens were allowed.
+    """The logprob of a token must be the model's own at temperature 1, regardless of the allowed tokens.
 
     The likeliest token has a logprob of at most 0, otherwise it is a logit. Any other token has at most half of
     the probability, also where it is the only one allowed: more means that logprobs were computed after the mask.

@@ -29,7 +29,7 @@ class PendingRequest:
 
 
 class Dispatcher:
-    """Call `dispatch` whenever a server comes, goes, or has other adapters."""
+    """Call `dispatch` whenever a server joins or leaves, or its adapters change."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas

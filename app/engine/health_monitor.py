@@ -25,7 +25,7 @@ class HealthChecks(msgspec.Struct, frozen=True):
     timeout: float = 5.0  # seconds of one check
     max_misses: int = 3  # checks in a row without an answer that put a server out; a busy one may miss one
     probe_timeout: float = 60.0  # seconds of a capability probe
-    may_sleep: bool = False  # servers may be put to sleep, so each check asks
+    may_sleep: bool = False  # servers may be put to sleep, so each check looks for that
 
 
 class _Sleep(msgspec.Struct):

@@ -77,7 +77,7 @@ class HttpEngine:
             await replica.close()
 
     async def check(self) -> list[Capabilities]:
-        """The capabilities of the servers that answer; one that is down is no error.
+        """The capabilities of the servers that answer; one that is down is not an error.
 
         Raises SettingError that names the flag a server lacks.
         """

@@ -33,7 +33,7 @@ from app.records import BASE
 log = structlog.get_logger(__name__)
 
 _MAX_FAILURES = 3  # in a row that put a server out; a single one may be the request's own fault
-_CONTROL_CONNECTIONS = 16  # for all that is no task's generation: health checks, loads, verification
+_CONTROL_CONNECTIONS = 16  # for everything but generation: health checks, loads, verification
 _OUT_TIMEOUT = 10.0  # seconds of a request to a server that is out, such as to undo a load
 
 

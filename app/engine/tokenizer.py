@@ -36,7 +36,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
     template: jinja2.Template
     source: str  # of the template
     special: dict[str, str]  # bos_token, eos_token, ...: variables of the template
-    eos_ids: tuple[int, ...]  # generation ends after any of these, whatever the request names
+    eos_ids: tuple[int, ...]  # generation ends after any of these, regardless of the request
     stop_ids: tuple[int, ...]  # these, and the end of a chat turn
     max_length: int  # positions of the model
     vocab_size: int

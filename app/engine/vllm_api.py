@@ -1,4 +1,4 @@
-"""A client for vLLM's HTTP API: typed replies, and errors that tell the server's fault from the request's."""
+"""A client for vLLM's HTTP API: typed replies, and separate errors for faults of the server and of the request."""
 
 import re
 from typing import Any

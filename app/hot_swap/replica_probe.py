@@ -21,7 +21,7 @@ async def verify_replica(replica: Replica, model: str, probe: Probe) -> LogprobD
 
 
 async def record_probe(replica: Replica, model: str) -> Probe:
-    """A probe of this server's own logprobs, for adapters that come without the trainer's."""
+    """A probe of this server's own logprobs, for adapters without the trainer's."""
     greedy = Sampling(max_tokens=_LENGTH, temperature=0)
     completion = await _complete(replica, model, _PROMPT, greedy)
     blank_points = tuple(

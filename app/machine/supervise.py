@@ -116,7 +116,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # a group of its own, so that Ctrl-C reaches the supervisor alone
+                start_new_session=True,  # a group of its own, so that Ctrl-C reaches only the supervisor
                 preexec_fn=_die_with_parent(),
             )
         running = _Running(child, process, path, start)

@@ -56,7 +56,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
 
 async def diff(session: AsyncSession, release: models.Release, other: models.Release) -> Diff:
-    """From `release` to `other`. Raises InvalidError if their projects differ."""
+    """The changes from `release` to `other`. Raises InvalidError if their projects differ."""
     if release.project_id != other.project_id:
         raise InvalidError("the two releases belong to different projects: compare releases of one project")
     one, two = await _parts_of(session, release), await _parts_of(session, other)

@@ -106,7 +106,7 @@ class TaskExecutor:
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
     async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
-        """Of a release, or of the active one if None. `serves` records the prompt that the release serves with."""
+        """The context of a release, or of the active one if None. `serves` records its prompt."""
         async with self.sessions() as session:
             project = await projects.by_id(session, project_id)
             if release_id is None:

@@ -1,4 +1,4 @@
-"""Judges: who scores finished tasks that bring no check of their own.
+"""Judges: plug-ins that score finished tasks without a check of their own.
 
 A judge is a plug-in: a function `load_judge(*, option: type = default, ...) -> Judge`, registered in the
 entry-point group `sage.judges` or named "module:attribute". SAGE_JUDGE names it.
@@ -20,7 +20,7 @@ GROUP = "sage.judges"
 _SECONDS = 60.0  # for one judgement
 
 Judge = Callable[[Trajectory], Awaitable[float | None]]
-"""The score of a finished task in [0, 1]; None if it cannot tell."""
+"""The score of a finished task in [0, 1]; None if it cannot decide."""
 
 
 def load_judge(text: str) -> Judge | None:

@@ -46,7 +46,7 @@ class Fork:
 
 
 def _pid_of(pidfd: int) -> int:
-    """The pid in our own process namespace, whichever namespace the process runs in."""
+    """The pid in our own process namespace, regardless of the process's own."""
     fdinfo = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
     match = re.search(r"^Pid:\s*(\d+)$", fdinfo, re.MULTILINE)
     if match is None:

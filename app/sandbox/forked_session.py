@@ -94,7 +94,7 @@ class ForkedSession:
             await self._writer.wait_closed()
 
     async def _drive(self, run: "_Run", code: str) -> None:
-        """Drive a run to its end, whatever ends it."""
+        """Drive a run until it ends for any reason."""
         clock = asyncio.timeout(self._limits.wall_seconds)
         try:
             async with clock:

@@ -38,7 +38,7 @@ class Zygote(NamedTuple):
 
 
 async def launch(bpf: bytes, *, bwrap: bool) -> Zygote:
-    """Start a zygote. Raises SandboxError with the process's last output if it does not come up."""
+    """Start a zygote. Raises SandboxError with the process's last output if it does not start."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     command = [*(_bwrap() if bwrap else []), *_python()]

@@ -28,7 +28,7 @@ Key = TypeVar("Key", bound=Hashable)
 def ngrams(text: str, sizes: Iterable[int] = (1, 2), slots: Collection[str] = ()) -> frozenset[str]:
     """The n-grams of a text's words, lower case and singular, without fillers such as "every one of my".
 
-    No n-gram spans a slot: any word may stand there.
+    No n-gram spans a slot: it matches any word.
 
     >>> sorted(ngrams("Count all my mails from Iris, please", slots={"iris"}))
     ['count', 'count mail', 'from', 'mail', 'mail from']

@@ -41,7 +41,7 @@ Retrieval: TypeAlias = Callable[[SkillIndex, Query], Ranked[UUID]]
 
 
 def with_embeddings(retrieval: Retrieval) -> Retrieval:
-    """Mark a retrieval that compares vectors: its queries carry the instruction's vector where one can be had."""
+    """Mark a retrieval that compares vectors: its queries carry the instruction's vector if one is available."""
     marked: Any = retrieval
     marked.needs_embeddings = True
     return retrieval
@@ -65,7 +65,7 @@ def search(index: SkillIndex, query: Query, retrieval: Retrieval) -> list[Offer]
 
 @with_embeddings
 def fused(index: SkillIndex, query: Query) -> Ranked[UUID]:
-    """All lists by reciprocal rank fusion; without vectors, n-grams and scenario."""
+    """Combine all lists by reciprocal rank fusion; without vectors, n-grams and scenario."""
     similar = index.by_ngrams(query.instruction)
     vectors = {
         "query_embedding": index.by_query_vector(query.vector),
@@ -80,20 +80,20 @@ def fused(index: SkillIndex, query: Query) -> Ranked[UUID]:
 
 
 def query_ngram(index: SkillIndex, query: Query) -> Ranked[UUID]:
-    """By the n-grams that the instruction shares with the skill's."""
+    """Rank by the n-grams that the instruction shares with the skill's."""
     return _alone(index, query, "query_ngram", index.by_ngrams(query.instruction), 0.75)
 
 
 @with_embeddings
 def query_embedding(index: SkillIndex, query: Query) -> Ranked[UUID]:
-    """By the cosine of the two instructions; without vectors, by n-grams."""
+    """Rank by the cosine of the two instructions; without vectors, by n-grams."""
     scored = index.by_query_vector(query.vector)
     return query_ngram(index, query) if scored is None else _alone(index, query, "query_embedding", scored, 0.5)
 
 
 @with_embeddings
 def skill_embedding(index: SkillIndex, query: Query) -> Ranked[UUID]:
-    """By the cosine of the instruction and the skill's source; without vectors, by n-grams."""
+    """Rank by the cosine of the instruction and the skill's source; without vectors, by n-grams."""
     scored = index.by_source_vector(query.vector)
     return query_ngram(index, query) if scored is None else _alone(index, query, "skill_embedding", scored, 0.4)
 

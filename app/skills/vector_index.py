@@ -1,4 +1,4 @@
-"""Nearest-neighbour search over vectors. A cache: it can be rebuilt from the skills table."""
+"""Nearest-neighbor search over vectors. A cache: it can be rebuilt from the skills table."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
@@ -89,8 +89,8 @@ class VectorIndex(Generic[Key]):
         vectors: NDArray[np.float32] = flat.reconstruct_n(0, flat.ntotal)  # (N, D)
         numbers = faiss.vector_to_array(self._index.id_map)
         cells = int(4 * np.sqrt(len(vectors)))
-        centres = faiss.IndexFlatIP(self.dimension)
-        index = faiss.IndexIVFFlat(centres, self.dimension, cells, faiss.METRIC_INNER_PRODUCT)
+        centers = faiss.IndexFlatIP(self.dimension)
+        index = faiss.IndexIVFFlat(centers, self.dimension, cells, faiss.METRIC_INNER_PRODUCT)
         sample = np.random.default_rng(0).permutation(len(vectors))[: cells * _TRAINED_ON]
         index.train(vectors[sample])
         index.add_with_ids(vectors, numbers)

@@ -46,7 +46,7 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill_rows(self, row: int, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Prefill neighbouring rows, one per part, in one pass. Returns logits (parts, vocabulary).
+        """Prefill neighboring rows, one per part, in one pass. Returns logits (parts, vocabulary).
 
         Shorter parts are padded at the end. Padding writes cache positions behind the row's own tokens, which are
         masked until they are overwritten.
@@ -133,7 +133,7 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedMo
         ) from error
     model: PreTrainedModel = loaded[0]
     _check_weights(model_dir, loaded[1])
-    model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper's annotation asks for a string literal
+    model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper is annotated with a string literal
     model.eval()
     return model
 

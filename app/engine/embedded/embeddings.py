@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MINILM = "all-MiniLM-L6-v2"
 _MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _BATCH = 64
-_MAX_CACHED = 4096  # vectors: an instruction comes twice, for retrieval and when a skill is kept
+_MAX_CACHED = 4096  # vectors: an instruction is embedded twice, for retrieval and when a skill is kept
 
 
 class EmbeddingModel:

@@ -32,7 +32,7 @@ class RowCache(Cache):
         self._row, self._start, self._length = row, start, start + count
 
     def select_rows(self, first: int, positions: Tensor, length: int) -> None:
-        """The next pass holds tokens of n neighbouring rows. positions: (n, tokens), all below `length`."""
+        """The next pass holds tokens of n neighboring rows. positions: (n, tokens), all below `length`."""
         self._grow(length)
         capacity = self.block.shape[4]
         lanes = (

@@ -122,7 +122,9 @@ class AdapterSet:
     def _check_shapes(self, path: Path, module: str, down: Tensor | None, up: Tensor | None) -> None:
         linear = self._linears.get(module)
         if linear is None:
-            raise InvalidError(f"the adapter at {path} changes {module}, which is no linear layer of this model.")
+            raise InvalidError(
+                f"the adapter at {path} changes {module}, which is not a linear layer of this model."
+            )
         if down is None or up is None:
             raise InvalidError(f"the adapter at {path} has only one of lora_A and lora_B for {module}.")
         expected = [(down.shape[0], linear.in_features), (linear.out_features, down.shape[0])]

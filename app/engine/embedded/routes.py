@@ -151,7 +151,7 @@ async def _events(
 async def _while_connected(request: Http, work: Any) -> Any:
     """The result of `work`; None if the client disconnects first, which cancels the work."""
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())  # the body is read, so only a disconnect can come
+    gone = asyncio.ensure_future(request.receive())  # the body is read, so only a disconnect can follow
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         return await working if working.done() else None

@@ -1,4 +1,4 @@
-"""Samples tokens from logits. Each row has its own random generator, so neighbours never change its tokens."""
+"""Samples tokens from logits. Each row has its own random generator, so neighbors never change its tokens."""
 
 from collections.abc import Sequence
 

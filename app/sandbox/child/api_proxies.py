@@ -8,7 +8,7 @@ from app.sandbox.child.channel import HostChannel
 
 
 class OperationProxy:
-    """Calling it asks the host."""
+    """An operation of an API; calling it calls the host."""
 
     __slots__ = ("_api", "_channel")
 
