@@ -48,11 +48,11 @@ def test_a_draft_too_long_to_offer_is_refused() -> None:
 @pytest.mark.parametrize(
     "body", ["return token + {}", "global token; token = 1; {}", "return [token for _ in {}]"]
 )
-def test_a_name_of_the_session_that_is_not_brought_is_refused(body: str) -> None:
+def test_a_name_of_the_session_that_is_not_defined_is_refused(body: str) -> None:
     assert reasons(body.format(SEND)) == ["It uses names that it does not define or import: token."]
 
 
-def test_builtins_and_apis_need_not_be_brought() -> None:
+def test_builtins_and_apis_need_not_be_defined() -> None:
     assert reasons(f"return len(sorted([{SEND}]))") == []
 
 

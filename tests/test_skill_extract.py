@@ -40,7 +40,7 @@ def test_a_function_brings_the_imports_and_functions_it_needs_and_no_others() ->
     assert drafts["other"].source == "def other() -> None: ..."
 
 
-def test_functions_that_call_each_other_are_both_brought_once() -> None:
+def test_functions_that_call_each_other_are_both_included_once() -> None:
     even = "def even(n: int) -> bool:\n    return not n or odd(n - 1)\n"
     code = even + "def odd(n: int) -> bool:\n    return even(n - 1)\n"
     drafts = {draft.name: draft for draft in extract(rollout("go", ran(code)))}
@@ -83,7 +83,7 @@ def test_a_decorator_belongs_to_the_function() -> None:
     assert draft.source == "import functools\n\n\n@functools.cache\ndef f(n: int) -> int:\n    return n"
 
 
-def test_a_name_that_hides_a_builtin_is_brought_too() -> None:
+def test_a_name_that_hides_a_builtin_is_included() -> None:
     code = "def sum(n: list[int]) -> int:\n    return 0\ndef f() -> int:\n    return sum([1])\n"
     drafts = {draft.name: draft for draft in extract(rollout("go", ran(code)))}
     assert "def sum" in drafts["f"].source

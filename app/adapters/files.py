@@ -116,7 +116,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _header(file: Path) -> dict[str, _Tensor]:
-    """In the order of the file, which has no gaps: safetensors' own reader checks that.
+    """Tensors in the order of the file, which has no gaps: safetensors' own reader checks that.
 
     Raises AdapterError for a file that is truncated or not in safetensors format.
     """

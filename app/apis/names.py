@@ -19,7 +19,7 @@ def operation_name(operation_id: str, method: str, path: str) -> str:
 
 
 def argument_name(wire_name: str) -> str:
-    """The name itself if it is a valid identifier, else the nearest valid one.
+    """The name itself if it is a valid identifier, otherwise the nearest valid one.
 
     >>> [argument_name(name) for name in ("userId", "X-Trace", "from", "filter[tag]", "2fa")]
     ['userId', 'X_Trace', 'from_', 'filter_tag', 'x_2fa']

@@ -21,7 +21,7 @@ class Scope(StrEnum):
 
     TASKS = "tasks"
     SKILLS = "skills"
-    ADMIN = "admin"  # and everything else
+    ADMIN = "admin"  # and all other scopes
 
 
 async def create(

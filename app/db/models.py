@@ -1,4 +1,4 @@
-"""The schema, together with the tables of `task_rows`, `training_rows`, `release_rows` and `worker_rows`.
+"""The schema, together with the tables of `task_journal_rows`, `training_rows`, `release_rows` and `worker_rows`.
 
 Every change needs a migration.
 """

@@ -52,7 +52,7 @@ def write_noop_adapter(directory: Path, shape: QueryShape, rank: int) -> Path:
         os.rename(draft, path)
     except OSError:
         shutil.rmtree(draft)
-        if not path.is_dir():  # else another process was faster
+        if not path.is_dir():  # otherwise another process was faster
             raise
     return path
 

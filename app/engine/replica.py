@@ -114,7 +114,7 @@ class Replica:
                 self.recheck()
             raise
         self._consecutive_failures = 0
-        if self.alive:  # else it answered a probe, which it may pass each time it is ejected
+        if self.alive:  # otherwise it answered a probe, which it may pass each time it is ejected
             self.ejections = 0
         return completion
 
@@ -134,7 +134,7 @@ class Replica:
         before = self._revision
         answer: ModelList = await self.ask("GET", "/v1/models", ModelList)
         listed = [model.id for model in answer.data if model.task == "generate"]
-        if self._revision == before:  # else the list may be older than `names`
+        if self._revision == before:  # otherwise the list may be older than `names`
             self._set_names(frozenset(listed))
         return listed
 
@@ -150,7 +150,7 @@ class Replica:
         try:
             await self.ask("POST", "/v1/load_lora_adapter", None, body)
         except EngineRefusalError:
-            if name not in await self.models():  # else another process was faster
+            if name not in await self.models():  # otherwise another process was faster
                 raise
 
     async def unload(self, name: str) -> None:
@@ -161,7 +161,7 @@ class Replica:
             try:
                 await self.ask("POST", "/v1/unload_lora_adapter", None, {"lora_name": name})
             except EngineRefusalError as error:
-                if error.code != HTTPStatus.NOT_FOUND:  # else another process was faster
+                if error.code != HTTPStatus.NOT_FOUND:  # otherwise another process was faster
                     raise
         self._record_names(self.names - {name})
 

@@ -67,7 +67,7 @@ async def load_everywhere(
 
 
 async def _load(replica: Replica, path: Path) -> float:
-    """Return the seconds. If a server fails twice at this but answers other requests, the adapter is at fault."""
+    """Load the adapter; return the seconds. If the server fails twice but answers other requests, the adapter is bad."""
     began = time.perf_counter()
     try:
         await _load_with_retry(replica, path)

@@ -47,7 +47,7 @@ class ShadowRunner:
         self._loop = Loop("run shadows", self._run_next, pause, expected=TRANSIENT)
 
     def wake(self) -> None:
-        """Look at the queue now. A call that is missed costs a moment."""
+        """Poll the queue now. A missed call costs a moment."""
         self._loop.wake()
 
     async def __aenter__(self) -> Self:
@@ -61,7 +61,7 @@ class ShadowRunner:
                 await shadows.hand_back(session, self.owner)
 
     async def _run_next(self) -> float | None:
-        """Return 0 if there was one."""
+        """Return 0 if there was a shadow to run."""
         if not self._has_capacity():
             return None
         async with self._sessions.begin() as session:
