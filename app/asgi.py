@@ -76,7 +76,7 @@ def app() -> Litestar:
 
 
 class _Parts(NamedTuple):
-    """What is loaded once, before the application starts."""
+    """The parts that are loaded once, before the application starts."""
 
     settings: Settings
     tokenizer: ChatTokenizer
@@ -175,7 +175,7 @@ def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
 
 
 def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
-    """Of the model servers that are up. Runs in a thread, since this one may have a running event loop."""
+    """The capabilities of the model servers that are up. Runs in a thread, since this one may have a running event loop."""
 
     async def check() -> list[Capabilities]:
         async with _engine(settings, tokenizer) as engine:

@@ -88,7 +88,7 @@ async def records(
 
 
 async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTask]:
-    """In the order they were queued."""
+    """The results of the shadows, in the order they were queued."""
     rows = await session.execute(
         select(models.Task, _shadow)
         .join(_shadow, _shadow.task_id == models.Task.id)

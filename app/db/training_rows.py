@@ -31,7 +31,7 @@ RUN_MOVES = {
 
 
 class Schedule(Entity):
-    """A project's training schedule: every few hours or scored tasks, whichever comes first."""
+    """A project's training schedule: by hours or by scored tasks, whichever comes first."""
 
     __tablename__ = "schedules"
     __table_args__ = (

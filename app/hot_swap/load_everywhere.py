@@ -67,7 +67,7 @@ async def load_everywhere(
 
 
 async def _load(replica: Replica, path: Path) -> float:
-    """Load the adapter; return the seconds. If the server fails twice but answers other requests, the adapter is bad."""
+    """Load the adapter; return the seconds. AdapterError if only this fails on the server, twice."""
     began = time.perf_counter()
     try:
         await _load_with_retry(replica, path)
