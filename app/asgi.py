@@ -175,7 +175,7 @@ def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
 
 
 def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
-    """The capabilities of the model servers that are up. Runs in a thread, since this one may have a running event loop."""
+    """The capabilities of the model servers that are up. Runs in a thread: this one may have a running loop."""
 
     async def check() -> list[Capabilities]:
         async with _engine(settings, tokenizer) as engine:
