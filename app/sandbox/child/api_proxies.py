@@ -8,7 +8,7 @@ from app.sandbox.child.channel import HostChannel
 
 
 class OperationProxy:
-    """An operation of an API. Calling it calls the host."""
+    """Calling it asks the host."""
 
     __slots__ = ("_api", "_channel")
 
