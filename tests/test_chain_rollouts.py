@@ -17,7 +17,7 @@ from trainer.environment import Scenario
 from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import measure
-from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.episode import EpisodeRunner, scenario_chain
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def scripted(sandbox: ForkedSandbox, tmp_path: Path, scenarios: Sequence[Scenari
 
 async def test_a_chain_passes_its_skills_on(scripted: ScriptedRunner, scenarios: Sequence[Scenario]) -> None:
     library = InMemoryLibrary()
-    episodes = await scripted.episode_runner.run_chain(scenarios[0], library)
+    episodes = await scripted.episode_runner.run_chain(scenario_chain(scenarios[0]), library, range(3))
     assert [each.verdict.success for each in episodes] == [True, True, True]
     assert [len(each.trajectory.turns) for each in episodes] == [3, 2, 2]
     assert [len(each.trajectory.offered) for each in episodes] == [0, 1, 1]
@@ -62,7 +62,7 @@ async def test_a_chain_passes_its_skills_on(scripted: ScriptedRunner, scenarios:
 async def test_a_chain_without_a_library_offers_no_skills(
     scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    episodes = await scripted.episode_runner.run_chain(scenarios[0], None)
+    episodes = await scripted.episode_runner.run_chain(scenario_chain(scenarios[0]), None, range(3))
     assert [len(each.trajectory.turns) for each in episodes] == [3, 3, 3]
     assert [each.trajectory.offered for each in episodes] == [(), (), ()]
 
@@ -70,7 +70,7 @@ async def test_a_chain_without_a_library_offers_no_skills(
 async def test_each_task_is_sampled_with_a_seed_of_its_own(
     scripted: ScriptedRunner, scenarios: Sequence[Scenario]
 ) -> None:
-    episodes = await scripted.episode_runner.run_chain(scenarios[0], None, seed=7)
+    episodes = await scripted.episode_runner.run_chain(scenario_chain(scenarios[0]), None, range(7, 10))
     assert {each.trajectory.policy for each in episodes} == {Policy("wise")}
     assert set(scripted.engine.models) == {"wise"}
     assert len({sampling.seed for sampling in scripted.engine.samplings}) == 9
@@ -101,7 +101,7 @@ async def test_a_task_that_was_only_declared_complete_is_a_failure_and_makes_no_
 ) -> None:
     lazy = ScriptedRunner(sandbox, tmp_path, lambda *_: block("apis.supervisor.complete_task()"))
     library = InMemoryLibrary()
-    episodes = await lazy.episode_runner.run_chain(scenarios[0], library)
+    episodes = await lazy.episode_runner.run_chain(scenario_chain(scenarios[0]), library, range(3))
     assert [each.trajectory.stop for each in episodes] == [Stop.COMPLETED] * 3
     assert not any(each.verdict.success for each in episodes)
     assert all(each.verdict.failures for each in episodes)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from app.adapters.files import WEIGHTS
 from tests.distributed_process import new_learner, round_of
 from tests.processes import free_ports
 from tests.tiny_model import make_model_dir
-from trainer.learning.publishing import WEIGHTS, publish
+from trainer.learning.publishing import publish
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from app.adapters.files import WEIGHTS
 from app.db import models, run_queue, runs
 from app.db.database import Sessions
 from app.db.models import RunState
@@ -17,7 +18,6 @@ from app.settings import Settings
 from tests.processes import command_of, descendants, gone
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
-from trainer.learning.publishing import WEIGHTS
 from trainer.run_job import Job
 from trainer.runs.train import train
 from trainer.worker.launch_run import TRAIN_COMMAND, launch_run

@@ -8,6 +8,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
+from app.adapters.files import CONFIG, WEIGHTS
 from app.errors import InvalidError, StorageError
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
@@ -16,7 +17,7 @@ from trainer.learning.batch import Sample, pad
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import CONFIG, WEIGHTS, check_adapter, publish
+from trainer.learning.publishing import check_adapter, publish
 
 CPU = torch.device("cpu")
 

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from app.adapters.files import WEIGHTS
 from app.errors import InvalidError, ModelError
 from tests.bench.bench_shard_memory import accounts, write_model
 from tests.distributed_process import SETTINGS
@@ -25,7 +26,6 @@ from tests.tiny_model import make_model_dir
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.lora import attach_lora, initial_weights, with_lora
 from trainer.learning.model import load_model
-from trainer.learning.publishing import WEIGHTS
 from trainer.learning.sharded_model import empty_model, read_shards, shard_units
 
 ROOT = Path(__file__).parents[1]

@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from app.adapters.files import WEIGHTS
 from app.errors import InvalidError
 from tests.processes import free_ports
 from tests.team_learner import Outcome
 from tests.tiny_model import make_model_dir
 from trainer.learning import rendezvous
-from trainer.learning.publishing import WEIGHTS
 from trainer.learning.rendezvous import LearnerLostError, parse_address
 
 ROOT = Path(__file__).parents[1]

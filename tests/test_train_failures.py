@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from app.adapters.files import CONFIG, WEIGHTS
 from app.db.database import Sessions
 from app.settings import Settings
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject, chats, interrupted
-from trainer.learning.publishing import CONFIG, WEIGHTS
 from trainer.runs.train import train
 
 LOGGED = {"kind": "logged", "steps": 2}

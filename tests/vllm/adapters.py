@@ -9,12 +9,12 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
-from app.adapters.files import content_hash
+from app.adapters.files import WEIGHTS, content_hash
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
 from trainer.learning.lora import with_lora
-from trainer.learning.publishing import WEIGHTS, PublishedAdapter, publish
+from trainer.learning.publishing import PublishedAdapter, publish
 from trainer.runs.probe_prompt import probe_prompt
 
 RANK = 8

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.adapters.files import WEIGHTS
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.engine.health_monitor import HealthChecks
@@ -33,7 +34,7 @@ from tests.vllm.conftest import Servers
 from tests.vllm.live_requests import metric, off_by, sampling, spoken
 from tests.vllm.loader_setup import open_loader, release_row
 from tests.vllm.server import SLOTS, VllmServer
-from trainer.learning.publishing import WEIGHTS, PublishedAdapter
+from trainer.learning.publishing import PublishedAdapter
 
 PROMPT = spoken("archive my mails")
 HELD = 8  # adapters that the servers keep in memory, of which SLOTS are usable at once

@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from app.records import Trajectory
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Scenario
 from trainer.evaluation.policy_metrics import TaskResult
-from trainer.rollouts.episode import Episode, EpisodeRunner
+from trainer.rollouts.episode import Episode, EpisodeRunner, scenario_chain
 from trainer.rollouts.protocols import LibraryFactory
 
 
@@ -33,7 +31,8 @@ async def evaluate_scenarios(
     async def evaluate(scenario: Scenario) -> list[TaskResult]:
         async with slots:
             skills = new_library() if library else None
-            episodes = await episode_runner.run_chain(_shortened(scenario, chain), skills)
+            tasks = scenario_chain(scenario, chain)
+            episodes = await episode_runner.run_chain(tasks, skills, range(len(tasks.tasks)))
             if report is not None:
                 report(len(episodes))
             size = None if skills is None else len(skills)
@@ -65,10 +64,6 @@ def task_result(scenario: Scenario, episode: Episode, library: int | None = None
         names=used,
         library=library,
     )
-
-
-def _shortened(scenario: Scenario, chain: int | None) -> Scenario:
-    return scenario if chain is None else msgspec.structs.replace(scenario, tasks=scenario.tasks[:chain])
 
 
 def _written(trajectory: Trajectory) -> set[str]:

@@ -21,17 +21,6 @@ from trainer.learning.distributed import gather_full
 from trainer.learning.logprob_model import LogprobModel
 from trainer.learning.probe import make_probe
 
-__all__ = [
-    "CONFIG",
-    "WEIGHTS",
-    "PublishedAdapter",
-    "TrainingOutput",
-    "check_adapter",
-    "lora_weights",
-    "publish",
-    "write_adapter",
-]
-
 
 class PublishedAdapter(msgspec.Struct, frozen=True):
     """An adapter on disk, which never changes again."""

@@ -1,6 +1,6 @@
 """Run a policy on tasks of an environment, alone or in chains, and verify the results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,6 +22,19 @@ class Episode(msgspec.Struct, frozen=True):
     trajectory: Trajectory
     verdict: Verdict
     creditable: frozenset[UUID] = frozenset()  # without wrappers of a single API, which earn no bonus
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """Tasks to be worked through in order."""
+
+    scenario: Scenario
+    tasks: tuple[Task, ...]
+    label: str | None  # by which skills are found; None: by the instructions alone
+
+
+def scenario_chain(scenario: Scenario, length: int | None = None) -> Chain:
+    """The first `length` tasks of a scenario, or all of them."""
+    return Chain(scenario, tuple(scenario.tasks[:length]), scenario.id)
 
 
 @dataclass(frozen=True)
@@ -56,14 +69,16 @@ class EpisodeRunner:
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
             return Episode(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
 
-    async def run_chain(self, scenario: Scenario, library: InMemoryLibrary | None, seed: int = 0) -> list[Episode]:
-        """Run the tasks of a scenario in order, each with the skills that the earlier ones made.
+    async def run_chain(
+        self, chain: Chain, library: InMemoryLibrary | None, seeds: Iterable[int]
+    ) -> list[Episode]:
+        """Run the tasks of a chain in order, each with the skills that the earlier ones made.
 
-        `library` must be empty and used for this chain only: chains that are compared must not share skills.
-        Without one every task runs without skills.
+        `seeds` has one per task. `library` must be empty and used for this chain only: chains that are compared
+        must not share skills. Without one every task runs without skills.
         """
         episodes = []
-        for index, task in enumerate(scenario.tasks):
-            offers = await library.find(task.instruction, scenario.id) if library is not None else ()
-            episodes.append(await self.run_task(scenario, task, library, offers, seed=seed + index))
+        for task, seed in zip(chain.tasks, seeds, strict=True):
+            offers = await library.find(task.instruction, chain.label) if library is not None else ()
+            episodes.append(await self.run_task(chain.scenario, task, library, offers, seed=seed))
         return episodes

@@ -8,23 +8,15 @@ from random import Random
 import msgspec
 
 from app import plugins
-from app.records import Task
 from app.run_settings import RunSettings
 from app.skills.ngrams import NgramIndex
 from trainer.environment import Environment, Scenario, Split
 from trainer.rollouts.chain_step import chain_step
-from trainer.rollouts.episode import Episode, EpisodeRunner
+from trainer.rollouts.episode import Chain, Episode, EpisodeRunner
 from trainer.rollouts.protocols import LibraryFactory
 from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
 from trainer.sage.reward import RewardRule
-
-
-class Chain(msgspec.Struct, frozen=True):
-    """Tasks of one chain in their order."""
-
-    scenario: Scenario
-    tasks: tuple[Task, ...]
 
 
 class ChainRollout(msgspec.Struct, frozen=True):
@@ -51,22 +43,14 @@ class GroupCollector:
 
         async def roll_out(number: int, member: int) -> ChainRollout:
             async with slots:
-                chain = chains[number]
-                episodes = await self._roll_out(chain, Random(f"{seed} {number} {member}"))
+                chain, rng = chains[number], Random(f"{seed} {number} {member}")
+                library = self.new_library() if self.settings.skills else None
+                seeds = [rng.getrandbits(31) for _ in chain.tasks]
+                episodes = await self.runner.run_chain(chain, library, seeds)
                 return _scored(chain.scenario, episodes, rule, group=f"{number} {chain.scenario.id}")
 
         members = range(self.settings.group)
         return await asyncio.gather(*(roll_out(number, each) for number in range(len(chains)) for each in members))
-
-    async def _roll_out(self, chain: Chain, rng: Random) -> list[Episode]:
-        library = self.new_library() if self.settings.skills else None
-        label = chain.scenario.id if self.settings.chain_by == "scenario" else None
-        episodes: list[Episode] = []
-        for task in chain.tasks:
-            offers = await library.find(task.instruction, label) if library is not None else ()
-            seed = rng.getrandbits(31)
-            episodes.append(await self.runner.run_task(chain.scenario, task, library, offers, seed=seed))
-        return episodes
 
 
 def _scored(scenario: Scenario, episodes: Sequence[Episode], rule: RewardRule, *, group: str) -> ChainRollout:
@@ -99,7 +83,7 @@ def draw_chains(environment: Environment, split: Split, settings: RunSettings, s
     rng = Random(f"chains {settings.seed} {step}")
     scenarios = environment.scenarios(split, settings.pairs, rng.randrange(2**31))
     if settings.chain_by == "scenario":
-        return [Chain(each, sample_chain(each.tasks, settings.chain, rng)) for each in scenarios]
+        return [Chain(each, sample_chain(each.tasks, settings.chain, rng), each.id) for each in scenarios]
     tasks = [task for scenario in scenarios for task in scenario.tasks]
     index: NgramIndex[int] = NgramIndex()
     for number, task in enumerate(tasks):
@@ -108,5 +92,5 @@ def draw_chains(environment: Environment, split: Split, settings: RunSettings, s
     for scenario in scenarios:
         first = rng.choice(scenario.tasks)
         ranked = [tasks[number] for number, _ in index.search(first.instruction, settings.chain)]
-        chains.append(Chain(scenario, nearest_chain(first, ranked, settings.chain)))
+        chains.append(Chain(scenario, nearest_chain(first, ranked, settings.chain), None))
     return chains
