@@ -10,7 +10,7 @@ from app.cli import main
 from app.errors import InvalidError
 from app.settings import Settings
 from tests.tiny_adapter import make_adapter
-from trainer.evaluation.local_session import LocalEvaluation, open_session
+from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.policy_metrics import measure
 
 EVALUATION = LocalEvaluation(environment="office", scenarios=2, split="train")
@@ -22,9 +22,9 @@ def settings(directory: Path) -> Settings:
 
 async def test_the_base_model_is_evaluated_with_and_without_a_library(tmp_path: Path) -> None:
     done: list[int] = []
-    async with open_session(EVALUATION, settings(tmp_path)) as opened:
-        with_library = await opened.evaluate(0, library=True, report=done.append)
-        without = await opened.evaluate(0, library=False, report=done.append)
+    async with open_local_evaluation(EVALUATION, settings(tmp_path)) as evaluate:
+        with_library = await evaluate(0, True, done.append)
+        without = await evaluate(0, False, done.append)
     assert done == [0, 3, 3, 0, 3, 3]
     assert {each.scenario for each in with_library} == {each.scenario for each in without}
     assert measure(with_library).library_size is not None
@@ -36,8 +36,8 @@ async def test_an_adapter_is_found_by_its_hash_and_generates_the_answers(tmp_pat
     here = settings(tmp_path)
     make_adapter(here.model_dir, tmp_path / "adapters" / "spoilt", seed=1)
     evaluation = msgspec.structs.replace(EVALUATION, adapter="spoilt", scenarios=1, chain=1)
-    async with open_session(evaluation, here) as opened:
-        results = await opened.evaluate(0, library=True, report=lambda _: None)
+    async with open_local_evaluation(evaluation, here) as evaluate:
+        results = await evaluate(0, True, lambda _: None)
     assert len(results) == 1
     assert not results[0].success  # random weights
 
@@ -45,7 +45,7 @@ async def test_an_adapter_is_found_by_its_hash_and_generates_the_answers(tmp_pat
 async def test_a_missing_adapter_is_named(tmp_path: Path) -> None:
     evaluation = msgspec.structs.replace(EVALUATION, adapter="gone")
     with pytest.raises(InvalidError, match=f"no adapter in gone or {tmp_path}/adapters/gone"):
-        async with open_session(evaluation, settings(tmp_path)):
+        async with open_local_evaluation(evaluation, settings(tmp_path)):
             pass
 
 

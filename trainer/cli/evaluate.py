@@ -3,10 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 import msgspec
@@ -21,11 +21,7 @@ from trainer.demo.defaults import ENVIRONMENT
 from trainer.environment import Split
 from trainer.evaluation.metrics_table import metrics_table
 from trainer.evaluation.over_rest import RestEvaluation, evaluate_server
-from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
-
-Report: TypeAlias = Callable[[int], object]
-Evaluate: TypeAlias = Callable[[int, bool, Report], Awaitable[list[TaskResult]]]
-"""One evaluation, by its seed, with the library on or off; the report is called with the number of tasks done."""
+from trainer.evaluation.policy_metrics import Evaluate, PolicyMetrics, TaskResult, measure
 
 
 class EvaluationPass(msgspec.Struct, frozen=True):
@@ -182,7 +178,7 @@ async def _over_rest(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
 @asynccontextmanager
 async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
     # Imported here because torch takes seconds, which an evaluation over REST need not wait for.
-    from trainer.evaluation.local_session import LocalEvaluation, open_session  # noqa: PLC0415
+    from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation  # noqa: PLC0415
 
     evaluation = LocalEvaluation(
         adapter=options.adapter,
@@ -193,5 +189,5 @@ async def _in_process(options: EvaluationOptions) -> AsyncIterator[Evaluate]:
         chain=options.chain,
         at_once=options.at_once,
     )
-    async with open_session(evaluation, Settings.from_env()) as session:
-        yield lambda seed, library, report: session.evaluate(seed, library=library, report=report)
+    async with open_local_evaluation(evaluation, Settings.from_env()) as evaluate_once:
+        yield evaluate_once

@@ -1,19 +1,20 @@
 """Evaluation without a server: one model, its services, gateway and libraries in this process and its children."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from app.errors import InvalidError
-from app.records import BASE
+from app.records import BASE, Policy
 from app.settings import Settings
 from trainer.environment import Split
-from trainer.evaluation.paired import Evaluator
-from trainer.evaluation.policy_metrics import TaskResult
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import Evaluate, Report, TaskResult
 from trainer.learning.publishing import check_adapter
+from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.stack import open_stack
 
 
@@ -29,36 +30,32 @@ class LocalEvaluation(msgspec.Struct, frozen=True, kw_only=True):
     at_once: int = 16  # chains
 
 
-@dataclass(frozen=True)
-class EvaluationSession:
-    """A loaded model, ready for several evaluations, one by one."""
-
-    evaluation: LocalEvaluation
-    model: str
-    evaluator: Evaluator
-
-    async def evaluate(self, seed: int, *, library: bool, report: Callable[[int], object]) -> list[TaskResult]:
-        """`report` is called with 0 at the start, then with the number of tasks done since its last call."""
-        report(0)
-        scenarios = self.evaluator.environment.scenarios(self.evaluation.split, self.evaluation.scenarios, seed)
-        evaluator = replace(self.evaluator, report=report)
-        return await evaluator.evaluate(self.model, scenarios, library=library, chain=self.evaluation.chain)
-
-
 @asynccontextmanager
-async def open_session(evaluation: LocalEvaluation, settings: Settings) -> AsyncIterator[EvaluationSession]:
-    """Raises InvalidError for an unknown adapter or environment, ModelError for a model that cannot be loaded."""
+async def open_local_evaluation(evaluation: LocalEvaluation, settings: Settings) -> AsyncIterator[Evaluate]:
+    """Load the model for any number of evaluations, one at a time.
+
+    Raises InvalidError for an unknown adapter or environment, ModelError for a model that cannot be loaded.
+    """
     adapter = _find(evaluation.adapter, settings.data_dir) if evaluation.adapter else None
     async with open_stack(evaluation.environment, evaluation.retrieval, settings) as stack:
-        evaluator = Evaluator(
-            stack.agent,
-            stack.engine,
-            stack.environment,
-            adapters=adapter.parent if adapter else Path(),
-            new_library=stack.new_library,
-            at_once=evaluation.at_once,
-        )
-        yield EvaluationSession(evaluation, adapter.name if adapter else BASE, evaluator)
+        if adapter is not None:
+            await stack.engine.load_adapter(adapter.name, adapter)
+        agent = replace(stack.agent, engine=stack.engine)  # without retries
+        runner = EpisodeRunner(agent, stack.environment, Policy(adapter.name if adapter else BASE))
+
+        async def evaluate(seed: int, library: bool, report: Report) -> list[TaskResult]:
+            report(0)
+            return await evaluate_scenarios(
+                runner,
+                stack.environment.scenarios(evaluation.split, evaluation.scenarios, seed),
+                library=library,
+                new_library=stack.new_library,
+                chain=evaluation.chain,
+                at_once=evaluation.at_once,
+                report=report,
+            )
+
+        yield evaluate
 
 
 def _find(adapter: str, data_dir: Path) -> Path:

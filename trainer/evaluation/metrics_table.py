@@ -1,6 +1,7 @@
 """Policy metrics as a Markdown table."""
 
-from trainer.evaluation.policy_metrics import Estimate, PolicyMetrics
+from trainer.evaluation.bootstrap_intervals import Estimate
+from trainer.evaluation.policy_metrics import PolicyMetrics
 
 LABELS = {
     "tgc": "TGC, %",

@@ -1,7 +1,7 @@
 """Paired evaluation: candidate and incumbent on the same held-out scenarios."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,29 +29,19 @@ class Evaluator:
     adapters: Path  # the directory that holds every adapter under its hash
     new_library: LibraryFactory = InMemoryLibrary
     at_once: int = 32  # chains
-    report: Callable[[int], object] | None = None  # called with the number of tasks done
     temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get
 
-    async def evaluate(
-        self,
-        model: str,
-        scenarios: Sequence[Scenario],
-        *,
-        library: bool = True,
-        chain: int | None = None,
-    ) -> list[TaskResult]:
-        """As `evaluate_scenarios`, with the adapter `model` or the base model."""
+    async def evaluate(self, model: str, scenarios: Sequence[Scenario]) -> list[TaskResult]:
+        """As `evaluate_scenarios`, with the library on, and with the adapter `model` or the base model."""
         if model != BASE:
             await self.engine.load_adapter(model, self.adapters / model)
         agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
         return await evaluate_scenarios(
             EpisodeRunner(agent, self.environment, Policy(model)),
             scenarios,
-            library=library,
+            library=True,
             new_library=self.new_library,
-            chain=chain,
             at_once=self.at_once,
-            report=self.report,
         )
 
 

@@ -4,23 +4,13 @@ TGC is the share of tasks solved, SGC the share of scenarios with all tasks solv
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from app.errors import InvalidError
 from trainer.evaluation.bootstrap_intervals import Estimate, Floats, Resamples, tabulate
-
-__all__ = [
-    "Comparison",
-    "Estimate",
-    "PolicyMetrics",
-    "TaskResult",
-    "compare",
-    "compare_runs",
-    "measure",
-    "measure_runs",
-]
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +27,14 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     wrote: int  # functions of its own that ran and returned
     names: tuple[str, ...] = ()  # of the used skills
     library: int | None = None  # skills at the end of its chain; None without a library
+
+
+Report: TypeAlias = Callable[[int], object]
+Evaluate: TypeAlias = Callable[[int, bool, Report], Awaitable[list[TaskResult]]]
+"""One evaluation, by its seed, with the library on or off.
+
+The report is called with 0 at the start, then with the number of tasks done since its last call.
+"""
 
 
 class PolicyMetrics(msgspec.Struct, frozen=True, kw_only=True):

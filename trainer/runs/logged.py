@@ -1,21 +1,17 @@
 """A run of kind `logged`: policy-gradient updates on served tasks with scores."""
 
-import time
-
 import msgspec
 
 from app.db.database import Sessions
-from app.records import Json
 from trainer.experience.filters import BaseModel
 from trainer.experience.snapshot import read_once
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, RunProgress
+from trainer.runs.policy_update import update_policy
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.report import report_step
-from trainer.runs.step_metrics import experience_metrics, update_metrics
-from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 
 async def train_on_logged(
@@ -28,15 +24,8 @@ async def train_on_logged(
     logged = await read_once(sessions, job.project_id, job.settings, base, job.directory)
     checkpoints = Checkpoints(job.directory)
     for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
-        metrics = _step(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
+        metrics = update_policy(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
         checkpoints.save(learner, index)
         await report_step(progress, index, len(logged.steps), metrics)
     adapter = learner.publish(job.deployment.adapters_dir, probe_prompt(job.deployment))
     return TrainingOutput(adapter, msgspec.to_builtins(logged.data))
-
-
-def _step(learner: Learner, rollouts: list[ScoredRollout]) -> dict[str, Json]:
-    advantaged = compute_advantages(rollouts, normalize=learner.settings.normalise)
-    started = time.perf_counter()
-    stats = learner.update(advantaged)
-    return experience_metrics(advantaged) | update_metrics(stats, time.perf_counter() - started)

@@ -3,31 +3,28 @@
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from app.agent.rollout_loop import Agent
 from app.records import Json, Policy
 from app.run_settings import RunSettings, rollout_environment
 from trainer.engines.sleep import sleep_during_updates
-from trainer.environment import Environment
 from trainer.evaluation.local import task_result
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
-from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
-from trainer.rollouts.stack import open_stack
+from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.run_job import Job, RunProgress
+from trainer.runs.policy_update import UpdateContext, update_policy
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.report import report_step
-from trainer.runs.step_metrics import experience_metrics, task_metrics, update_metrics
-from trainer.sage.advantages import compute_advantages
+from trainer.runs.step_metrics import task_metrics
 
 
 async def train_on_rollouts(job: Job, progress: RunProgress, learner: Learner) -> TrainingOutput:
@@ -35,13 +32,10 @@ async def train_on_rollouts(job: Job, progress: RunProgress, learner: Learner) -
     settings = job.settings
     async with open_stack(rollout_environment(settings), settings.retrieval, job.deployment) as stack:
         run = RolloutTraining(
-            replace(stack.agent, temperature=1.0),
-            stack.engine,
-            stack.environment,
+            stack,
             learner,
             settings,
             job.directory,
-            stack.new_library,
             updating=partial(sleep_during_updates, job.deployment),
         )
 
@@ -64,15 +58,11 @@ class TrainingStep(msgspec.Struct, frozen=True):
 class RolloutTraining:
     """The training loop. Each step's adapter is in `directory`/adapters until the next step."""
 
-    agent: Agent  # with `engine`, and temperature 1: the logprobs are reported for no other
-    engine: AdapterEngine
-    environment: Environment
+    stack: RolloutStack
     learner: Learner
     settings: RunSettings
     directory: Path
-    new_library: LibraryFactory
-    at_once: int = 128  # chains in flight, as in `GroupCollector`
-    updating: Callable[[], AbstractContextManager[None]] = nullcontext  # entered for each update
+    updating: UpdateContext = nullcontext  # entered for each update
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
@@ -82,17 +72,12 @@ class RolloutTraining:
         policy = await self._serve_latest()
         for index in range(done + 1, self.settings.steps + 1):
             began = time.perf_counter()
-            chains = draw_chains(self.environment, "train", self.settings, index)
+            chains = draw_chains(self.stack.environment, "train", self.settings, index)
             rollouts = await self._collector(policy).collect(chains, index)
             collected = time.perf_counter()
-            advantaged = compute_advantages(
-                [scored for each in rollouts for scored in each.scored], normalize=self.settings.normalise
-            )
-            with self.updating():
-                stats = self.learner.update(advantaged)
+            scored = [rollout for chain in rollouts for rollout in chain.scored]
             metrics = {
-                **experience_metrics(advantaged),
-                **update_metrics(stats, time.perf_counter() - collected),
+                **update_policy(self.learner, scored, self.updating),
                 **_rollout_metrics(rollouts, collected - began),
             }
             policy = await self._serve_latest()
@@ -101,17 +86,18 @@ class RolloutTraining:
         return policy
 
     def _collector(self, policy: PublishedAdapter) -> GroupCollector:
-        runner = EpisodeRunner(self.agent, self.environment, Policy(policy.hash))
-        return GroupCollector(runner, self.settings, self.new_library, self.at_once)
+        agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
+        runner = EpisodeRunner(agent, self.stack.environment, Policy(policy.hash))
+        return GroupCollector(runner, self.settings, self.stack.new_library)
 
     async def _serve_latest(self) -> PublishedAdapter:
         """Load the current policy into the engine under a name of its own, and unload the one before it."""
         published = self.learner.publish(self.directory / "adapters")
         former, self._served = self._served, published
         if former is None or former.hash != published.hash:
-            await self.engine.load_adapter(published.hash, published.path)
+            await self.stack.engine.load_adapter(published.hash, published.path)
             if former is not None:
-                await self.engine.unload_adapter(former.hash)
+                await self.stack.engine.unload_adapter(former.hash)
                 shutil.rmtree(former.path, ignore_errors=True)  # of a large policy they would fill the disk
         return published
 

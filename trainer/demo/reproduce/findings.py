@@ -8,14 +8,8 @@ import msgspec
 
 from trainer.demo.reproduce.plan import ExperimentPlan, Trial
 from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
-from trainer.evaluation.policy_metrics import (
-    Comparison,
-    Estimate,
-    PolicyMetrics,
-    TaskResult,
-    compare_runs,
-    measure_runs,
-)
+from trainer.evaluation.bootstrap_intervals import Estimate
+from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, TaskResult, compare_runs, measure_runs
 
 LABELS = {
     "prompt_only": "library, prompt only",

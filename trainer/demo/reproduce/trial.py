@@ -12,7 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +84,7 @@ class TrialRunner:
         base = load_model(self.settings.model_dir, torch.device("cpu"))
         start = self._start() if self.plan.conditions[trial.condition].sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
-        run = RolloutTraining(
-            replace(self.stack.agent, temperature=1.0),
-            self.stack.engine,
-            self.stack.environment,
-            Learner(policy, rules),
-            rules,
-            directory,
-            self.stack.new_library,
-        )
+        run = RolloutTraining(self.stack, Learner(policy, rules), rules, directory)
 
         async def report(done: TrainingStep) -> None:
             point: dict[str, Any] = {"step": done.index, **done.metrics}
