@@ -3,7 +3,6 @@
 A line is an object with `messages`, a list of {"role", "content"}; all other columns are metadata.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Json, Trajectory
+from trainer.atomic_write import write_atomically
 
 _ROLES = ("system", "user", "assistant")
 
@@ -75,14 +75,10 @@ def from_line(line: bytes) -> ChatRecord:
 
 
 def write_records(records: Iterable[ChatRecord], path: Path) -> int:
-    """Write the records and return their number. A crash leaves no partial file of this name."""
-    partial = path.with_name(f"{path.name}.partial")
-    count = 0
-    with partial.open("wb") as file:
-        for count, record in enumerate(records, start=1):  # noqa: B007
-            file.write(to_line(record))
-    os.replace(partial, path)
-    return count
+    """Write the records, completely or not at all, and return their number. Raises StorageError."""
+    lines = [to_line(record) for record in records]
+    write_atomically(b"".join(lines), path)
+    return len(lines)
 
 
 def read_records(path: Path) -> list[ChatRecord]:

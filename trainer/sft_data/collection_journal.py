@@ -11,6 +11,7 @@ import msgspec
 
 from app.errors import InvalidError
 from app.records import Json
+from trainer.atomic_write import write_atomically
 
 
 class CollectionEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +56,7 @@ class CollectionJournal:
         """
         entries = [self.entries[index] for index in sorted(self.entries)]
         kept = [line for entry in entries for line in entry.kept]
-        partial = self._out.with_name(f"{self._out.name}.partial")
-        partial.write_text("".join(kept), "utf-8")
-        os.replace(partial, self._out)
+        write_atomically("".join(kept).encode(), self._out)
         self._path.unlink()
         dropped = sum((Counter(entry.dropped) for entry in entries), Counter[str]())
         return CollectionEntry(
