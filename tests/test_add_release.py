@@ -70,7 +70,14 @@ async def test_an_invalid_adapter_is_neither_copied_nor_made_a_release(
     assert len((await shell.api.client.get("/v1/releases")).json()) == 1
 
 
-@pytest.mark.parametrize("options", [("2", "--add", "."), ("--reason", "because"), ("--activate",)])
-async def test_conflicting_options_are_refused(shell: SageCommand, options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("2", "--add", "."), "--add creates a release: do not name another"),
+        (("--reason", "because"), "--reason needs --add DIR"),
+        (("--activate",), "name the release: `sage releases` lists them"),
+    ],
+)
+async def test_conflicting_options_are_refused(shell: SageCommand, options: tuple[str, ...], error: str) -> None:
     ended = await shell.run("releases", *options)
-    assert (ended.code, "name" in ended.err) == (2, True)
+    assert (ended.code, error in ended.err) == (2, True)
