@@ -120,7 +120,11 @@ class Reader:
     def _served(self) -> str:
         """`sage up` runs already, on free ports: that make would start it is looked up."""
         recipe = subprocess.run(
-            ["make", "-n", "serve"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+            ["make", "--no-print-directory", "-n", "serve"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         assert recipe.strip().endswith(".venv/bin/sage up")
         return "\n".join(self._up.lines)

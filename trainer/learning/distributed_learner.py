@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from peft import PeftModel
 from torch import Tensor
+from torch.distributed import DistError
 
 from app.errors import InvalidError
 from app.records import Probe
@@ -65,24 +66,24 @@ class LeaderLearner(Learner):
     """The learner of the first process: each call that all processes must make is broadcast to the others."""
 
     def update(self, rollouts: Sequence[AdvantagedRollout]) -> UpdateStats | None:
-        with _report_lost():
+        with report_lost():
             _broadcast("update", list(rollouts))
             return super().update(rollouts)
 
     def save(self, path: Path) -> None:
-        with _report_lost():
+        with report_lost():
             _broadcast("save", path)
             super().save(path)
 
     def load_state(self, state: dict[str, object]) -> None:
-        with _report_lost():
+        with report_lost():
             _broadcast("load_state", state)
             super().load_state(state)
 
     def weights_and_probe(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
         if not self._processes.sharded:
             return super().weights_and_probe(probe_prompt)
-        with _report_lost():
+        with report_lost():
             _broadcast("weights_and_probe", tuple(probe_prompt))
             return super().weights_and_probe(probe_prompt)
 
@@ -103,11 +104,11 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
         meeting.await_remote(store, rendezvous, _JOIN_SECONDS)
         with meeting.watch_remote(rendezvous):
             accelerator = meeting.join(store, rendezvous, Rank(0, 0, team.local), spec.device)
-            with _report_lost():
+            with report_lost():
                 broadcast_object_list([spec, fingerprint(spec.model_dir)])
                 learner = new_learner(LeaderLearner, spec, accelerator)
             yield learner
-            with _report_lost():
+            with report_lost():
                 _broadcast("end", None)
             accelerator.end_training()
 
@@ -190,11 +191,13 @@ def _broadcast(call: str, argument: object) -> None:
 
 
 @contextmanager
-def _report_lost() -> Iterator[None]:
+def report_lost() -> Iterator[None]:
+    """Raise LearnerLostError if a connection to another process of the update breaks."""
     try:
         yield
     except RuntimeError as error:  # torch has nothing narrower for a broken connection
-        if "Connection" not in str(error) and "peer" not in str(error):
+        lost = isinstance(error, DistError) or "Connection" in str(error) or "peer" in str(error)
+        if not lost:
             raise
         raise LearnerLostError(
             "a process of this update ended: see the run's log; if memory ran out, lower micro_batch_tokens, "

@@ -27,9 +27,9 @@ import structlog
 from app.adapters.store import AdapterStore
 from app.errors import AppError, InvalidError
 from app.settings import Settings
-from trainer.learning.distributed_learner import LearnerSpec, run_follower
+from trainer.learning.distributed_learner import LearnerSpec, report_lost, run_follower
 from trainer.learning.model import pick_device
-from trainer.learning.rendezvous import Rank, Rendezvous, find, heartbeat, parse_address
+from trainer.learning.rendezvous import LOST, LearnerLostError, Rank, Rendezvous, find, heartbeat, parse_address
 from trainer.parent_death import exit_with_parent
 
 log = structlog.get_logger(__name__)
@@ -75,8 +75,11 @@ def _follow(rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
     settings = Settings.from_env()
     device = pick_device(settings.engine_device).type
     try:
-        with heartbeat(rendezvous, rank.index):
+        with heartbeat(rendezvous, rank.index), report_lost():
             run_follower(rendezvous, rank, device, partial(_localize, settings=settings, device=device))
+    except LearnerLostError:  # whichever of the two notices first
+        log.error("the first process of this update is gone")
+        sys.exit(LOST)
     except AppError as error:
         sys.exit(f"{type(error).__name__}: {error}")
 
