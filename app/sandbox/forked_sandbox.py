@@ -11,6 +11,7 @@ from typing import Self
 from app.errors import SandboxError
 from app.records import Json
 from app.sandbox import seccomp
+from app.sandbox.confined_process import ConfinedProcess
 from app.sandbox.fork import Fork
 from app.sandbox.forked_session import ForkedSession
 from app.sandbox.launch import Zygote, find_bwrap, launch
@@ -79,6 +80,21 @@ class ForkedSandbox:
         now: datetime | None = None,
     ) -> ForkedSession:
         """Raises SandboxError if a prelude function does not load, naming it."""
+        process = await self._process(limits)
+        session = ForkedSession(
+            process, call=call, limits=limits,
+            apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
+            offered=frozenset(function.name for function in prelude),
+        )  # fmt: skip
+        self._sessions = {known for known in self._sessions if known.alive} | {session}
+        try:
+            await session.prepare(_setup(process.fork, apis, limits, prelude, seed, now))
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def _process(self, limits: SessionLimits) -> ConfinedProcess:
         fork, stream = await self._fork()
         try:
             reader, writer = await asyncio.open_unix_connection(sock=stream)
@@ -86,18 +102,7 @@ class ForkedSandbox:
             fork.close()
             stream.close()
             raise
-        session = ForkedSession(
-            fork, reader, writer, call=call, limits=limits,
-            apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
-            offered=frozenset(function.name for function in prelude),
-        )  # fmt: skip
-        self._sessions = {known for known in self._sessions if known.alive} | {session}
-        try:
-            await session.prepare(_setup(fork, apis, limits, prelude, seed, now))
-        except BaseException:
-            await session.close()
-            raise
-        return session
+        return ConfinedProcess(fork, reader, writer, limits.frame_bytes)
 
     async def _fork(self) -> tuple[Fork, socket.socket]:
         """A new process and our end of its socket.

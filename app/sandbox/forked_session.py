@@ -2,21 +2,19 @@
 
 import asyncio
 import re
-from contextlib import suppress
 
 from app.errors import HostError, SandboxError
 from app.records import Json, Use
+from app.sandbox.confined_process import ConfinedProcess
 from app.sandbox.fork import Fork
-from app.sandbox.frames import pack, plain
+from app.sandbox.frames import plain
 from app.sandbox.protocol import HostCall, Observation, RunStop, SessionLimits
-from app.sandbox.reader import CallMessage, DoneMessage, MessageReader, OutputMessage, ReadyMessage, ViolationError
+from app.sandbox.reader import CallMessage, DoneMessage, OutputMessage, ReadyMessage, ViolationError
 
 _MAX_MESSAGES = 20_000  # of one run, without its calls
 _REFUSALS = 100  # calls beyond the budget until the session is killed
 _NOTICE_CHARS = 100  # the notice that the sandbox appends to truncated output
 _MESSAGE_CHARS = 5_000  # of a host error
-_GROWTH = 6  # a byte of text takes up to 6 bytes as JSON
-_SLACK = 1 << 16
 _DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 _STOPS = {stop.value: stop for stop in (RunStop.OK, RunStop.ERROR, RunStop.CPU, RunStop.MEMORY)}
 
@@ -26,53 +24,46 @@ class ForkedSession:
 
     def __init__(
         self,
-        fork: Fork,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        process: ConfinedProcess,
         *,
         call: HostCall,
         limits: SessionLimits,
         apis: frozenset[str],
         offered: frozenset[str],
     ) -> None:
-        self._fork = fork
-        self._messages = MessageReader(reader, limits.frame_bytes)
-        self._writer = writer
+        self._process = process
         self._call = call
         self._limits = limits
         self._apis = apis
         self._offered = offered
         self._defined: set[str] = set()
         self._calls_left = limits.calls
-        self._runs = 0
         self._running: _Run | None = None
-        self._alive = True
 
     @property
     def alive(self) -> bool:
-        return self._alive
+        return self._process.alive
 
     async def prepare(self, setup: dict[str, Json]) -> None:
         """Load the offered functions. Raises SandboxError if one does not load."""
         try:
             async with asyncio.timeout(self._limits.wall_seconds):
-                await self._send(setup)
-                answer = await self._messages.next(0, 1)
+                await self._process.send(setup)
+                answer = await self._process.next(1)
         except (EOFError, OSError, TimeoutError, ViolationError) as error:
             raise SandboxError(f"a session could not be prepared: {error or 'it took too long'}") from error
         if not isinstance(answer, ReadyMessage):
             raise SandboxError(getattr(answer, "reason", "an offered function calls an API while it loads"))
 
     async def run(self, code: str) -> Observation:
-        if not self._alive:
+        if not self.alive:
             raise SandboxError("this session has ended: open a new one")
         if self._running is not None:
             raise SandboxError("this session is already running code: one run at a time")
         if len(code) > self._limits.frame_bytes // 12:  # a character takes up to 12 bytes as JSON
             return Observation(stdout="", error="SyntaxError: the code is too long", stop=RunStop.ERROR)
-        self._runs += 1
         self._defined.update(_DEFINED.findall(code))
-        run = self._running = _Run(self._fork, self._limits)
+        run = self._running = _Run(self._process.fork, self._limits)
         try:
             await self._drive(run, code)
         except BaseException:
@@ -87,18 +78,14 @@ class ForkedSession:
 
     async def close(self) -> None:
         """Kill the process."""
-        self._alive = False
-        self._fork.close()
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
+        await self._process.close()
 
     async def _drive(self, run: "_Run", code: str) -> None:
         """Drive a run until it ends for any reason."""
         clock = asyncio.timeout(self._limits.wall_seconds)
         try:
             async with clock:
-                await self._send(["run", code])
+                await self._process.start(["run", code])
                 done = await self._serve(run)
                 run.finish(done, self._uses(done))
         except TimeoutError:
@@ -112,13 +99,13 @@ class ForkedSession:
 
     async def _serve(self, run: "_Run") -> DoneMessage:
         while True:
-            message = await self._messages.next(self._runs, _MAX_MESSAGES + self._limits.calls - run.messages)
+            message = await self._process.next(_MAX_MESSAGES + self._limits.calls - run.messages)
             run.messages += 1
             match message:
                 case OutputMessage(text=text):
                     run.print(text)
                 case CallMessage():
-                    await self._send(await self._answer(run, message))
+                    await self._process.send(await self._answer(run, message))
                 case DoneMessage():
                     return message
                 case _:
@@ -145,10 +132,6 @@ class ForkedSession:
             return ["result", plain(result, self._limits.frame_bytes)]
         except (TypeError, ValueError) as error:
             return ["raise", "ValueError", f"the answer of {call.api} cannot be passed on: {error}"]
-
-    async def _send(self, message: Json) -> None:
-        self._writer.write(pack(message, self._limits.frame_bytes * _GROWTH + _SLACK))
-        await self._writer.drain()
 
     def _uses(self, done: DoneMessage) -> tuple[Use, ...]:
         """Only plausible uses: of functions that were offered, or that the code sent defines."""

@@ -44,7 +44,7 @@ async def main() -> None:
             before, own = _cpu(), [await _open(sandbox) for _ in range(_LIVE)]
             for one in own:
                 await one.run("import json\nx = [json.dumps({'a': i}) for i in range(100)]")
-            inside = sum(one._fork.cpu_seconds() for one in own) / _LIVE
+            inside = sum(one._process.fork.cpu_seconds() for one in own) / _LIVE
             print(f"  CPU of open + one turn: host       {(_cpu() - before) / _LIVE * 1e3:8.2f} ms")
             print(f"  CPU of open + one turn: session    {inside * 1e3:8.2f} ms")
             print(f"  Pss of a live session, {_LIVE} live     {_pss(own):8.2f} MB")
@@ -93,7 +93,7 @@ def _pss(sessions: list[ForkedSession]) -> float:
     total = 0
     for session in sessions:
         try:
-            said = Path(f"/proc/{session._fork._pid}/smaps_rollup").read_text()
+            said = Path(f"/proc/{session._process.fork._pid}/smaps_rollup").read_text()
         except PermissionError:
             return 0.0
         total += sum(int(kilobytes) for kilobytes in re.findall(r"^Pss:\s+(\d+)", said, re.MULTILINE))
