@@ -5,28 +5,37 @@ from typing import Self
 from uuid import UUID
 
 import msgspec
-from litestar import Controller, delete, get, post
+from litestar import Controller, delete, get, patch, post
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
 from app.api.validation import Name
-from app.db import models, projects
+from app.db import audit, models, projects
 from app.errors import ForbiddenError
+from app.project_settings import ProjectSettings
+from app.records import Json
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
 
 
+class ProjectPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A JSON merge patch of the project's settings; see ProjectSettings."""
+
+    settings: dict[str, Json]
+
+
 class ProjectView(msgspec.Struct, frozen=True):
     id: UUID
     name: str
     created_at: datetime
+    settings: ProjectSettings
 
     @classmethod
     def of(cls, project: models.Project) -> Self:
-        return cls(project.id, project.name, project.created_at)
+        return cls(project.id, project.name, project.created_at, projects.settings_of(project))
 
 
 class ProjectController(Controller):
@@ -52,6 +61,25 @@ class ProjectController(Controller):
     @get("/{name:str}", summary="Show a project", responses=problems(401, 403, 404))
     async def show(self, name: FromPath[str], session: Db, access: Caller) -> ProjectView:
         return ProjectView.of(await find_project(session, access, name))
+
+    @patch(
+        "/{name:str}",
+        opt={"scope": "admin"},
+        summary="Change a project's settings",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def change(
+        self, name: FromPath[str], data: JSONBody[ProjectPatch], session: Db, access: Caller
+    ) -> ProjectView:
+        """Fields that are left out stay, and null restores a default. The audit log records the change."""
+        project = await find_project(session, access, name)
+        before, after = await projects.change_settings(session, project.id, data.settings)
+        if after != before:
+            detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
+            action = models.AuditAction.SETTINGS_CHANGED
+            await audit.add(session, project.id, None, access.actor, action, detail)
+        await session.commit()
+        return ProjectView.of(project)
 
     @delete(
         "/{name:str}",

@@ -38,6 +38,15 @@ Variables = Annotated[
     dict[Text, Text],
     msgspec.Meta(max_length=100, description="values for the server variables of the project's OpenAPI documents"),
 ]
+Principal = Annotated[
+    str,
+    msgspec.Meta(
+        max_length=200,
+        pattern=r"^[^\x00]*$",
+        description="the user on whose behalf the task is carried out; default: the project itself",
+        examples=["iris@example.org"],
+    ),
+]
 TaskProject = Annotated[
     str, msgspec.Meta(description="default: the key's own project, or the only one", examples=["demo"])
 ]
@@ -49,6 +58,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     instruction: Instruction | UnsetType = UNSET
     project: TaskProject | None = None
     scenario: Scenario | None = None
+    principal: Principal = ""
     variables: Variables = {}
     use_skills: bool = True
     check: Check | None = None
@@ -107,6 +117,7 @@ async def submit_all(
         new = tasks.NewTask(
             instruction=task.instruction,
             scenario=task.scenario,
+            principal=task.principal,
             variables=task.variables,
             use_skills=task.use_skills,
             check_code=task.check,

@@ -51,6 +51,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     instruction: str
     scenario: str | None
+    principal: str
     state: models.TaskState
     stop: Stop | None = msgspec.field(name="stop_reason")  # why the rollout ended
     answer: Json

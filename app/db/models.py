@@ -74,6 +74,7 @@ class Project(Entity):
 
     name: Mapped[str] = mapped_column(unique=True)
     skill_rev: Mapped[int] = mapped_column(BigInteger, default=0)  # every write to a skill takes the next number
+    settings: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # ProjectSettings
 
 
 class Key(Entity):
@@ -136,6 +137,7 @@ class Task(Entity, Leased):
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))  # pinned when it is first claimed
+    principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     instruction: Mapped[str]
     scenario: Mapped[str | None]
     variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs

@@ -1,8 +1,9 @@
 """Projects in the database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import delete as sql_delete
 from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
@@ -10,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.errors import ConflictError, NotFoundError
+from app.project_settings import ProjectSettings, changed, stored
+from app.records import Json
 
 
 async def create(session: AsyncSession, name: str) -> models.Project:
@@ -42,6 +45,24 @@ async def by_id(session: AsyncSession, project_id: UUID) -> models.Project:
 async def list_all(session: AsyncSession) -> Sequence[models.Project]:
     """Ordered by name."""
     return (await session.scalars(select(models.Project).order_by(models.Project.name))).all()
+
+
+def settings_of(project: models.Project) -> ProjectSettings:
+    return msgspec.convert(project.settings, ProjectSettings)
+
+
+async def change_settings(
+    session: AsyncSession, project_id: UUID, patch: Mapping[str, Json]
+) -> tuple[ProjectSettings, ProjectSettings]:
+    """Apply a JSON merge patch. Returns the settings before and after. Raises NotFoundError and InvalidError."""
+    project = await session.get(models.Project, project_id, populate_existing=True, with_for_update=True)
+    if project is None:
+        raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
+    before = settings_of(project)
+    after = changed(before, patch)
+    project.settings = stored(after)
+    await session.flush()
+    return before, after
 
 
 async def delete(session: AsyncSession, project_id: UUID) -> None:

@@ -22,6 +22,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """A submission. The same idempotency key means the same task; the digest detects a different one."""
 
     instruction: str
+    principal: str = ""
     scenario: str | None = None
     variables: dict[str, str] = {}
     use_skills: bool = True
