@@ -41,6 +41,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     broker_url: str = ""
     """Redis or RabbitMQ for Celery. Empty: files in the data directory."""
 
+    # Secrets
+    secret_key: str = ""
+    """Keys that encrypt stored secrets, comma-separated: the first encrypts, all decrypt. At least 32 random
+    characters each. The same on all hosts. Empty: the file `secret.key` in the data directory."""
+
     # Model
     model: str = "seed"
     """A model directory; `seed` is the model in the package."""

@@ -9,7 +9,8 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.db.column_types import to_json
-from app.errors import DatabaseError, first_line
+from app.encryption import KeyRing
+from app.errors import DatabaseError, SettingError, first_line
 
 Sessions = async_sessionmaker[AsyncSession]
 
@@ -18,6 +19,7 @@ UNAVAILABLE = (DBAPIError, NoConnectionError)
 TRANSIENT = (*UNAVAILABLE, OSError)
 """Errors after which a loop tries again. A timeout is an OSError."""
 
+_KEYS = "keys"
 _KEEP_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
@@ -37,11 +39,24 @@ class Database(msgspec.Struct, frozen=True):
         await self.dispose()
 
 
-def open_database(url: str, *, connections: int = 20) -> Database:
-    """Raises DatabaseError if the URL is not a PostgreSQL URL."""
+def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = None) -> Database:
+    """Sessions need `keys` to store or read a secret. Raises DatabaseError if the URL is not a PostgreSQL URL."""
     engine = create_async_engine(full_url(url), pool_size=connections, pool_pre_ping=True, json_serializer=to_json)
     event.listen(engine.sync_engine, "connect", _keep_alive)
-    return Database(engine, async_sessionmaker(engine, expire_on_commit=False))
+    return Database(engine, async_sessionmaker(engine, expire_on_commit=False, info=session_info(keys)))
+
+
+def session_info(keys: KeyRing | None) -> dict[str, Any]:
+    """The `info` of sessions that encrypt and decrypt with these keys."""
+    return {} if keys is None else {_KEYS: keys}
+
+
+def keys_of(session: AsyncSession) -> KeyRing:
+    """The keys that encrypt what this session stores. Raises SettingError if it was opened without any."""
+    keys = session.info.get(_KEYS)
+    if not isinstance(keys, KeyRing):
+        raise SettingError("the database was opened without keys for secrets: set SAGE_SECRET_KEY")
+    return keys
 
 
 def _keep_alive(connection: Any, _: object) -> None:
