@@ -29,6 +29,7 @@ from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import HostError, SettingError
+from app.gateway.http_call import NoCookies
 from app.gateway.ssrf import resolve_public
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
@@ -198,7 +199,7 @@ def _api_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
     limits = httpx.Limits(
         max_connections=8 * max_tasks_in_flight, max_keepalive_connections=2 * max_tasks_in_flight
     )
-    return httpx.AsyncClient(limits=limits, trust_env=False)
+    return httpx.AsyncClient(limits=limits, trust_env=False, cookies=NoCookies())
 
 
 def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
@@ -209,7 +210,7 @@ def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
             raise httpx.ConnectError(error.message, request=request) from error
 
     hooks = {} if allow_private_hosts else {"request": [refuse_private_hosts]}
-    return httpx.AsyncClient(timeout=_FETCH_SECONDS, trust_env=False, event_hooks=hooks)
+    return httpx.AsyncClient(timeout=_FETCH_SECONDS, trust_env=False, event_hooks=hooks, cookies=NoCookies())
 
 
 async def _open_and_close(sandbox: Sandbox) -> None:

@@ -33,7 +33,7 @@ _READ = problems(400, 401, 403, 404)
 class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`adapter` is the name of its directory: the hash of its content. `reason` is stored in `evidence`."""
 
-    adapter: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    adapter: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}(?!\n)$")]
     project: str | None = None
     reason: Text | None = None
 

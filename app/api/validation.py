@@ -1,4 +1,7 @@
-"""Types that validate request values. PostgreSQL text cannot contain NUL, so none is accepted."""
+r"""Types that validate request values. PostgreSQL text cannot contain NUL, so none is accepted.
+
+Patterns end with `(?!\n)$`: a bare `$` also matches before a final newline in Python, though not in JavaScript.
+"""
 
 from datetime import UTC, datetime
 from typing import Annotated, TypeAlias
@@ -11,13 +14,15 @@ Scenario: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, 
 Name: TypeAlias = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$",
         description="1 to 64 letters, digits, `_`, `.` or `-`; starts with a letter or digit",
     ),
 ]
 AppName: TypeAlias = Annotated[
     str,
-    msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$", description="the agent uses it as `apis.<name>`; lower case"),
+    msgspec.Meta(
+        pattern=r"^[a-z][a-z0-9_]{0,63}(?!\n)$", description="the agent uses it as `apis.<name>`; lower case"
+    ),
 ]
 Score: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 

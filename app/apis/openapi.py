@@ -69,7 +69,7 @@ def _check_version(document: Mapping[str, Json]) -> None:
     version = document.get("openapi")
     if not isinstance(version, str):
         raise ApiDocumentError("this is not an OpenAPI document: it has no `openapi` version at the top")
-    if not re.match(r"3\.[01](\.|$)", version):
+    if not re.fullmatch(r"3\.[01](\..*)?", version):
         raise ApiDocumentError(f"OpenAPI {version} is not supported; 3.0 and 3.1 are")
     if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")

@@ -2,13 +2,19 @@
 
 import asyncio
 import codecs
+import re
+from http.cookiejar import CookieJar
+from typing import Any, Final
 
 import httpx
 import msgspec
 
+from app.bounded_body import BodyError, BodySizeError, read_body
+from app.bounded_json import JsonError, decode_json
 from app.errors import HostError
 from app.gateway.ssrf import resolve_public
 from app.records import Json
+from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 _ERROR_CHARS = 500
@@ -18,6 +24,18 @@ _HEADERS = {
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": "sage-server",
 }
+_CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
+_CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
+    r"utf-8(-sig)?|utf-(16|32)(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-\w+|mac-\w+|tis-620|kz1048|ptcp154"
+    r"|gb2312|gbk|gb18030|hz|big5(hkscs)?|euc_\w+|shift_jis\w*|iso2022_\w+|johab"
+)
+
+
+class NoCookies(CookieJar):
+    """Keeps no cookies: a client that all tasks share must neither send nor collect those of one response."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:  # noqa: ARG002
+        return
 
 
 class _Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,15 +108,12 @@ class HttpCaller:
 
 
 async def _body(response: httpx.Response) -> bytes:
-    """The decompressed body, up to the limit."""
-    body = bytearray()
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            raise HostError(
-                "ApiError", f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MB; ask for less at once"
-            )
-    return bytes(body)
+    try:
+        return await read_body(response, MAX_ANSWER_BYTES)
+    except BodySizeError as error:
+        raise HostError("ApiError", f"the answer {error}; ask for less at once") from error
+    except BodyError as error:
+        raise HostError("ApiError", f"the answer {error}") from error
 
 
 def _result(answer: _Response) -> Json:
@@ -108,8 +123,8 @@ def _result(answer: _Response) -> Json:
         return None
     if answer.media_type == "application/json" or answer.media_type.endswith("+json"):
         try:
-            return msgspec.json.decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return decode_json(answer.body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
+        except JsonError as error:
             raise HostError("ApiError", f"the answer is not the JSON it claims to be: {error}") from error
     try:
         return answer.body.decode(_charset(answer))
@@ -129,11 +144,13 @@ def _short(answer: _Response) -> str:
 
 
 def _charset(answer: _Response) -> str:
-    declared = httpx.Response(200, headers={"content-type": answer.content_type}).charset_encoding
+    """The declared character set if it is one, otherwise UTF-8."""
+    declared = _CHARSET.search(answer.content_type[:500])
     try:
-        return codecs.lookup(declared or "utf-8").name
+        name = codecs.lookup(declared[1]).name if declared else "utf-8"
     except LookupError:
         return "utf-8"
+    return name if _CHARACTER_SETS.fullmatch(name) else "utf-8"
 
 
 def _same_server(url: httpx.URL, target: httpx.URL) -> bool:

@@ -2,11 +2,17 @@
 
 import asyncio
 import socket
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final
 
 import httpx
 
 from app.errors import HostError
+
+_GLOBAL_UNICAST: Final = ip_network("2000::/3")  # all that is assigned of IPv6 (RFC 4291, section 2.4)
+_SPECIAL: Final = [  # of the registries of special-purpose addresses, those that Python may call global
+    ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20")
+]
 
 
 async def resolve_public(request: httpx.Request) -> httpx.Request:
@@ -26,16 +32,20 @@ async def resolve_public(request: httpx.Request) -> httpx.Request:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether an address is public, including one embedded in an IPv6 address.
+    """Whether an address is global unicast. One that maps an IPv4 address (or is 6to4) counts as that address.
 
-    >>> [is_public(ip_address(text)) for text in ("127.0.0.1", "::ffff:10.0.0.1", "169.254.169.254", "9.9.9.9")]
+    The other translations (NAT64, Teredo, IPv4-compatible) count as private: where they lead is up to the network.
+
+    >>> [is_public(ip_address(text)) for text in ("127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::909:909", "9.9.9.9")]
     [False, False, False, True]
     """
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is not None:
             return is_public(inner)
-    return address.is_global and not address.is_multicast
+        if address not in _GLOBAL_UNICAST:
+            return False
+    return address.is_global and not address.is_multicast and not any(address in each for each in _SPECIAL)
 
 
 async def _addresses(host: str, port: int) -> list[IPv4Address | IPv6Address]:

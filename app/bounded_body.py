@@ -1,0 +1,100 @@
+"""Reads the body of a foreign HTTP response within limits of size, compressed and decompressed."""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+
+import httpx
+
+_CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_PIECE = 64 << 10  # of output at a time
+_PARTS = 20_000  # of one body: each costs tens of microseconds, however short it is
+_PARTS_AT_ONCE = 32
+
+
+class BodyError(Exception):
+    """The body cannot be read. The message completes "the answer ..."."""
+
+
+class BodySizeError(BodyError):
+    """The body is larger than allowed."""
+
+
+async def read_body(response: httpx.Response, limit: int) -> bytes:
+    """The decompressed body, at most `limit` bytes of it. Others run in between.
+
+    Memory is bounded by the limit whatever the ratio of compression, since decompression stops there. Raises
+    BodyError, and httpx.HTTPError if the connection fails.
+    """
+    decoder = _decoder(response.headers.get_list("content-encoding", split_commas=True))
+    body, received, parts = bytearray(), 0, 0
+    async for part in response.aiter_raw():
+        received, parts = received + len(part), parts + 1
+        if received > limit:
+            raise _too_large(limit)
+        if parts > _PARTS:
+            raise BodyError(f"comes in more than {_PARTS:,} parts")
+        if parts % _PARTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        for piece in decoder.feed(part):
+            body += piece
+            if len(body) > limit:
+                raise _too_large(limit)
+            if len(piece) == _PIECE:
+                await asyncio.sleep(0)
+    decoder.end()
+    return bytes(body)
+
+
+def _too_large(limit: int) -> BodySizeError:
+    return BodySizeError(f"is larger than {limit >> 20} MB")
+
+
+class _Identity:
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        yield part
+
+    def end(self) -> None:
+        return
+
+
+class _Inflater:
+    """Decompresses in pieces of bounded size, each only when it is asked for."""
+
+    def __init__(self, coding: str) -> None:
+        self._coding = coding
+        self._stream = zlib.decompressobj(_CODINGS[coding])
+        self._begun = False
+
+    def feed(self, part: bytes) -> Iterator[bytes]:
+        self._begin(part)
+        while part and not self._stream.eof:  # bytes after the end are ignored, as browsers do
+            try:
+                piece = self._stream.decompress(part, _PIECE)
+            except zlib.error as error:
+                raise BodyError(f"is not the {self._coding} data that it claims to be") from error
+            part = self._stream.unconsumed_tail
+            if piece:
+                yield piece
+
+    def _begin(self, part: bytes) -> None:
+        """Some servers send deflate data without its header: recognized by the first byte."""
+        if not self._begun and part:
+            self._begun = True
+            if self._coding == "deflate" and part[0] & 0x0F != zlib.DEFLATED:
+                self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
+
+    def end(self) -> None:
+        if self._begun and not self._stream.eof:
+            raise BodyError(f"ends within its {self._coding} data")
+
+
+def _decoder(declared: list[str]) -> _Identity | _Inflater:
+    codings = [name for each in declared if (name := each.strip().lower()) not in ("", "identity")]
+    if not codings:
+        return _Identity()
+    if len(codings) > 1:
+        raise BodyError(f"is compressed {len(codings)} times over")
+    if codings[0] not in _CODINGS:
+        raise BodyError(f"has the content coding {codings[0][:40]!r}; gzip and deflate are supported")
+    return _Inflater(codings[0])
