@@ -32,10 +32,15 @@ class Fork:
         pages = Path(f"/proc/{self._pid}/statm").read_text().split()[0]
         return int(pages) * resource.getpagesize()
 
+    def stop(self) -> None:
+        """Stop the process until `resume`. It cannot catch or ignore this."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def kill(self) -> None:
-        if not self._closed:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
 
     def close(self) -> None:
         """Kill the process and release the pidfd."""
@@ -43,6 +48,11 @@ class Fork:
         if not self._closed:
             self._closed = True
             os.close(self._pidfd)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self._closed:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
 
 def _pid_of(pidfd: int) -> int:

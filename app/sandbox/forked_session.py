@@ -7,11 +7,9 @@ from app.errors import HostError, SandboxError
 from app.records import Json, Use
 from app.sandbox.confined_process import ConfinedProcess
 from app.sandbox.fork import Fork
-from app.sandbox.frames import plain
 from app.sandbox.protocol import HostCall, Observation, RunStop, SessionLimits
 from app.sandbox.reader import CallMessage, DoneMessage, OutputMessage, ReadyMessage, ViolationError
 
-_MAX_MESSAGES = 20_000  # of one run, without its calls
 _REFUSALS = 100  # calls beyond the budget until the session is killed
 _NOTICE_CHARS = 100  # the notice that the sandbox appends to truncated output
 _MESSAGE_CHARS = 5_000  # of a host error
@@ -48,8 +46,9 @@ class ForkedSession:
         """Load the offered functions. Raises SandboxError if one does not load."""
         try:
             async with asyncio.timeout(self._limits.wall_seconds):
-                await self._process.send(setup)
-                answer = await self._process.next(1)
+                await self._process.start("setup", setup)
+                answer = await self._process.next()
+                self._process.pause()
         except (EOFError, OSError, TimeoutError, ViolationError) as error:
             raise SandboxError(f"a session could not be prepared: {error or 'it took too long'}") from error
         if not isinstance(answer, ReadyMessage):
@@ -85,8 +84,9 @@ class ForkedSession:
         clock = asyncio.timeout(self._limits.wall_seconds)
         try:
             async with clock:
-                await self._process.start(["run", code])
+                await self._process.start("run", code, calls=self._calls_left + _REFUSALS)
                 done = await self._serve(run)
+                self._process.pause()
                 run.finish(done, self._uses(done))
         except TimeoutError:
             if not clock.expired():
@@ -99,8 +99,7 @@ class ForkedSession:
 
     async def _serve(self, run: "_Run") -> DoneMessage:
         while True:
-            message = await self._process.next(_MAX_MESSAGES + self._limits.calls - run.messages)
-            run.messages += 1
+            message = await self._process.next()
             match message:
                 case OutputMessage(text=text):
                     run.print(text)
@@ -121,15 +120,11 @@ class ForkedSession:
         self._calls_left -= 1
         run.calls += 1
         try:
-            plain([call.args, call.kwargs], self._limits.frame_bytes)
-        except (TypeError, ValueError) as error:
-            raise ViolationError("arguments that no honest sandbox sends") from error
-        try:
             result = await self._call(call.api, call.args, call.kwargs)
         except HostError as error:
             return ["raise", error.kind[:100], error.message[:_MESSAGE_CHARS]]
         try:
-            return ["result", plain(result, self._limits.frame_bytes)]
+            return ["result", await self._process.copy(result)]
         except (TypeError, ValueError) as error:
             return ["raise", "ValueError", f"the answer of {call.api} cannot be passed on: {error}"]
 
@@ -148,7 +143,6 @@ class _Run:
     def __init__(self, fork: Fork, limits: SessionLimits) -> None:
         self.alive = True
         self.calls = 0
-        self.messages = 0
         self.killed: RunStop | None = None
         self.why = "the process died"
         self._fork = fork

@@ -8,7 +8,9 @@ LENGTH_BYTES = 4
 MAX_DEPTH = 64
 MAX_NODES = 200_000
 _FLOAT_BYTES = 17
+_NODE_BYTES = 2
 MAX_INT_BITS = 1023  # the range of a float; parsing longer ones takes quadratic time
+_TOO_LARGE = "it is too large for one message"
 
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -21,30 +23,31 @@ def pack(message: Any, max_bytes: int) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-def plain(value: Any, max_bytes: int) -> Any:
+def plain(value: Any, max_bytes: int, max_nodes: int = MAX_NODES) -> Any:
     """A copy made of exact builtin types. Runs no code of the value's classes and never calls repr.
 
     Depth, nodes and bytes are limited while copying, so a small object that expands to a huge one costs little.
     Raises TypeError for types that JSON lacks, ValueError for values too large, too deep or not finite.
     """
-    return _Copy(max_bytes).copy(value, 0)
+    return _Copy(max_bytes, max_nodes).copy(value, 0)
 
 
 class _Copy:
-    def __init__(self, max_bytes: int) -> None:
-        self._nodes_left = MAX_NODES
-        self._bytes_left = max_bytes
+    """A copy in progress. A container pays for its items before it copies them."""
+
+    def __init__(self, max_bytes: int, max_nodes: int) -> None:
+        self._max_nodes = max_nodes
+        self._nodes_left = max_nodes - 1
+        self._bytes_left = max_bytes - _NODE_BYTES
 
     def copy(self, value: Any, depth: int) -> Any:
-        self._nodes_left -= 1
-        if self._nodes_left < 0:
-            raise ValueError(f"it holds more than {MAX_NODES:,} values")
-        self._spend(2)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
-        if value is None or value is True or value is False:
-            return value
         kind = type(value)
+        if kind is str:
+            return self.text(value, depth)
+        if kind is int:
+            return self.integer(value, depth)
+        if value is None or kind is bool:
+            return value
         for base, copy in _COPIERS:
             if kind is base or issubclass(kind, base):
                 return copy(self, value, depth)
@@ -52,35 +55,40 @@ class _Copy:
 
     def text(self, value: str, _depth: int) -> str:
         exact = str.__str__(value)
-        self._spend(len(exact) if str.isascii(exact) else len(str.encode(exact)))
+        self._bytes_left -= len(exact) if str.isascii(exact) else len(str.encode(exact))
+        if self._bytes_left < 0:
+            raise ValueError(_TOO_LARGE)
         return exact
 
     def integer(self, value: int, _depth: int) -> int:
         exact = int.__int__(value)
-        if int.bit_length(exact) > MAX_INT_BITS:
+        bits = int.bit_length(exact)
+        if bits > MAX_INT_BITS:
             raise ValueError(f"an integer has more than {MAX_INT_BITS} bits")
-        self._spend(int.bit_length(exact) // 3)
+        self._bytes_left -= bits // 3
+        if self._bytes_left < 0:
+            raise ValueError(_TOO_LARGE)
         return exact
 
     def number(self, value: float, _depth: int) -> float:
         exact = float.__float__(value)
         if not math.isfinite(exact):
             raise ValueError("nan and infinity are not JSON")
-        self._spend(_FLOAT_BYTES)
+        self._bytes_left -= _FLOAT_BYTES
+        if self._bytes_left < 0:
+            raise ValueError(_TOO_LARGE)
         return exact
 
     def sequence(self, value: list[Any], depth: int) -> list[Any]:
+        self._enter(list.__len__(value), depth + 1)
         return [self.copy(item, depth + 1) for item in list.__iter__(value)]
 
     def row(self, value: tuple[Any, ...], depth: int) -> list[Any]:
+        self._enter(tuple.__len__(value), depth + 1)
         return [self.copy(item, depth + 1) for item in tuple.__iter__(value)]
 
-    def _spend(self, size: int) -> None:
-        self._bytes_left -= size
-        if self._bytes_left < 0:
-            raise ValueError("it is too large for one message")
-
     def mapping(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        self._enter(dict.__len__(value), depth + 1)
         result = {}
         for key, item in dict.items(value):
             if not issubclass(type(key), str):
@@ -88,13 +96,24 @@ class _Copy:
             result[self.text(key, depth)] = self.copy(item, depth + 1)
         return result
 
+    def _enter(self, items: int, depth: int) -> None:
+        """Pay for the items of a container, which are `depth` levels down."""
+        self._nodes_left -= items
+        if self._nodes_left < 0:
+            raise ValueError(f"it holds more than {self._max_nodes:,} values")
+        self._bytes_left -= items * _NODE_BYTES
+        if self._bytes_left < 0:
+            raise ValueError(_TOO_LARGE)
+        if items and depth > MAX_DEPTH:
+            raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
+
 
 _COPIERS: tuple[tuple[type, Any], ...] = (
-    (str, _Copy.text),
-    (int, _Copy.integer),
-    (float, _Copy.number),
     (list, _Copy.sequence),
     (dict, _Copy.mapping),
+    (float, _Copy.number),
+    (str, _Copy.text),
+    (int, _Copy.integer),
     (tuple, _Copy.row),
 )
 

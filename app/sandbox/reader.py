@@ -1,16 +1,23 @@
-"""Reads the messages of a session. Bytes, depth, nodes and messages are limited before anything is trusted."""
+"""Reads the messages of a session. Bytes, depth, values and messages are limited before anything is trusted.
+
+Every step takes time linear in the frame, and memory of a few times its size, whatever it holds.
+"""
 
 import asyncio
 import re
 from typing import TypeAlias
 
 import msgspec
+import numpy as np
 
 from app.records import Json
-from app.sandbox.frames import LENGTH_BYTES, MAX_NODES
+from app.sandbox.frames import LENGTH_BYTES, MAX_DEPTH, MAX_NODES, plain
 
 _SLACK = 1 << 18  # of a frame around its value, and one chunk of output
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_OTHER_FRAMES = 16  # of the largest size, for all messages of a run that are not calls
+_NESTED = MAX_DEPTH + 1  # brackets around and of the deepest container that a call may pass
+_ANY_SIZE = 1 << 62
+_LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{308}")  # may exceed the range of a float
 
 
 class ViolationError(Exception):
@@ -18,7 +25,7 @@ class ViolationError(Exception):
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    run: int
+    run: str
 
 
 class ReadyMessage(_Message, frozen=True, tag="ready"):
@@ -63,29 +70,57 @@ class MessageReader:
     def __init__(self, reader: asyncio.StreamReader, max_bytes: int) -> None:
         self._reader = reader
         self._max_bytes = max_bytes + _SLACK
+        self._run = ""
+        self._messages_left = self._bytes_left = 0
 
-    async def next(self, run: int, messages_left: int) -> SessionMessage:
+    def expect(self, run: str, *, messages: int, calls: int = 0) -> None:
+        """From now on accept messages of this run only: so many, and so many calls of the largest size."""
+        self._run = run
+        self._messages_left = messages + calls
+        self._bytes_left = self._max_bytes * (_OTHER_FRAMES + calls)
+
+    async def next(self) -> SessionMessage:
         """The next message. Raises IncompleteReadError if the process died, ViolationError if it is invalid."""
-        if messages_left <= 0:
+        self._messages_left -= 1
+        if self._messages_left < 0:
             raise ViolationError("too many messages in one run")
         length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "big")
-        if length > self._max_bytes:
+        self._bytes_left -= length
+        if length > self._max_bytes or self._bytes_left < 0:
             raise ViolationError(f"a message of {length} bytes")
         message = _decode(await self._reader.readexactly(length))
-        if message.run != run:
+        if message.run != self._run:
             raise ViolationError("a message of another run")
         return message
 
 
 def _decode(frame: bytes) -> SessionMessage:
-    if _nodes(frame) > MAX_NODES and _nodes(_STRING.sub(b"", frame)) > MAX_NODES:
-        raise ViolationError("a message of too many values")
+    _check_structure(frame)
     try:
-        return _DECODER.decode(frame)
+        message = _DECODER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ViolationError(f"not a message: {error}") from error
+    if isinstance(message, CallMessage) and _LONG_NUMBER.search(frame):
+        try:
+            plain([message.args, message.kwargs], _ANY_SIZE)
+        except ValueError as error:
+            raise ViolationError("arguments that no honest sandbox sends") from error
+    return message
 
 
-def _nodes(frame: bytes) -> int:
-    """An upper bound of the number of values in a frame, without decoding it."""
-    return frame.count(b",") + frame.count(b"[") + frame.count(b"{")
+def _check_structure(frame: bytes) -> None:
+    """Reject a frame of too many or too deep values without decoding it; of invalid JSON, checks its start."""
+    opened = frame.count(b"[") + frame.count(b"{")
+    if opened <= _NESTED and opened + frame.count(b",") <= MAX_NODES:
+        return
+    if b"\\" in frame:
+        frame = frame.replace(rb"\\", b"").replace(rb"\"", b"")
+    data = np.frombuffer(frame, np.uint8)
+    outside = np.bitwise_xor.accumulate((data == ord('"')).view(np.uint8)) == 0
+    opens = ((data == ord("[")) | (data == ord("{"))) & outside
+    closes = ((data == ord("]")) | (data == ord("}"))) & outside
+    if np.count_nonzero(opens) + np.count_nonzero((data == ord(",")) & outside) > MAX_NODES:
+        raise ViolationError("a message of too many values")
+    # A depth that wraps around has passed the limit before.
+    if np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int16).max(initial=0) > _NESTED:
+        raise ViolationError("a message nested too deep")

@@ -16,7 +16,7 @@ _SLACK = 1 << 17  # of a frame around its value, and one chunk of output
 
 class HostChannel:
     def __init__(self, fd: int) -> None:
-        self.run = 0  # every message names the run it belongs to
+        self.run = ""  # the number that the host gave the run: every message of the run bears it
         self._fd = fd
         self._frame_bytes = 1 << 20
         self._kinds: dict[str, type[BaseException]] = {}

@@ -21,7 +21,7 @@ _RESERVE_BYTES = 4 << 20
 
 def serve(channel: HostChannel, bpf: bytes) -> None:
     """Serve a session. Never returns: the process exits with its socket."""
-    setup = channel.receive()
+    _, channel.run, setup = channel.receive()
     cpu = CpuLimit(setup["cpu_seconds"])
     output = Output(channel, cpu, setup["output_chars"])
     channel.limit(setup["frame_bytes"], cpu, output.flush_to_host)
@@ -32,7 +32,8 @@ def serve(channel: HostChannel, bpf: bytes) -> None:
     confine.confine(bpf, setup["address_space"])
     runner.load(setup["prelude"])
     while True:
-        runner.run(channel.receive()[1])
+        _, channel.run, code = channel.receive()
+        runner.run(code)
 
 
 class _CodeRunner:
@@ -41,6 +42,7 @@ class _CodeRunner:
         self._cpu = cpu
         self._output = output
         self._uses = Uses()
+        self._turn = 0
         self._reserve: mmap.mmap | None = None
         main = ModuleType("__main__")
         main.__dict__.update(__builtins__=builtins, apis=apis)
@@ -63,11 +65,11 @@ class _CodeRunner:
 
     def run(self, source: str) -> None:
         """Run code and report the result."""
-        self._channel.run += 1
+        self._turn += 1
         self._output.restart()
         if self._reserve is None:
             self._reserve = _reserve()
-        error = self._execute(source, f"<turn {self._channel.run}>")
+        error = self._execute(source, f"<turn {self._turn}>")
         if isinstance(error, MemoryError):
             self._reserve = None  # frees memory to report it
         sys.settrace(None)
