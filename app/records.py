@@ -24,6 +24,7 @@ class Stop(StrEnum):
     WALL_LIMIT = "wall_limit"  # seconds
     CANCELLED = "cancelled"
     IN_DOUBT = "in_doubt"  # a call was sent, its result was lost, and it is not safe to repeat
+    CRASHED = "crashed"  # runners died during it, the last one while it executed nothing else
 
 
 BASE = "base"

@@ -1,10 +1,12 @@
 """Rows for database tests: projects, tasks, skills, offers and trajectories."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, skills, task_queue, tasks
+from app.db.runners import RunnerReport
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 
 LEASE = 30.0
@@ -25,6 +27,11 @@ async def claimed_task(session: AsyncSession, owner: str = "me") -> models.Task:
     assert claimed is not None
     assert claimed.id == waiting.id
     return claimed
+
+
+def runner_report(id: str = "runner", **values: Any) -> RunnerReport:
+    known = {"host": "here", "pid": 7, "pid_space": "this machine", "in_flight": 0, "capacity": 4}
+    return RunnerReport(id=id, **{**known, "memory_bytes": 1 << 20, "sandbox": "forked", **values})
 
 
 def new_skill(

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, task_queue, tasks
+from app.db import models, runners, task_queue, tasks
 from app.db.database import Sessions
 from app.db.models import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
 from app.errors import ConflictError
 from app.records import Stop
-from tests.rows import LEASE, claimed_task, project_row, task_row
+from tests.rows import LEASE, claimed_task, project_row, runner_report, task_row
 
 DONE = TaskOutcome(state=TaskState.DONE, stop=Stop.COMPLETED, answer=7, turns=2, generated_tokens=31, calls=4)
 EXPIRED = -1.0  # a lease that has expired when it begins
@@ -73,6 +73,78 @@ async def test_the_first_claim_pins_the_active_release_and_the_clock(session: As
     assert again is not None
     assert (again.id, again.release_id, again.started_at) == (task.id, pinned, started)
     assert (again.attempt, again.owner) == (2, "another")
+
+
+async def test_a_death_is_counted_when_a_lease_expired_and_not_when_a_task_was_handed_back(
+    session: AsyncSession,
+) -> None:
+    task = await task_row(session, (await project_row(session)).id)
+    deaths = []
+    for owner in ("a", "b", "b", "c"):
+        claimed = await task_queue.claim(session, owner, EXPIRED)
+        assert claimed is not None
+        deaths.append(claimed.deaths)
+        if owner == "c":
+            await task_queue.hand_back(session, owner)
+    claimed = await task_queue.claim(session, "d", LEASE)
+    assert claimed is not None
+    assert (claimed.id, [*deaths, claimed.deaths]) == (task.id, [0, 1, 1, 2, 2])
+
+
+async def test_the_tasks_of_a_dead_owner_can_be_claimed_at_once_and_are_suspects(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    assert await task_queue.abandon(session, "me") == [task.id]
+    claimed = await task_queue.claim(session, "another", LEASE, abandoned=False)
+    assert claimed is not None
+    assert (claimed.id, claimed.deaths, task_queue.is_suspect(claimed)) == (task.id, 1, True)
+
+
+async def test_expired_leases_are_respected_while_their_owners_may_be_alive(session: AsyncSession) -> None:
+    project = await project_row(session)
+    await task_row(session, project.id)
+    await task_queue.claim(session, "me", EXPIRED)
+    assert await task_queue.claim(session, "another", LEASE, abandoned=False) is None
+    fresh = await task_row(session, project.id)
+    claimed = await task_queue.claim(session, "another", LEASE, abandoned=False)
+    assert claimed is not None
+    assert claimed.id == fresh.id
+
+
+async def test_suspects_occupy_half_of_the_live_runners_and_at_least_one(session: AsyncSession) -> None:
+    project = await project_row(session)
+    for _ in range(6):
+        await task_row(session, project.id)
+        await task_queue.claim(session, "dead", LEASE)
+    await task_queue.abandon(session, "dead")
+
+    async def claimed_suspects() -> int:
+        count = 0
+        while await task_queue.claim(session, f"runner {count}", LEASE) is not None:
+            count += 1
+        for number in range(count):
+            await task_queue.hand_back(session, f"runner {number}")
+        return count
+
+    assert await claimed_suspects() == 1
+    for number in range(5):
+        await runners.report(session, runner_report(id=f"live {number}"))
+    assert await claimed_suspects() == 2
+
+
+async def test_a_task_is_condemned_only_if_its_runner_died_while_it_ran_alone(session: AsyncSession) -> None:
+    await claimed_task(session, "a")
+    verdicts = []
+    for owner, alone in (("b", False), ("c", True), ("d", False)):
+        await task_queue.abandon(session, chr(ord(owner) - 1))
+        claimed = await task_queue.claim(session, owner, LEASE)
+        assert claimed is not None
+        verdicts.append((claimed.deaths, task_queue.is_condemned(claimed)))
+        if alone:
+            await task_queue.mark_alone(session, claimed.id, owner)
+    assert verdicts == [(1, False), (2, False), (3, True)]
+    [task_id] = await task_queue.hand_back(session, "d")
+    with pytest.raises(ConflictError):
+        await task_queue.mark_alone(session, task_id, "d")
 
 
 async def test_a_task_cannot_be_claimed_while_its_lease_is_valid(session: AsyncSession) -> None:

@@ -4,17 +4,20 @@ import asyncio
 import time
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, offers, skills, task_queue, trajectories
+from app.db import calls, models, offers, skills, task_queue, trajectories, turns
 from app.db.models import TaskState
+from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, EngineRefusalError
-from app.records import Stop
+from app.records import Call, Stop
 from app.runner.runner import Runner, RunnerOptions
 from tests.ledger_project import OPTIONS, LedgerProject, until
+from tests.rows import turn_of
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from tests.single_connection import single_connection
 
@@ -45,6 +48,21 @@ class Stuck(ScriptedEngine):
         finally:
             self.pending -= 1
         return prompt
+
+
+class Gated(ScriptedEngine):
+    """Answers a task once its word is in `open`; `waiting` are the words of those that ask."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        super().__init__(tokenizer, script=writing)
+        self.open, self.waiting = set[str](), set[str]()
+
+    async def _next(self, prompt: str) -> Answer:
+        word = prompt.partition("write ")[2].split()[0]
+        self.waiting.add(word)
+        await until(lambda: _is(word in self.open))
+        self.waiting.discard(word)
+        return await super()._next(prompt)
 
 
 async def test_a_finished_task_has_a_trajectory_and_its_events(project: LedgerProject) -> None:
@@ -211,14 +229,80 @@ async def test_a_check_scores_the_task_with_read_access_only(
     assert len(project.ledger.entries) == 1
 
 
-async def test_a_task_during_which_runners_die_repeatedly_is_given_up(project: LedgerProject) -> None:
-    task_id = await project.submit()
+async def test_a_task_that_killed_a_runner_alone_fails_and_keeps_what_is_recorded(project: LedgerProject) -> None:
+    task_id, lost = await project.submit(), Call(seq=0, turn=1, api="ledger.add_entry", arguments={"text": "x"})
     async with project.sessions.begin() as session:
-        await session.merge(models.Task(id=task_id, attempt=10))
+        await task_queue.claim(session, "first", 30)
+        await turns.begin(session, task_id, "first", 0, turn_of("one"))
+        await turns.end(session, task_id, "first", 0, turn_of("one"))
+        await turns.begin(session, task_id, "first", 1, turn_of("two"))
+        await calls.begin(session, task_id, "first", lost, repeatable=False)
+        await task_queue.abandon(session, "first")
+        await task_queue.claim(session, "second", 30)
+        await task_queue.mark_alone(session, task_id, "second")
+        await task_queue.abandon(session, "second")
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing), OPTIONS):
         row = await project.ended(task_id)
-    assert row.state == TaskState.FAILED
+    assert (row.state, row.stop, row.turns, row.calls) == (TaskState.FAILED, Stop.CRASHED, 2, 1)
+    assert row.failure is not None
+    assert row.failure.startswith("2 runners died during this task, the last while it executed nothing else")
+    async with project.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert [(turn.text, turn.outcome) for turn in trajectory.turns] == [("one", ""), ("two", "crashed")]
+    assert [(call.api, call.error is None) for call in trajectory.calls] == [("ledger.add_entry", False)]
     assert project.ledger.entries == []
+
+
+async def test_a_suspect_waits_for_the_tasks_under_way_and_nothing_starts_beside_it(
+    project: LedgerProject,
+) -> None:
+    engine = Gated(project.tokenizer)
+    async with project.runner(engine, OPTIONS) as runner:
+        first = await project.submit("write first into the ledger")
+        await until(lambda: _is(engine.waiting == {"first"}))
+        suspect = await project.submit("write suspect into the ledger")
+        async with project.sessions.begin() as session:
+            await session.merge(models.Task(id=suspect, deaths=1))
+        await until(lambda: _is(runner.running == 2))
+        later = await project.submit("write later into the ledger")
+        await asyncio.sleep(0.4)
+        assert engine.waiting == {"first"}
+        engine.open.add("first")
+        await project.ended(first)
+        await until(lambda: _is(engine.waiting == {"suspect"}))
+        await asyncio.sleep(0.4)
+        assert engine.waiting == {"suspect"}
+        engine.open |= {"suspect", "later"}
+        assert (await project.ended(suspect)).alone
+        assert not (await project.ended(later)).alone
+
+
+async def test_a_task_that_was_dropped_is_resumed_soon_and_no_death_is_counted(project: LedgerProject) -> None:
+    engine = ScriptedEngine(project.tokenizer, script=writing)
+    executor = project.executor(engine)
+    dropped: list[UUID] = []
+
+    async def drop_once(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+        if not dropped:
+            dropped.append(row.id)
+            raise NoConnectionError
+        await executor.execute(row, owner, stop_signal)
+
+    async with Runner(project.sessions, drop_once, RunnerOptions(lease_seconds=600, poll_seconds=0.1)):
+        row = await project.ended(await project.submit(), 5)
+    assert (row.state, row.deaths, dropped) == (TaskState.DONE, 0, [row.id])
+
+
+async def test_leases_that_expired_during_an_outage_are_left_to_their_owners(project: LedgerProject) -> None:
+    task_id = await project.submit()
+    async with project.sessions.begin() as session:
+        await task_queue.claim(session, "another", -1)
+    options = RunnerOptions(lease_seconds=1.5, poll_seconds=0.1)
+    async with project.runner(ScriptedEngine(project.tokenizer, script=writing), options):
+        await asyncio.sleep(1)  # like after an outage, the runner has not had contact for as long as a lease
+        assert (await project.row(task_id)).owner == "another"
+        row = await project.ended(task_id)
+    assert (row.state, row.deaths) == (TaskState.DONE, 1)
 
 
 async def test_a_runner_recovers_after_a_while_without_a_connection(

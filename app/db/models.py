@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, func, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, false, func, text
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -26,7 +26,7 @@ from app.db.release_rows import (
 )
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
-from app.db.worker_rows import WorkerEnvironment
+from app.db.worker_rows import RunnerProcess, WorkerEnvironment
 from app.records import Stop
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "ReleaseState",
     "RunState",
     "RunStep",
+    "RunnerProcess",
     "Schedule",
     "Shadow",
     "Skill",
@@ -132,6 +133,7 @@ class Task(Entity, Leased):
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
         Index("ix_tasks_release", "release_id", "started_at"),
         Index("ix_tasks_scored", "project_id", postgresql_where=text("score IS NOT NULL")),
+        Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )
 
@@ -155,6 +157,8 @@ class Task(Entity, Leased):
     generated_tokens: Mapped[int] = mapped_column(default=0)
     calls: Mapped[int] = mapped_column(default=0)
     cancel_requested: Mapped[bool] = mapped_column(default=False)
+    deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # of runners that had it
+    alone: Mapped[bool] = mapped_column(default=False, server_default=false())  # its latest runner had no other
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
 
 

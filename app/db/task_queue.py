@@ -1,16 +1,23 @@
-"""The queue of accepted tasks. A runner holds a task by a lease, and writes to it only while it is the owner."""
+"""The queue of accepted tasks. A runner holds a task by a lease, and writes to it only while it is the owner.
 
-from collections.abc import Collection, Sequence
+A task whose runner died is a suspect: its next runner executes it alone, so that the tasks that ran beside a
+harmful one are cleared. If a runner dies again while it executes a suspect alone, the suspect is condemned.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, ScalarSelect, delete, func, select
+from sqlalchemy import ColumnElement, ScalarSelect, Update, and_, case, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
-from app.db import canaries, lease, models
+from app.db import canaries, lease, models, runners
 from app.db.models import TASK_MOVES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
 from app.records import Json, Stop
+
+_CONDEMNING_DEATHS = 2
 
 _task = models.Task
 _queue = lease.LeaseQueue(_task, _task.state.in_([TaskState.ACCEPTED, TaskState.RUNNING]))
@@ -29,25 +36,48 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
 
 
-async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Task | None:
+def is_suspect(task: models.Task) -> bool:
+    """It was being executed when a runner died, so it must be executed alone."""
+    return task.deaths > 0 and not is_condemned(task)
+
+
+def is_condemned(task: models.Task) -> bool:
+    """At least two runners died during it, the latest while it executed nothing else: it must not run again."""
+    return task.alone and task.deaths >= _CONDEMNING_DEATHS
+
+
+async def claim(
+    session: AsyncSession, owner: str, lease_seconds: float, *, abandoned: bool = True
+) -> models.Task | None:
     """The oldest task that waits or whose lease has expired, or None. Two runners never get the same one.
 
     The first claim pins the release, the canary for its share of the tasks and otherwise the active one, and sets
-    the clock that the sandbox shows.
+    the clock that the sandbox shows. A claim of a task that another runner let expire counts as a death of that
+    runner; without `abandoned` these tasks are left alone.
     """
+    died = and_(_task.owner.is_not(None), _task.owner != owner)
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
     claimed = _queue.claim(
         owner,
         lease_seconds,
+        *_claimable(died, abandoned),
         state=TaskState.RUNNING,
         started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
         release_id=func.coalesce(_task.release_id, canary, active),
+        deaths=_task.deaths + case((died, 1), else_=0),
     )
     task: models.Task | None = await session.scalar(
         claimed.returning(_task).execution_options(populate_existing=True)
     )
     return task
+
+
+async def mark_alone(session: AsyncSession, task_id: UUID, owner: str) -> None:
+    """The owner begins to execute this task, and nothing else. Raises ConflictError if it lost the task."""
+    marked = update(_task).where(_queue.held(owner, _task.id == task_id)).values(alone=True)
+    if await session.scalar(marked.returning(_task.id)) is None:
+        raise lease.lost("task", task_id, owner)
 
 
 async def extend(
@@ -91,12 +121,39 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     return True
 
 
-async def hand_back(session: AsyncSession, owner: str) -> Sequence[UUID]:
-    """Let others resume the owner's tasks at once. Returns their ids."""
-    freed = (await session.scalars(_queue.hand_back(owner).returning(_task.id))).all()
+async def hand_back(session: AsyncSession, owner: str, task_ids: Collection[UUID] | None = None) -> Sequence[UUID]:
+    """Let others resume all the owner's tasks, or those given, at once. Returns their ids."""
+    which = () if task_ids is None else (_task.id.in_(task_ids),)
+    return await _free(session, _queue.hand_back(owner, *which, alone=False))
+
+
+async def abandon(session: AsyncSession, owner: str) -> Sequence[UUID]:
+    """Let others resume the tasks of an owner that died or is about to, and count the death. Returns their ids."""
+    return await _free(session, _queue.hand_back(owner, deaths=_task.deaths + 1))
+
+
+async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
+    freed = (await session.scalars(freeing.returning(_task.id))).all()
     if freed:
         await session.execute(select(func.pg_notify(CHANNEL, "")))
     return freed
+
+
+def _claimable(died: ColumnElement[bool], abandoned: bool) -> Iterator[ColumnElement[bool]]:
+    """Conditions in addition to a free lease. Suspects may occupy half of the runners, and at least one."""
+    if not abandoned:
+        yield _task.owner.is_(None)
+    beside = and_(_task.deaths == 0, ~died)
+    condemned = and_(_task.alone, _task.deaths + case((died, 1), else_=0) >= _CONDEMNING_DEATHS)
+    yield or_(beside, condemned, _suspects_in_progress() < func.greatest(1, runners.count_of_live() // 2))
+
+
+def _suspects_in_progress() -> ScalarSelect[int]:
+    other = aliased(_task)
+    in_progress = and_(
+        other.deaths > 0, other.state == TaskState.RUNNING, other.lease_until > func.clock_timestamp()
+    )
+    return select(func.count()).select_from(other).where(in_progress).scalar_subquery()
 
 
 def _release_in(state: ReleaseState, *more: ColumnElement[bool]) -> ScalarSelect[UUID]:

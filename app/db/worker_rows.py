@@ -1,9 +1,9 @@
-"""What each training worker has installed."""
+"""Processes that execute work: runners, and what each training worker has installed."""
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func
+from sqlalchemy import BigInteger, Identity, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Base
@@ -19,3 +19,22 @@ class WorkerEnvironment(Base):
     version: Mapped[str]
     options: Mapped[dict[str, Any]]  # JSON schema
     reported_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class RunnerProcess(Base):
+    """A runner, which refreshes its row every second. Without that it is stuck, cut off or dead."""
+
+    __tablename__ = "runners"
+
+    id: Mapped[str] = mapped_column(primary_key=True)  # the owner of its tasks' leases
+    number: Mapped[int] = mapped_column(BigInteger, Identity())  # of all runners ever started
+    host: Mapped[str]
+    pid: Mapped[int]
+    pid_space: Mapped[str]  # where the pid is valid: `process_identity.pid_space`
+    started_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    in_flight: Mapped[int]
+    capacity: Mapped[int]
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    sandbox: Mapped[str]  # its layers of confinement
+    error: Mapped[str | None]  # why it cannot execute tasks

@@ -23,6 +23,7 @@ from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs, bearer_tokens
+from app.runner.condemned import failure_of, recorded_trajectory
 from app.runner.judge import Judge, ask_judge
 from app.runner.score import score
 from app.runner.skill_selection import SkillSelection
@@ -34,7 +35,7 @@ from app.skills.validate_drafts import validate_drafts
 log = structlog.get_logger(__name__)
 
 _SANDBOX_TRIES = 3
-_MAX_ATTEMPTS = 10  # runners that may die during a task
+_MAX_DEATHS = 5  # after more, a condemned task ends without its record, which may be what kills runners
 
 
 class TaskContext(msgspec.Struct, frozen=True):
@@ -85,8 +86,9 @@ class TaskExecutor:
             await self._fail(row, owner, "internal error: the server's log has the details")
 
     async def _execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
-        if row.attempt > _MAX_ATTEMPTS:
-            raise InvalidError(f"{_MAX_ATTEMPTS} runners died during this task, so it is given up")
+        if task_queue.is_condemned(row):
+            await self._give_up(row, owner)
+            return
         context = await self.context(row.project_id, row.release_id, serves=True)
         journal = TaskJournal(self.sessions, row, owner, stop_signal)
         trajectory = await self._rollout(row, context, journal, owner)
@@ -104,6 +106,15 @@ class TaskExecutor:
             await self._keep_skills(row, context, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
+
+    async def _give_up(self, row: models.Task, owner: str) -> None:
+        if row.deaths > _MAX_DEATHS:
+            raise InvalidError(failure_of(row, 0))
+        trajectory = await recorded_trajectory(
+            self.sessions, row, profile=self.agent.profile.name, temperature=self.agent.temperature
+        )
+        outcome = _outcome(trajectory, None, trajectory.detail)
+        await self._finish(row, owner, trajectory, msgspec.structs.replace(outcome, state=TaskState.FAILED))
 
     async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
         """The context of a release, or of the active one if None. `serves` records its prompt."""

@@ -1,11 +1,14 @@
-"""Claims tasks from the queue and executes several at once, each under a lease that is renewed."""
+"""Claims tasks from the queue and executes several at once, each under a lease that is renewed.
+
+A suspect, a task during which a runner died, is executed alone: it is claimed and held until the tasks under way
+have ended, while no other is claimed.
+"""
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Self
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -15,6 +18,8 @@ from app.db import models, task_queue
 from app.db.database import TRANSIENT, Sessions
 from app.errors import first_line
 from app.loop import Loop
+from app.runner.database_contact import DatabaseContact
+from app.runner.process_identity import new_owner
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +39,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Execution(msgspec.Struct, frozen=True):
+    suspect: bool
     stop_signal: StopSignal
     work: asyncio.Task[None]
 
@@ -47,19 +53,30 @@ class Runner:
         execute: Execute,
         options: RunnerOptions = RunnerOptions(),  # noqa: B008  frozen
     ) -> None:
-        self.owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.owner = new_owner()
+        self.is_shared: Callable[[], bool] = lambda: False  # this process does other work that might end it
         self._sessions = sessions
         self._execute = execute
         self._options = options
         self._executions: dict[UUID, _Execution] = {}
+        self._dropped: set[UUID] = set()  # ended without a result, to be handed back
+        self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
+        self._contact = DatabaseContact(options.lease_seconds)
         lease = options.lease_seconds
-        self._claims = Loop("claim tasks", self._claim, options.poll_seconds, expected=TRANSIENT)
+        poll = min(options.poll_seconds, lease / 6)  # often enough to keep up `_contact`
+        self._claims = Loop("claim tasks", self._claim, poll, expected=TRANSIENT)
         self._leases = Loop("renew task leases", self._keep, min(_CANCEL_SECONDS, lease / 3), expected=TRANSIENT)
 
     @property
     def running(self) -> int:
         return len(self._executions)
+
+    @property
+    def has_room(self) -> bool:
+        """It may execute one more task beside those under way."""
+        suspected = any(execution.suspect for execution in self._executions.values())
+        return len(self._executions) < self._options.concurrency and not suspected
 
     def wake(self) -> None:
         """Poll the queue now. A missed call costs a moment, never a task."""
@@ -88,28 +105,55 @@ class Runner:
             log.warning("tasks wait until their leases expire", cause=first_line(error))
 
     async def _claim(self) -> float | None:
-        """Return 0 while there may be more to claim; None at an empty queue, or when all places are taken."""
-        if len(self._executions) >= self._options.concurrency:
+        """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""
+        if not self.has_room:
             return None
+        abandoned = self._contact.is_proof
         async with self._sessions.begin() as session:
-            task = await task_queue.claim(session, self.owner, self._options.lease_seconds)
+            task = await task_queue.claim(session, self.owner, self._options.lease_seconds, abandoned=abandoned)
+        self._contact.confirm()
         if task is None:
             return None
-        stop_signal = StopSignal()
-        work = asyncio.create_task(self._execute(task, self.owner, stop_signal), name=f"task {task.id}")
-        self._executions[task.id] = _Execution(stop_signal, work)
-        work.add_done_callback(lambda done: self._drop(task.id, done))
+        if task.id not in self._executions:  # else the claim has renewed its lease
+            self._start(task)
         return 0
+
+    def _start(self, task: models.Task) -> None:
+        suspect, stop_signal = task_queue.is_suspect(task), StopSignal()
+        execute = self._execute_alone if suspect else self._execute_one
+        work = asyncio.create_task(execute(task, stop_signal), name=f"task {task.id}")
+        self._executions[task.id] = _Execution(suspect, stop_signal, work)
+        work.add_done_callback(lambda done: self._drop(task.id, done))
+
+    async def _execute_one(self, task: models.Task, stop_signal: StopSignal) -> None:
+        await self._execute(task, self.owner, stop_signal)
+
+    async def _execute_alone(self, task: models.Task, stop_signal: StopSignal) -> None:
+        log.warning("a runner died during this task, it is executed alone", task=str(task.id), deaths=task.deaths)
+        while len(self._executions) > 1 or self.is_shared():
+            self._one_ended.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.poll_seconds):
+                    await self._one_ended.wait()
+        if stop_signal.suspended:
+            return
+        async with self._sessions.begin() as session:
+            await task_queue.mark_alone(session, task.id, self.owner)
+        await self._execute(task, self.owner, stop_signal)
 
     def _drop(self, task_id: UUID, work: asyncio.Task[None]) -> None:
         del self._executions[task_id]
+        self._one_ended.set()
         self._claims.wake()
         if not work.cancelled() and (error := work.exception()) is not None:
-            log.error("a task was dropped, its lease will expire", task=str(task_id), exc_info=error)
+            self._dropped.add(task_id)
+            log.error("a task was dropped, it will be resumed", task=str(task_id), exc_info=error)
 
     async def _keep(self) -> None:
         """Renew the leases when they are due, otherwise cancel tasks whose cancellation was requested."""
         now = asyncio.get_running_loop().time()
+        if self._dropped:
+            await self._hand_back_dropped()
         if not self._executions:
             return
         if now < self._extend_at:
@@ -119,10 +163,17 @@ class Runner:
         await self._extend()
         self._extend_at = now + self._options.lease_seconds / 3
 
+    async def _hand_back_dropped(self) -> None:
+        dropped = frozenset(self._dropped)
+        async with self._sessions.begin() as session:
+            await task_queue.hand_back(session, self.owner, dropped - self._executions.keys())
+        self._dropped -= dropped
+
     async def _extend(self) -> None:
         before = set(self._executions)
         async with self._sessions.begin() as session:
             cancellations = await task_queue.extend(session, self.owner, self._options.lease_seconds, before)
+        self._contact.confirm()
         for task_id in before & self._executions.keys():
             if task_id not in cancellations:
                 log.warning("another runner claimed the task", task=str(task_id))
@@ -133,5 +184,6 @@ class Runner:
     async def _cancel(self) -> None:
         async with self._sessions() as session:
             cancelled = await task_queue.cancelled(session, self.owner)
+        self._contact.confirm()
         for task_id in cancelled & self._executions.keys():
             self._executions[task_id].stop_signal.cancel()

@@ -4,12 +4,9 @@ A shadow only reads from the live APIs, gets the skills that the task was offere
 trace but its own row. Each process runs one at a time, and only while it has capacity that tasks do not need.
 """
 
-import os
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
-from uuid import uuid4
 
 import structlog
 
@@ -21,6 +18,7 @@ from app.errors import AppError, InvalidError, SandboxError
 from app.loop import Loop
 from app.records import Task
 from app.runner.execute import TaskExecutor
+from app.runner.process_identity import new_owner
 from app.runner.task_journal import seed_of
 
 log = structlog.get_logger(__name__)
@@ -41,9 +39,10 @@ class ShadowRunner:
         *,
         pause: float = _PAUSE,
     ) -> None:
-        self.owner = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.owner = new_owner()
         self._sessions, self._executor, self._has_capacity = sessions, executor, has_capacity
         self._lease = executor.agent.limits.seconds + _GRACE
+        self.replaying = False
         self._loop = Loop("run shadows", self._run_next, pause, expected=TRANSIENT)
 
     def wake(self) -> None:
@@ -68,7 +67,11 @@ class ShadowRunner:
             shadow = await shadows.claim(session, self.owner, self._lease)
         if shadow is None:
             return None
-        outcome = await self._outcome(shadow)
+        self.replaying = True
+        try:
+            outcome = await self._outcome(shadow)
+        finally:
+            self.replaying = False
         async with self._sessions.begin() as session:
             if not await shadows.finish(session, shadow, outcome):
                 log.warning("another process has the shadow, this replay is dropped", task=str(shadow.task_id))

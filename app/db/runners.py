@@ -1,0 +1,69 @@
+"""The runner processes, as they report themselves. Any number may report at once."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import BigInteger, ColumnElement, ScalarSelect, delete, func, literal_column, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.clock import from_now
+
+_LIVE_SECONDS = 10.0  # since the last report of a runner that counts as live
+_FORGET_SECONDS = 600.0  # after which the row of one that stopped reporting is deleted
+
+_row = models.RunnerProcess
+
+
+class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A runner's own account of its state."""
+
+    id: str
+    host: str
+    pid: int
+    pid_space: str
+    in_flight: int
+    capacity: int
+    memory_bytes: int
+    sandbox: str
+    error: str | None = None
+
+
+async def report(session: AsyncSession, new: RunnerReport) -> None:
+    """Call it at the start and every second."""
+    values = msgspec.structs.asdict(new)
+    seen = update(_row).where(_row.id == new.id).values(**values, seen_at=func.clock_timestamp())
+    if await session.scalar(seen.returning(_row.id)) is None:  # an upsert would take a number each time
+        await session.execute(insert(_row).values(**values).on_conflict_do_nothing())
+        await session.execute(delete(_row).where(_row.seen_at < from_now(-_FORGET_SECONDS)))
+
+
+async def remove(session: AsyncSession, runner_id: str) -> None:
+    """The runner ended."""
+    await session.execute(delete(_row).where(_row.id == runner_id))
+
+
+async def live(session: AsyncSession) -> Sequence[models.RunnerProcess]:
+    """Those that reported within seconds, oldest first."""
+    return (await session.scalars(select(_row).where(_is_live()).order_by(_row.number))).all()
+
+
+async def others_in(session: AsyncSession, pid_space: str, runner_id: str) -> Sequence[models.RunnerProcess]:
+    """The other runners whose pids mean something where `pid_space` is valid, live or not."""
+    rows = select(_row).where(_row.pid_space == pid_space, _row.id != runner_id)
+    return (await session.scalars(rows)).all()
+
+
+async def starts(session: AsyncSession) -> int:
+    """How many runners were ever started."""
+    last = literal_column("pg_sequence_last_value(pg_get_serial_sequence('runners', 'number'))", BigInteger)
+    return await session.scalar(select(func.coalesce(last, 0))) or 0
+
+
+def count_of_live() -> ScalarSelect[int]:
+    return select(func.count()).select_from(_row).where(_is_live()).scalar_subquery()
+
+
+def _is_live() -> ColumnElement[bool]:
+    return _row.seen_at > from_now(-_LIVE_SECONDS)

@@ -1,0 +1,61 @@
+"""The end of a task that killed its runners: it is not executed again, and what it did is kept as recorded."""
+
+import msgspec
+import structlog
+
+from app.db import calls, models, offers, projects, releases, turns
+from app.db.database import Sessions
+from app.records import Call, Policy, Stop, Task, Trajectory, Turn
+
+log = structlog.get_logger(__name__)
+
+_LOST = "RuntimeError: the runner died before the result was recorded"
+
+
+async def recorded_trajectory(
+    sessions: Sessions, row: models.Task, *, profile: str, temperature: float
+) -> Trajectory:
+    """Turns and calls of the journal. Its `detail` is the reason of the failure; it is logged with the project."""
+    async with sessions() as session:
+        project = await projects.by_id(session, row.project_id)
+        policy = Policy(release=row.release_id)
+        if row.release_id is not None:
+            policy = Policy((await releases.get(session, row.release_id)).model, row.release_id)
+        offered = await offers.offered(session, row.id)
+        known = await turns.of_task(session, row.id)
+        made = await calls.of_task(session, row.id)
+    done = [each.turn if each.ended else _cut_short(each, made) for each in known]
+    failure = failure_of(row, len(done))
+    log.error("a task is given up", task=str(row.id), project=project.name, deaths=row.deaths, reason=failure)
+    return Trajectory(
+        task=Task(row.id, row.instruction, project.name, row.scenario, row.variables),
+        policy=policy,
+        profile=profile,
+        turns=tuple(done),
+        stop=Stop.CRASHED,
+        detail=failure,
+        offered=tuple(offered),
+        temperature=temperature,
+    )
+
+
+def failure_of(row: models.Task, turns_recorded: int) -> str:
+    """
+    >>> failure_of(models.Task(deaths=2), 3)
+    '2 runners died during this task, the last while it executed nothing else: given up after turn 3'
+    """
+    return (
+        f"{row.deaths} runners died during this task, the last while it executed nothing else: given up "
+        f"after turn {turns_recorded}"
+    )
+
+
+def _cut_short(recorded: turns.RecordedTurn, made: list[calls.JournalCall]) -> Turn:
+    """The turn during which the runner died, with the calls that it is known to have made."""
+    known = [each.call for each in made if each.call is not None and each.call.turn == recorded.index]
+    lost = [
+        Call(seq=each.seq, turn=recorded.index, api=each.api, arguments=each.arguments, error=_LOST)
+        for each in made
+        if each.call is None
+    ]
+    return msgspec.structs.replace(recorded.turn, outcome=Stop.CRASHED.value, alive=False, calls=(*known, *lost))
