@@ -1,10 +1,10 @@
 """A sandbox that forks a confined process from a warm interpreter for every session."""
 
 import asyncio
-import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Self
 
@@ -17,18 +17,19 @@ from app.sandbox.forked_session import ForkedSession
 from app.sandbox.launch import Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
 
-_FORK_SECONDS = 10.0
+_PATIENCE = 3  # times `fork_seconds` without an answer, until a warm process without sessions is replaced
 
 
 class ForkedSandbox:
     """Fulfils `Sandbox`. Any number of concurrent sessions, none of which takes a thread of the host.
 
-    `bwrap=False` disables bubblewrap.
+    `bwrap=False` disables bubblewrap; `fork_seconds` is how long a session may take to start.
     """
 
-    def __init__(self, *, bwrap: bool = True) -> None:
+    def __init__(self, *, bwrap: bool = True, fork_seconds: float = 10.0) -> None:
         self._bwrap = bwrap
         self._why_not = "" if bwrap else "switched off"
+        self._fork_seconds = fork_seconds
         self._bpf = b""
         self._zygote: Zygote | None = None
         self._zygote_lock = asyncio.Lock()
@@ -105,36 +106,40 @@ class ForkedSandbox:
         return ConfinedProcess(fork, reader, writer, limits.frame_bytes)
 
     async def _fork(self) -> tuple[Fork, socket.socket]:
-        """A new process and our end of its socket.
-
-        A requested fork is always received from the zygote, even if the caller is cancelled while it waits:
-        otherwise the next request would receive it.
-        """
-        request = asyncio.ensure_future(self._fork_exclusively())
+        """A new process and our end of its socket."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.setblocking(False)
         try:
-            return await asyncio.shield(request)
-        except asyncio.CancelledError:
-            request.add_done_callback(_discard)
+            with theirs:
+                return await self._request(theirs), ours
+        except BaseException:
+            ours.close()
             raise
 
-    async def _fork_exclusively(self) -> tuple[Fork, socket.socket]:
-        """Fork one at a time. A zygote that died is replaced once."""
-        async with self._zygote_lock:
-            for attempt in range(2):
-                if self._zygote is None or attempt:
-                    self._zygote = await self._restart()
-                try:
-                    return await _request_fork(self._zygote)
-                except (OSError, EOFError, TimeoutError):
-                    continue
-        raise SandboxError("the sandbox's warm process dies at every fork; is the machine out of memory?")
+    async def _request(self, stream: socket.socket) -> Fork:
+        """Request a fork; once more if the zygote dies meanwhile."""
+        for _ in range(2):
+            zygote = await self._living_zygote()
+            with suppress(EOFError):
+                return await zygote.requests.fork(stream, self._fork_seconds)
+        raise SandboxError("the sandbox's warm process dies at every fork: is the machine out of memory?")
 
-    async def _restart(self) -> Zygote:
-        if not self._bpf:
-            raise SandboxError("the sandbox is not started")
-        if self._zygote is not None:
-            await self._zygote.end()
-        return await self._launch()
+    async def _living_zygote(self) -> Zygote:
+        """The zygote; a new one if it died. A slow one is kept, because its end is the end of every session."""
+        async with self._zygote_lock:
+            if not self._bpf:
+                raise SandboxError("the sandbox is not started")
+            if self._zygote is not None and not self._is_lost(self._zygote):
+                return self._zygote
+            if self._zygote is not None:
+                await self._zygote.end()
+            self._zygote = await self._launch()
+            return self._zygote
+
+    def _is_lost(self, zygote: Zygote) -> bool:
+        if zygote.alive and zygote.requests.silent_seconds() > _PATIENCE * self._fork_seconds:
+            return not any(session.alive for session in self._sessions)
+        return not zygote.alive
 
     async def _launch(self) -> Zygote:
         if self._bwrap:
@@ -143,53 +148,6 @@ class ForkedSandbox:
             except SandboxError as error:  # many containers deny namespaces; `describe` reports it
                 self._bwrap, self._why_not = False, str(error)
         return await launch(self._bpf, bwrap=False)
-
-
-async def _request_fork(zygote: Zygote) -> tuple[Fork, socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with theirs:
-            socket.send_fds(zygote.control, [b"fork"], [theirs.fileno()])
-        async with asyncio.timeout(_FORK_SECONDS):
-            await _readable(zygote.control)
-        message, fds, _flags, _address = socket.recv_fds(zygote.control, 16, 1)
-        if not message or not fds:
-            raise EOFError("the zygote is gone")
-        ours.setblocking(False)
-        return _open_fork(fds[0]), ours
-    except BaseException:
-        ours.close()
-        raise
-
-
-def _discard(request: asyncio.Future[tuple[Fork, socket.socket]]) -> None:
-    if not request.cancelled() and request.exception() is None:
-        fork, stream = request.result()
-        fork.close()
-        stream.close()
-
-
-def _open_fork(pidfd: int) -> Fork:
-    try:
-        return Fork(pidfd)
-    except OSError:
-        os.close(pidfd)
-        raise
-
-
-async def _readable(control: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(control, _settle, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(control)
-
-
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def _setup(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.errors import SandboxError
+from app.sandbox.fork_requests import ForkRequests
 
 _START_SECONDS = 30.0
 _PACKAGE = Path(__file__).parents[1]  # the directory of `app`
@@ -18,20 +19,20 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from app.sandbox.zygote im
 
 
 class Zygote(NamedTuple):
-    """A warm process, and the socket that requests forks from it."""
+    """A warm process, and what requests forks from it."""
 
     process: Process
-    control: socket.socket
+    requests: ForkRequests
     python: str
     uid: int
 
     @property
     def alive(self) -> bool:
-        return self.process.returncode is None
+        return self.requests.open and self.process.returncode is None
 
     async def end(self) -> None:
         """Kill it, and with it every session."""
-        self.control.close()
+        self.requests.close()
         with suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
@@ -79,7 +80,7 @@ async def _handshake(process: Process, control: socket.socket, bpf: bytes) -> Zy
         _, stderr = await process.communicate()
         lines = stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise SandboxError(f"the sandbox did not start: {lines[-1]}")
-    return Zygote(process, control, **json.loads(hello))
+    return Zygote(process, ForkRequests(control), **json.loads(hello))
 
 
 def _python() -> list[str]:

@@ -1,18 +1,21 @@
 """The warm process that sessions are forked from. Started with an empty environment, stdlib only.
 
-Standard input is the control socket: the host sends first the seccomp program, then one socket per session, and
-receives the pidfd of each fork.
+Standard input is the control socket: the host sends first the seccomp program, then numbered requests with one
+socket each, and receives for each its number with the pidfd of a fork, or with the errno of what failed.
 """
 
 import builtins
+import errno
 import gc
 import json
 import os
 import platform
+import signal
 import socket
 import sys
 import time
 import warnings
+from contextlib import suppress
 
 from app.sandbox.child import code_runner, confine, modules, serial
 from app.sandbox.child.channel import HostChannel
@@ -52,21 +55,53 @@ def _serve(control: socket.socket) -> int | None:
     while True:
         _reap()
         try:
-            message, fds, _flags, _address = socket.recv_fds(control, 16, 1)
+            number, fds, _flags, _address = socket.recv_fds(control, 64, 1)
         except TimeoutError:
             continue
-        if not message:
+        if not number:
             return None
-        pid = os.fork()
+        try:
+            pid = _fork(fds)
+        except OSError as error:
+            _answer(control, number, error)
+            continue
         if pid == 0:
             confine.keep_only(fds[0])
             confine.exit_with(zygote)
             control.detach()
             return confine.SESSION_FD
-        pidfd = os.pidfd_open(pid)
-        socket.send_fds(control, [b"."], [pidfd])
-        os.close(pidfd)
+        _hand_over(control, number, pid)
         os.close(fds[0])
+
+
+def _fork(fds: list[int]) -> int:
+    """As os.fork. Closes the session's socket if there is no fork."""
+    if not fds:
+        raise OSError(errno.EMFILE, "no descriptor is left to receive the session's socket")
+    try:
+        return os.fork()
+    except OSError:
+        os.close(fds[0])
+        raise
+
+
+def _hand_over(control: socket.socket, number: bytes, pid: int) -> None:
+    """Send the host the pidfd of a fork. Kills the fork if that fails: nobody else could."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError as error:
+        os.kill(pid, signal.SIGKILL)
+        return _answer(control, number, error)
+    try:
+        socket.send_fds(control, [number], [pidfd])
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+    os.close(pidfd)
+
+
+def _answer(control: socket.socket, number: bytes, error: OSError) -> None:
+    with suppress(OSError):  # the host's request will time out
+        control.send(b"%s %d" % (number, error.errno or 0))
 
 
 def _reap() -> None:

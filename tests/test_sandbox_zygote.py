@@ -1,0 +1,138 @@
+"""A fork that fails, or comes late, concerns nobody but the request that asked for it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+import pytest_asyncio
+
+from app.errors import SandboxError
+from app.records import Json
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.forked_session import ForkedSession
+from app.sandbox.protocol import SessionLimits
+from tests.processes import alive, descendants
+
+_FORK_SECONDS = 0.3
+
+
+async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    raise LookupError(f"{api} {args} {kwargs}")
+
+
+@pytest_asyncio.fixture
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox(bwrap=False, fork_seconds=_FORK_SECONDS) as sandbox:
+        yield sandbox
+
+
+async def _open(sandbox: ForkedSandbox) -> ForkedSession:
+    return await sandbox.open({}, _no_call, SessionLimits(cpu_seconds=0.2))
+
+
+async def _says(session: ForkedSession, text: str) -> bool:
+    return (await session.run(f"print({text!r})")).stdout == f"{text}\n"
+
+
+@contextmanager
+def _limited(sandbox: ForkedSandbox, limit: str) -> Iterator[None]:
+    """Lower a limit of the warm process. It must be done by the user that it runs as."""
+    _set_limit(sandbox, limit, "1:")
+    try:
+        yield
+    finally:
+        _set_limit(sandbox, limit, "512:")
+
+
+def _set_limit(sandbox: ForkedSandbox, limit: str, value: str) -> None:
+    assert sandbox._zygote is not None
+    user = sandbox._zygote.uid if os.getuid() == 0 else None
+    command = ["prlimit", "--pid", str(_zygote(sandbox)), f"--{limit}={value}"]
+    subprocess.run(command, user=user, group=user, check=True, timeout=10)
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _zygote(sandbox: ForkedSandbox) -> int:
+    assert sandbox._zygote is not None
+    return sandbox._zygote.process.pid
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("nproc", "Resource temporarily unavailable .*pids.max"),
+        ("nofile", "Too many open files .*ulimit -n"),
+    ],
+)
+async def test_a_failed_fork_is_an_error_of_its_request_alone(
+    limit: str, reason: str, sandbox: ForkedSandbox
+) -> None:
+    living, zygote = await _open(sandbox), _zygote(sandbox)
+    with _limited(sandbox, limit):
+        with pytest.raises(SandboxError, match=reason):
+            await _open(sandbox)
+        assert await _says(living, "on")
+    assert await _says(await _open(sandbox), "new")
+    assert await _says(living, "still on")
+    assert _zygote(sandbox) == zygote
+
+
+async def test_a_slow_fork_fails_its_request_alone_and_its_late_answer_is_given_to_no_other(
+    sandbox: ForkedSandbox,
+) -> None:
+    living, zygote = await _open(sandbox), _zygote(sandbox)
+    with _stopped(zygote):
+        late = await asyncio.gather(*(_open(sandbox) for _ in range(3)), return_exceptions=True)
+        assert all(
+            isinstance(each, SandboxError) and "0.3 s: the machine is overloaded" in str(each) for each in late
+        )
+        assert await _says(living, "on")
+    for number in range(3):
+        session = await _open(sandbox)
+        assert await _says(session, f"its own {number}")
+        assert (await session.run("sum(range(10**10))")).stop == "cpu", (
+            "the host measures and kills the right process"
+        )
+    assert await _says(living, "still on")
+    assert _zygote(sandbox) == zygote
+    await asyncio.sleep(0.05)
+    assert len([pid for pid in descendants(zygote) if alive(pid)]) == 1, "late forks are killed"
+
+
+async def test_a_warm_process_that_stays_silent_is_replaced_once_no_session_lives(sandbox: ForkedSandbox) -> None:
+    living, zygote = await _open(sandbox), _zygote(sandbox)
+    os.kill(zygote, signal.SIGSTOP)
+    for _ in range(4):
+        with pytest.raises(SandboxError, match="overloaded"):
+            await _open(sandbox)
+    assert await _says(living, "on"), "while a session lives, it is kept"
+    await living.close()
+    assert await _says(await _open(sandbox), "new")
+    assert _zygote(sandbox) != zygote
+
+
+async def test_requests_cancelled_while_the_warm_process_is_slow_leave_nothing_behind(
+    sandbox: ForkedSandbox,
+) -> None:
+    zygote = _zygote(sandbox)
+    with _stopped(zygote):
+        opening = [asyncio.ensure_future(_open(sandbox)) for _ in range(6)]
+        await asyncio.sleep(0.05)
+        for each in opening[::2]:
+            each.cancel()
+    sessions = await asyncio.gather(*opening[1::2])
+    assert all([await _says(session, f"{number}") for number, session in enumerate(sessions)])
+    await asyncio.sleep(0.05)
+    assert len([pid for pid in descendants(zygote) if alive(pid)]) == 3
