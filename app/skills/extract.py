@@ -27,6 +27,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     slots: tuple[str, ...]  # words of the instruction that it was given as arguments
     calls: int  # in this rollout, of this definition
     returned: int  # calls that did not raise
+    turn: int = 0  # that defined it
+    last_turn: int = 0  # that defined a part of its source
 
 
 def extract(trajectory: Trajectory) -> list[Draft]:
@@ -108,19 +110,23 @@ class _Session:
 
     def closure(self, name: str) -> str:
         """The source that `name` needs to stand alone: imports, then functions, each after those it calls."""
-        order: list[str] = []
-        self._visit(name, set(), order)
+        order = [self.bound[each] for each in self.needed(name)]
         imports = [source for source in order if source.startswith(("import ", "from "))]
         functions = [source for source in order if source not in imports]
         return "\n\n\n".join(["\n".join(imports), *functions] if imports else functions)
 
+    def needed(self, name: str) -> list[str]:
+        """The names that `name` needs to stand alone, each after those it needs, and `name` itself."""
+        order: list[str] = []
+        self._visit(name, set(), order)
+        return order
+
     def _visit(self, name: str, seen: set[str], order: list[str]) -> None:
         seen.add(name)
-        source = self.bound[name]
-        for needed in sorted(global_names(source)):
+        for needed in sorted(global_names(self.bound[name])):
             if needed in self.bound and needed not in seen:
                 self._visit(needed, seen, order)
-        order.append(source)
+        order.append(name)
 
     def _bind(self, name: str, source: str) -> None:
         self.bound[name] = source
@@ -167,6 +173,8 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
         slots=_slots(trajectory.task.instruction, session.arguments[name]),
         calls=sum(use.calls for use in uses),
         returned=sum(use.returned for use in uses),
+        turn=session.written[name],
+        last_turn=max(session.written.get(each, 0) for each in session.needed(name)),
     )
 
 

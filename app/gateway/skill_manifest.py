@@ -1,0 +1,67 @@
+"""The manifest of a skill: the operations it may call, and where each of their arguments may come from. Pure.
+
+An origin is `parameter` (a value that the skill was called with), `constant` (of its source), `result:<api>` (of
+a call that it made) or `computed` (none of these).
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from app.apis.catalog import Operation
+
+PARAMETER, CONSTANT, COMPUTED = "parameter", "constant", "computed"
+RESULT = "result:"
+
+
+class AllowedOperation(msgspec.Struct, frozen=True):
+    """An operation of a manifest. None and "" permit anything: skills of earlier versions recorded no more."""
+
+    method: str = ""  # upper case; "" for a built-in operation too
+    safe: bool = False
+    arguments: dict[str, list[str]] | None = None  # the origins of each argument, sorted
+
+
+class SkillManifest(msgspec.Struct, frozen=True):
+    """All that a skill may do, by "app.operation"."""
+
+    operations: dict[str, AllowedOperation]
+
+    @classmethod
+    def unrestricted(cls, apis: Iterable[str]) -> "SkillManifest":
+        """Permits these operations with any arguments."""
+        return cls({api: AllowedOperation() for api in sorted(apis)})
+
+    def permits(self, operation: Operation) -> bool:
+        """Whether the operation is in the manifest, and is still what it was."""
+        allowed = self.operations.get(operation.api)
+        if allowed is None:
+            return False
+        return not allowed.method or (allowed.method, allowed.safe) == (operation.method, operation.safe)
+
+    def origins(self, api: str, argument: str) -> frozenset[str] | None:
+        """The origins that the argument may have; None: any."""
+        arguments = self.operations[api].arguments
+        return None if arguments is None else frozenset(arguments.get(argument, ()))
+
+
+def widenings(new: SkillManifest, old: SkillManifest) -> list[str]:
+    """What the new manifest permits and the old one does not; empty if it is not wider."""
+    return [reason for api, allowed in new.operations.items() for reason in _beyond(api, allowed, old)]
+
+
+def _beyond(api: str, new: AllowedOperation, manifest: SkillManifest) -> Iterator[str]:
+    old = manifest.operations.get(api)
+    if old is None:
+        yield f"it calls {api}"
+        return
+    if old.arguments is None:
+        return
+    if new.arguments is None:
+        yield f"it calls {api} with any arguments"
+        return
+    if (old.method, old.safe) != (new.method, new.safe):
+        yield f"it calls {api} as another operation than before"
+    for name, origins in new.arguments.items():
+        if more := sorted(set(origins) - set(old.arguments.get(name, ()))):
+            yield f"it gives {api} the argument {name} from {', '.join(more)}"

@@ -1,0 +1,150 @@
+"""Traces the values that a skill passes to an API back to what it was given and to what it read. Pure.
+
+Texts are compared without case, as wholes, as parts of one another and word by word. Encodings are not undone: an
+encoded text is `computed`. The work is bounded: a result that is too large to index, and an argument that is too
+long to search, count as everything that was read.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from app.gateway.skill_manifest import COMPUTED, CONSTANT, PARAMETER
+from app.records import Json
+
+_SHORT = 4  # texts with fewer characters coincide by chance
+_SMALL = 10_000  # numbers below coincide by chance
+_INDEXED_CHARS = 1 << 20  # of one skill call's values
+_SEARCHED_CHARS = 20_000  # of one argument
+_WORD = re.compile(r"\w+")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
+_YEAR = re.compile(r"\d{1,4}")
+
+
+class Trace(NamedTuple):
+    """The possible origins of a part of an argument. One that is not strict may be a coincidence."""
+
+    origins: frozenset[str]
+    strict: bool = True
+
+
+class ValueOrigins:
+    """The values that one call of a skill has seen, by origin."""
+
+    def __init__(self) -> None:
+        self._whole: defaultdict[str, set[str]] = defaultdict(set)  # text -> origins
+        self._words: defaultdict[str, set[str]] = defaultdict(set)
+        self._numbers: defaultdict[float, set[str]] = defaultdict(set)
+        self._texts: defaultdict[str, list[str]] = defaultdict(list)  # origin -> its texts
+        self._joined: dict[str, str] = {}
+        self._oversized: set[str] = set()  # origins that were not indexed completely
+        self._chars_left = _INDEXED_CHARS
+
+    def add(self, origin: str, value: Json) -> None:
+        """Record a value that came from `origin`."""
+        self._joined.pop(origin, None)
+        for leaf in _leaves(value):
+            if not isinstance(leaf, str):
+                self._numbers[_float(str(leaf))].add(origin)
+                continue
+            if len(leaf) > self._chars_left:
+                self._oversized.add(origin)
+                continue
+            self._chars_left -= len(leaf)
+            self._add_text(origin, leaf.casefold().strip())
+
+    def trace(self, value: Json) -> list[Trace]:
+        """One entry for each part of an argument: a number, a text, or a word of a text that was put together."""
+        return [each for leaf in _leaves(value) for each in self._trace(leaf)]
+
+    def _add_text(self, origin: str, text: str) -> None:
+        self._whole[text].add(origin)
+        self._texts[origin].append(text)
+        for word in _WORD.findall(text):
+            self._words[word].add(origin)
+        for number in _NUMBER.findall(text):
+            self._numbers[_float(number)].add(origin)
+
+    def _trace(self, leaf: str | float) -> Iterator[Trace]:
+        if not isinstance(leaf, str):
+            found = self._numbers.get(_float(str(leaf)), set())
+            yield Trace(frozenset(found or {COMPUTED}), strict=abs(leaf) >= _SMALL)
+            return
+        text = leaf.casefold().strip()
+        if not text:
+            return
+        if whole := self._containing(text):
+            coincidence = len(text) < _SHORT or _DATE.fullmatch(text)
+            given = whole & {PARAMETER, CONSTANT}
+            yield Trace(frozenset(whole | {COMPUTED} if coincidence and not given else whole))
+        elif len(text) > _SEARCHED_CHARS:
+            yield from _each({*self._texts, *self._oversized, COMPUTED} - {PARAMETER, CONSTANT})
+        else:
+            yield from self._trace_parts(text)
+
+    def _containing(self, text: str) -> set[str]:
+        """The origins of which a text equals this one, or has it as a part."""
+        found = set(self._whole.get(text, ()))
+        if len(text) >= _SHORT:
+            found |= {origin for origin in self._texts if text in self._text_of(origin)}
+        return found
+
+    def _trace_parts(self, text: str) -> Iterator[Trace]:
+        """A text that was put together: the results in it, and its other words."""
+        rest = text
+        for part in self._results_in(text):
+            if part in rest:
+                rest = rest.replace(part, " ")
+                yield Trace(frozenset(self._whole[part]))
+        for word in set(_WORD.findall(rest)):
+            found = self._words.get(word, set())
+            coincidence = len(word) < _SHORT or _YEAR.fullmatch(word)
+            if not found:
+                yield from _each({COMPUTED, *self._oversized})
+            elif coincidence and not found & {PARAMETER, CONSTANT}:
+                yield Trace(frozenset({COMPUTED, *found}))
+            else:
+                yield Trace(frozenset(found))
+
+    def _results_in(self, text: str) -> list[str]:
+        """The longest first; not those that the skill was given as well."""
+        lengths = {len(known) for known in self._whole}
+        if len(self._whole) <= len(text) * len(lengths):
+            candidates = {known for known in self._whole if known in text}
+        else:
+            pieces = (text[at : at + size] for size in lengths for at in range(len(text) - size + 1))
+            candidates = {piece for piece in pieces if piece in self._whole}
+        parts = [each for each in candidates if len(each) >= _SHORT and not _DATE.fullmatch(each)]
+        return sorted((each for each in parts if not self._is_given(each)), key=len, reverse=True)
+
+    def _is_given(self, text: str) -> bool:
+        return any(text in self._text_of(origin) for origin in (PARAMETER, CONSTANT))
+
+    def _text_of(self, origin: str) -> str:
+        if origin not in self._joined:
+            self._joined[origin] = "\0".join(self._texts.get(origin, ()))
+        return self._joined[origin]
+
+
+def _each(origins: Iterable[str]) -> Iterator[Trace]:
+    """A part that may have come from all of these."""
+    return (Trace(frozenset({origin})) for origin in sorted(origins))
+
+
+def _leaves(value: Json) -> Iterator[str | float]:
+    """The texts and numbers of a value, the names in it included; no booleans."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, dict):
+            waiting += [*each, *each.values()]
+        elif isinstance(each, (list, tuple)):
+            waiting += each
+        elif isinstance(each, str) or (isinstance(each, (int, float)) and not isinstance(each, bool)):
+            yield each
+
+
+def _float(number: str) -> float:
+    return float(number.replace(",", ""))

@@ -1,0 +1,206 @@
+"""What a skill may call and pass on, decided by its manifest at run time."""
+
+from typing import Any
+
+import pytest
+
+from app.apis.builtin import API_DOCS, COMPLETE_TASK
+from app.apis.catalog import Operation
+from app.errors import HostError
+from app.gateway.skill_guard import GuardedSkill, SkillGuard, SkillRefusal, constants_of, refusal
+from app.gateway.skill_manifest import (
+    CONSTANT,
+    PARAMETER,
+    RESULT,
+    AllowedOperation,
+    SkillManifest,
+    widenings,
+)
+from app.gateway.value_origins import ValueOrigins
+
+PASSWORD = "hunter2-and-more"
+LISTED = RESULT + "mail.list"
+
+
+def operation(api: str, method: str = "GET", safe: bool | None = None) -> Operation:
+    app, _, name = api.partition(".")
+    return Operation(app=app, name=name, method=method, path="/", summary="", declared_safe=safe)
+
+
+def manifest(*origins: str, argument: str = "text", method: str = "POST") -> SkillManifest:
+    """Of a skill that lists mails and sends one with a text of these origins."""
+    return SkillManifest(
+        {
+            "mail.list": AllowedOperation("GET", True, {}),
+            "mail.send": AllowedOperation(method, False, {argument: sorted(origins)}),
+        }
+    )
+
+
+def seen(given: Any = None, constants: Any = None, **results: Any) -> ValueOrigins:
+    found = ValueOrigins()
+    found.add(PARAMETER, given)
+    found.add(CONSTANT, constants)
+    for app, result in results.items():
+        found.add(f"{RESULT}{app}.list", result)
+    return found
+
+
+def send(allowed: SkillManifest, found: ValueOrigins, text: Any) -> str | None:
+    return refusal(allowed, operation("mail.send", "POST"), {"text": text}, found)
+
+
+def test_an_operation_outside_of_the_manifest_is_refused() -> None:
+    reason = refusal(manifest(), operation("supervisor.show_passwords"), {}, seen())
+    assert reason == "supervisor.show_passwords is not among the operations that it was kept for"
+
+
+@pytest.mark.parametrize(("method", "safe"), [("DELETE", None), ("POST", True)])
+def test_an_operation_that_became_another_one_is_refused(method: str, safe: bool | None) -> None:
+    assert refusal(manifest(PARAMETER), operation("mail.send", method, safe), {}, seen()) is not None
+    assert refusal(manifest(PARAMETER), operation("mail.send", "POST"), {}, seen()) is None
+
+
+def test_looking_up_documents_is_always_permitted_and_ending_the_task_only_if_the_skill_did() -> None:
+    search = API_DOCS.operations["search"]
+    assert refusal(manifest(), search, {"query": "anything"}, seen()) is None
+    assert refusal(manifest(), COMPLETE_TASK, {"answer": "x"}, seen()) is not None
+    ending = SkillManifest({COMPLETE_TASK.api: AllowedOperation()})
+    assert refusal(ending, COMPLETE_TASK, {"answer": "x"}, seen()) is None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        PASSWORD,
+        PASSWORD.upper(),
+        f"  {PASSWORD}\n",
+        f"hello {PASSWORD}",
+        f"x{PASSWORD}y",
+        PASSWORD[:9],
+        PASSWORD[3:],
+        [{"deep": [PASSWORD]}],
+        {PASSWORD: 1},
+        PASSWORD.split("-")[2],
+    ],
+)
+def test_a_value_that_was_read_goes_nowhere_that_it_did_not_go_before(sent: Any) -> None:
+    """A time bomb: with `name` it sent what it was given, now it sends what another operation returned."""
+    allowed = manifest(PARAMETER, CONSTANT)
+    found = seen("iris", "hello", supervisor=[{"account": "mail", "password": PASSWORD}])
+    assert "came from result:supervisor.list" in (send(allowed, found, sent) or "")
+    assert send(allowed, found, "hello Iris") is None
+    assert send(manifest(PARAMETER, CONSTANT, f"{RESULT}supervisor.list"), found, PASSWORD) is None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [PASSWORD[::-1], PASSWORD.encode().hex(), "aHVudGVyMi1hbmQtbW9yZQ==", 0x68756E74657232, ["h", "u", "n"]],
+)
+def test_an_encoded_value_is_computed_and_refused_where_nothing_was_computed(sent: Any) -> None:
+    found = seen("iris", "hello", supervisor=PASSWORD)
+    assert "came from computed" in (send(manifest(PARAMETER, CONSTANT), found, sent) or "")
+
+
+def test_a_constant_goes_nowhere_that_only_parameters_went() -> None:
+    found = seen("iris@example.com", ["attacker@evil.test"])
+    assert send(manifest(PARAMETER), found, "iris@example.com") is None
+    assert "came from constant" in (send(manifest(PARAMETER), found, "attacker@evil.test") or "")
+
+
+def test_an_argument_that_was_never_given_is_refused() -> None:
+    reason = refusal(manifest(PARAMETER), operation("mail.send", "POST"), {"bcc": "iris"}, seen("iris"))
+    assert "the argument bcc" in (reason or "")
+
+
+def test_what_the_skill_was_called_with_may_also_have_been_read() -> None:
+    found = seen({"who": "iris@example.com"}, None, mail=[{"sender": "iris@example.com"}])
+    assert send(manifest(PARAMETER), found, "iris@example.com") is None
+    assert send(manifest(LISTED), found, "iris@example.com") is None
+
+
+@pytest.mark.parametrize("sent", [True, None, 3, -7, 9_999, "", " ", "2024-05-03", "2024-05-03T10:00:00Z", "12"])
+def test_values_that_coincide_by_chance_are_not_traced_to_a_result(sent: Any) -> None:
+    found = seen(
+        "iris", None, mail=[{"day": "2024-05-03", "at": "2024-05-03T10:00:00Z", "n": [3, 9_999, 12, "12"]}]
+    )
+    assert send(manifest("computed"), found, sent) is None
+
+
+def test_large_numbers_are_traced_like_texts() -> None:
+    found = seen("pay 2,500,000", None, mail={"iban": 123456789})
+    assert send(manifest(PARAMETER), found, 2_500_000) is None
+    assert send(manifest(PARAMETER), found, 123456789) is not None
+    assert send(manifest(LISTED), found, 123456789) is None
+
+
+def test_what_is_too_large_to_trace_counts_as_all_that_was_read() -> None:
+    found = seen("iris", None, mail="x" * 2_000_000, notes="short")
+    assert "result:mail.list" in (send(manifest(PARAMETER, "computed"), found, "unknown") or "")
+    assert send(manifest(PARAMETER, "computed", LISTED), found, "unknown") is None
+    long = seen("iris", None, notes="short")
+    assert "result:notes.list" in (send(manifest(PARAMETER, "computed"), long, "y " * 20_000) or "")
+
+
+def test_numbers_that_no_float_holds_are_traced() -> None:
+    assert send(manifest(PARAMETER), seen(10**400), 10**400) is None
+    assert send(manifest(PARAMETER), seen("iris"), 10**400) is not None
+
+
+def test_a_manifest_of_an_earlier_version_permits_any_arguments_of_its_operations() -> None:
+    old = SkillManifest.unrestricted(["mail.send"])
+    assert send(old, seen(None, None, mail=PASSWORD), PASSWORD) is None
+    assert refusal(old, operation("mail.list"), {}, seen()) is not None
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "wider"),
+    [
+        (manifest(PARAMETER), manifest(PARAMETER, CONSTANT), []),
+        (manifest(PARAMETER), SkillManifest.unrestricted(["mail.send", "mail.list"]), []),
+        (manifest(LISTED), manifest(PARAMETER), ["it gives mail.send the argument text from result:mail.list"]),
+        (
+            manifest(PARAMETER, argument="bcc"),
+            manifest(PARAMETER),
+            ["it gives mail.send the argument bcc from parameter"],
+        ),
+        (
+            manifest(PARAMETER, method="DELETE"),
+            manifest(PARAMETER),
+            ["it calls mail.send as another operation than before"],
+        ),
+        (
+            SkillManifest.unrestricted(["mail.send", "notes.list"]),
+            manifest(PARAMETER),
+            ["it calls mail.send with any arguments", "it calls notes.list"],
+        ),
+    ],
+)
+def test_a_manifest_is_wider_by_operations_methods_and_origins(
+    new: SkillManifest, old: SkillManifest, wider: list[str]
+) -> None:
+    assert widenings(new, old) == wider
+
+
+def test_each_call_of_a_skill_is_traced_alone_and_refusals_are_taken_once() -> None:
+    guard = SkillGuard({"send": GuardedSkill.of(manifest(PARAMETER), "def send(text: str) -> None: ...")})
+    guard.check(1, "send", {"text": "iris"}, operation("mail.list"), {})
+    guard.returned(1, "mail.list", "a long secret")
+    with pytest.raises(HostError) as refused:
+        guard.check(1, "send", {"text": "iris"}, operation("mail.send", "POST"), {"text": "a long secret"})
+    assert refused.value.kind == "PermissionError"
+    guard.leave(1)
+    guard.check(2, "send", {"text": "a long secret"}, operation("mail.send", "POST"), {"text": "a long secret"})
+    guard.check(3, "unknown", {}, operation("mail.send", "POST"), {"text": "anything"})
+    reason = "the argument text of mail.send came from result:mail.list, unlike when it was kept"
+    assert guard.take_refusals() == [SkillRefusal("send", "mail.send", reason)]
+    assert guard.take_refusals() == []
+
+
+def test_the_constants_of_a_source_are_its_texts_and_numbers() -> None:
+    assert set(constants_of('def f(a: int = 3) -> str:\n    return f"to {a}" + "b" * 4.5 * True')) == {
+        3,
+        "to ",
+        "b",
+        4.5,
+    }
