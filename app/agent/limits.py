@@ -10,6 +10,8 @@ from app.records import Stop, Turn
 from app.sandbox.protocol import RunStop, SessionLimits
 from app.settings import Settings
 
+_SETUP_CPU_SECONDS = 60  # of a session: to define the offered skills
+
 
 class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Each limit has its own `Stop`."""
@@ -33,6 +35,7 @@ class RolloutLimits(msgspec.Struct, frozen=True, kw_only=True):
             seconds=settings.max_task_seconds,
             session=SessionLimits(
                 cpu_seconds=settings.sandbox_cpu_seconds,
+                session_cpu_seconds=2 * settings.sandbox_cpu_seconds * settings.max_turns + _SETUP_CPU_SECONDS,
                 wall_seconds=settings.sandbox_wall_seconds,
                 memory_bytes=settings.sandbox_memory_mb << 20,
                 calls=2 * settings.max_task_calls + 100,  # look-ups count here too

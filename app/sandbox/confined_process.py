@@ -29,6 +29,7 @@ class ConfinedProcess:
     ) -> None:
         self.fork = fork
         self.alive = True
+        self._cpu_at_start = self._cpu_at_pause = 0.0
         self._messages = MessageReader(reader, frame_bytes)
         self._writer = writer
         self._frame_bytes = frame_bytes
@@ -37,12 +38,18 @@ class ConfinedProcess:
         """Begin the next run, which may send so many calls."""
         number = secrets.token_hex(8)
         self._messages.expect(number, messages=_MAX_MESSAGES, calls=calls)
+        self._cpu_at_start = self._cpu_at_pause
         self.fork.resume()
         await self.send([kind, number, *fields])
 
     def pause(self) -> None:
-        """Stop the process until the next run. What it runs until the signal reaches it counts as CPU time."""
+        """Stop the process until the next run, to which counts what it runs until the signal reaches it."""
         self.fork.stop()
+        self._cpu_at_pause = self.fork.cpu_seconds()
+
+    def cpu_seconds(self) -> float:
+        """CPU time of this run, and of the process since the last pause."""
+        return self.fork.cpu_seconds() - self._cpu_at_start
 
     async def send(self, message: Json) -> None:
         """Raises ConnectionError if the process died."""

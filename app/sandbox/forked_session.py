@@ -6,7 +6,6 @@ import re
 from app.errors import HostError, SandboxError
 from app.records import Json, Use
 from app.sandbox.confined_process import ConfinedProcess
-from app.sandbox.fork import Fork
 from app.sandbox.protocol import HostCall, Observation, RunStop, SessionLimits
 from app.sandbox.reader import CallMessage, DoneMessage, OutputMessage, ReadyMessage, ViolationError
 
@@ -62,7 +61,7 @@ class ForkedSession:
         if len(code) > self._limits.frame_bytes // 12:  # a character takes up to 12 bytes as JSON
             return Observation(stdout="", error="SyntaxError: the code is too long", stop=RunStop.ERROR)
         self._defined.update(_DEFINED.findall(code))
-        run = self._running = _Run(self._process.fork, self._limits)
+        run = self._running = _Run(self._process, self._limits)
         try:
             await self._drive(run, code)
         except BaseException:
@@ -140,21 +139,20 @@ class ForkedSession:
 class _Run:
     """The state of the run in progress."""
 
-    def __init__(self, fork: Fork, limits: SessionLimits) -> None:
+    def __init__(self, process: ConfinedProcess, limits: SessionLimits) -> None:
         self.alive = True
         self.calls = 0
         self.killed: RunStop | None = None
         self.why = "the process died"
-        self._fork = fork
+        self._process = process
         self._limits = limits
-        self._cpu_before = fork.cpu_seconds()
         self._refused = 0
         self._printed: list[str] = []
         self._chars_left = limits.output_chars + _NOTICE_CHARS
         self._stop = RunStop.OK
         self._error: str | None = None
         self._uses: tuple[Use, ...] = ()
-        self.watch = asyncio.get_running_loop().call_later(2 * limits.cpu_seconds, self._check_cpu)
+        self.watch = asyncio.get_running_loop().call_later(self._cpu_left(), self._check_cpu)
 
     def print(self, text: str) -> None:
         if len(text) > self._chars_left:
@@ -188,22 +186,25 @@ class _Run:
             alive=self.alive,
             calls=self.calls,
             uses=self._uses,
-            cpu_ms=self._cpu_used() * 1000,
+            cpu_ms=self._process.cpu_seconds() * 1000,
         )
 
-    def _cpu_used(self) -> float:
-        return self._fork.cpu_seconds() - self._cpu_before
+    def _cpu_left(self) -> float:
+        session = self._limits.session_cpu_seconds - self._process.fork.cpu_seconds()
+        return min(session, 2 * self._limits.cpu_seconds - self._process.cpu_seconds())
 
     def _check_cpu(self) -> None:
         """A single thread uses no more CPU time than wall time, so the next check can wait for the remainder."""
-        remaining = 2 * self._limits.cpu_seconds - self._cpu_used()
-        if remaining > 0:
-            self.watch = asyncio.get_running_loop().call_later(remaining + 0.01, self._check_cpu)
-        else:
+        left = self._cpu_left()
+        if left > 0:
+            self.watch = asyncio.get_running_loop().call_later(left + 0.01, self._check_cpu)
+        elif self._process.cpu_seconds() >= 2 * self._limits.cpu_seconds:
             self._kill(
                 RunStop.CPU, f"it used {2 * self._limits.cpu_seconds:g} s of CPU time and could not be interrupted"
             )
+        else:
+            self._kill(RunStop.CPU, f"it used all {self._limits.session_cpu_seconds:g} s of CPU time of a session")
 
     def _kill(self, stop: RunStop, why: str) -> None:
         self.killed, self.why = stop, why
-        self._fork.kill()
+        self._process.fork.kill()

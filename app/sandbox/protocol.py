@@ -26,6 +26,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one session."""
 
     cpu_seconds: float = 5.0  # per run: raises TimeoutError inside; twice that kills
+    session_cpu_seconds: float = 600.0  # of all runs and what lies between them: kills
     wall_seconds: float = 60.0  # per run, time spent in host calls included
     memory_bytes: int = 256 << 20
     calls: int = 500  # host calls per session
