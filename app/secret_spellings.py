@@ -1,0 +1,182 @@
+"""The spellings in which code may print a secret, and the search for all of them at once, in linear time.
+
+Case and separators do not count: texts are compared in lower case and without spaces and punctuation, so that
+`S-E-C-R-E-T`, wrapped base64 and percent-encoding are found like the plain value. Short secrets, such as PINs, are
+found only as whole words.
+"""
+
+import base64
+import html
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote
+
+import numpy as np
+import re2
+
+_SEPARATORS = b" \t\r\n\f\v-_.,:;|/'\"+=%\\&#()[]{}<>*~`^$!?@"
+_LOWER = bytes(range(256)).lower()
+_IS_SEPARATOR = np.isin(np.arange(256), np.frombuffer(_SEPARATORS, dtype=np.uint8))
+_SHORT = 8  # characters: shorter ones are found as whole words
+_ANCHOR = 12  # bytes that the search looks for
+_STEP = 48  # bytes from one anchor of a long spelling to the next
+_ENOUGH = 24  # bytes of a long spelling that count as a find
+_CUT_PREFIX = 4  # bytes of a spelling that are masked before a cut
+_MAX_BYTES = 64_000  # of anchors: more would make the search slow
+_MAX_FINDS = 10_000
+_CUTS = re.compile(rb"\n\[[\d,]+ characters cut\]|\n\[output cut after [\d,]+ characters\]|\.\.\.(?=\s|$)")
+_HEAD_CUT = re.compile(rb"\[\d+ characters cut\]\n")
+_MAX_CUTS = 20
+_CUT_WINDOW = 512  # bytes before a cut that may be the beginning of a secret
+
+Span = tuple[int, int]
+
+
+class SpellingSearch:
+    """Finds the spellings of some secrets in texts."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._long: dict[bytes, list[tuple[bytes, int]]] = defaultdict(list)  # anchor -> spelling, position in it
+        self._beginnings: dict[bytes, list[bytes]] = defaultdict(list)
+        self._endings: dict[bytes, list[bytes]] = defaultdict(list)
+        words: set[bytes] = set()
+        for value in values:
+            if len(value) < _SHORT:
+                words.update(_word_patterns(value))
+            for spelling in _spellings(value):
+                self._add(spelling)
+        self.too_many = sum(map(len, self._long)) + sum(map(len, words)) > _MAX_BYTES
+        self._anchors = None if self.too_many else _any_of(map(re.escape, self._long))
+        self._words = None if self.too_many else _any_of(words)
+
+    def _add(self, spelling: bytes) -> None:
+        self._beginnings[spelling[:_CUT_PREFIX]].append(spelling)
+        self._endings[spelling[: -_CUT_PREFIX - 1 : -1]].append(spelling[::-1])
+        for start in range(0, len(spelling), _STEP):
+            anchor = spelling[start : start + _ANCHOR]
+            if start == 0 or len(anchor) == _ANCHOR:
+                self._long[anchor].append((spelling, start))
+
+    def spans(self, text: bytes) -> list[Span]:
+        """Where the text holds secrets, in order and apart; all of it if there is too much to look for."""
+        if self.too_many:
+            return [(0, len(text))] if text else []
+        lower = text.translate(_LOWER)
+        found: list[Span] = []
+        if self._words is not None:
+            found += [match.span() for match in self._words.finditer(lower)]
+        bare = lower.translate(None, _SEPARATORS)
+        within = [*self._finds(bare)]
+        cuts = [*self._cut_finds(lower)]
+        if within or cuts:
+            places = np.flatnonzero(~_IS_SEPARATOR[np.frombuffer(text, dtype=np.uint8)])
+            found += [(int(places[start]), int(places[end - 1]) + 1) for start, end in [*within, *cuts]]
+        return [(0, len(text))] if len(found) > _MAX_FINDS else _merged(found)
+
+    def _finds(self, bare: bytes) -> Iterator[Span]:
+        """Spans in a text without separators."""
+        position, count = 0, 0
+        while self._anchors is not None and count <= _MAX_FINDS:
+            match = self._anchors.search(bare, position)
+            if match is None:
+                return
+            start = match.start()
+            position, count = start + 1, count + 1
+            for size in range(len(match.group()), _SHORT - 3, -1):  # the longest anchor may hide a shorter one
+                for spelling, offset in self._long.get(bare[start : start + size], ()):
+                    length = _common(bare, start, spelling, offset)
+                    if length >= min(len(spelling) - offset, _ENOUGH):
+                        yield start, start + length
+
+    def _cut_finds(self, lower: bytes) -> Iterator[Span]:
+        """Spans in the text without separators: what a cut has left of a secret."""
+        for match, _ in zip(_CUTS.finditer(lower), range(_MAX_CUTS), strict=False):
+            before = lower[: match.start()].translate(None, _SEPARATORS)
+            if length := _cut_length(before, self._beginnings):
+                yield len(before) - length, len(before)
+        for match, _ in zip(_HEAD_CUT.finditer(lower), range(_MAX_CUTS), strict=False):
+            start = len(lower[: match.end()].translate(None, _SEPARATORS))
+            after = lower[match.end() :].translate(None, _SEPARATORS)
+            if length := _cut_length(after[::-1], self._endings):
+                yield start, start + length
+
+
+def _spellings(value: str) -> set[bytes]:
+    """All spellings without separators, except of a short value's plain forms."""
+    raw = value.encode("utf-8", "surrogatepass")
+    spelled = {raw.hex().encode(), b"".join(b"x%02x" % byte for byte in raw)}
+    spelled |= {raw.hex().encode()[::-1]}
+    if len(value) >= _SHORT:
+        plain = {value, value[::-1], value.upper(), value.casefold(), json.dumps(value), json.dumps(value[::-1])}
+        plain |= {json.dumps(value, ensure_ascii=False), repr(value), html.escape(value), quote(value, safe="")}
+        spelled |= {each.encode("utf-8", "surrogatepass") for each in plain}
+        spelled.add(b"".join(b"u%04x" % ord(each) for each in value))
+        spelled.update(_base64(raw))
+        spelled.update(_base64(raw[::-1]))
+    bare = {each.translate(_LOWER, _SEPARATORS) for each in spelled}
+    return {each for each in bare if len(each) >= _SHORT - 2}
+
+
+def _base64(raw: bytes) -> Iterator[bytes]:
+    """The characters that depend on these bytes alone, for each of the three alignments."""
+    for shift, first in enumerate((0, 2, 3)):
+        encoded = base64.b64encode(bytes(shift) + raw)
+        yield encoded[first : (shift + len(raw)) * 8 // 6]
+
+
+def _word_patterns(value: str) -> Iterator[bytes]:
+    """Patterns of a short secret's spellings as whole words, in lower case."""
+    raw = value.encode("utf-8", "surrogatepass")
+    plain = {raw, raw[::-1], base64.b64encode(raw).rstrip(b"="), base64.urlsafe_b64encode(raw).rstrip(b"=")}
+    for each in plain:
+        yield _whole_word(re.escape(each.translate(_LOWER)), each)
+    if len(value) >= _SHORT - 2:
+        between = b"[%s]{1,4}" % re.escape(_SEPARATORS)
+        for each in (raw, raw[::-1]):
+            spaced = between.join(re.escape(bytes([byte])) for byte in each.translate(_LOWER))
+            yield _whole_word(spaced, each)
+
+
+def _whole_word(pattern: bytes, word: bytes) -> bytes:
+    left, right = (rb"\b" if re.fullmatch(rb"\w", word[at : at + 1 or None]) else b"" for at in (0, -1))
+    return left + pattern + right
+
+
+def _any_of(patterns: Iterable[bytes]) -> "re2._Regexp[bytes] | None":
+    """One pattern for all of them, the longest first."""
+    ordered = sorted(set(patterns), key=lambda each: (-len(each), each))
+    if not ordered:
+        return None
+    options = re2.Options()
+    options.max_mem = 64 << 20
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(b"|".join(ordered), options)
+
+
+def _common(text: bytes, start: int, spelling: bytes, offset: int) -> int:
+    """How many bytes of the text agree with the spelling from `offset` on."""
+    left, right = text[start : start + len(spelling) - offset], spelling[offset:]
+    if left == right:
+        return len(left)
+    return next((at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other), len(left))
+
+
+def _cut_length(before: bytes, beginnings: dict[bytes, list[bytes]]) -> int:
+    """How many bytes at the end are the beginning of a spelling."""
+    for start in range(max(0, len(before) - _CUT_WINDOW), len(before) - _CUT_PREFIX + 1):
+        tail = before[start:]
+        if any(each.startswith(tail) for each in beginnings.get(tail[:_CUT_PREFIX], ())):
+            return len(tail)
+    return 0
+
+
+def _merged(spans: list[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

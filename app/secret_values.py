@@ -1,0 +1,207 @@
+"""The secrets that one rollout has met, and their removal from everything that is stored or shown."""
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from app.records import Call, Json
+from app.secret_spellings import SpellingSearch
+
+MASK: Final = "***"
+_TELLING = re.compile(
+    r"passw|passphrase|passcode|secret(?!ar)|token(?!iz)|api_?key|private_?key|access_?key|authorization|credential"
+    r"|(?<![a-z])(?:pin|otp|cvv|cvc)(?![a-z])",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(  # names of details about a secret, and of what surrounds one
+    r"type$|_at$|_in$|_on$|expir|count|max|min_|num|length|limit|ttl|lifetime|hint|changed|updated|created|used"
+    r"|scheme|policy|enabled|required|status|strength|_ur[il]$",
+    re.IGNORECASE,
+)
+_ORDINARY = re.compile(
+    r"^(?:id|name|user(?:_?name)?|login|e?mail|email_address|app|service|site|title|label|message|detail|status|state"
+    r"|error|description|scope|scopes|role|roles)$",
+    re.IGNORECASE,
+)
+_PLACEHOLDER = re.compile(r"[<{\[$*.x]+.*[>}\]*.x]+$|\W+$", re.IGNORECASE)
+_COMMON = frozenset(
+    [
+        "bearer",
+        "basic",
+        "digest",
+        "true",
+        "false",
+        "none",
+        "null",
+        "undefined",
+        "password",
+        "passwd",
+        "secret",
+        "token",
+        "access_token",
+        "api_key",
+        "apikey",
+        "username",
+        "string",
+        "default",
+        "example",
+        "admin",
+        "user",
+        "test",
+        "demo",
+        "guest",
+        "unknown",
+        "success",
+        "error",
+        "ok",
+    ]
+)
+_MIN_LENGTH = 4
+_MAX_VALUE = 16_000  # characters of one secret
+_IDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
+
+T = TypeVar("T")
+
+
+class SecretValues:
+    """Collects what fields and operations with a telling name contain, such as `password` or `show_tokens`.
+
+    `mask` and `found_in` know every spelling of `SpellingSearch`. Where there are too many secrets to look for, each
+    text counts as one.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, None] = {}
+        self._search: SpellingSearch | None = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, *values: Json) -> None:
+        """Count every text and number in these values as a secret, whatever its name; too short ones are ignored."""
+        for value in values:
+            for leaf in _leaves(value):
+                text = str(leaf)
+                if text not in self._values and _is_secret(text):
+                    self._values[text] = None
+                    self._search = None
+
+    def note(self, api: str, arguments: Mapping[str, Json], result: Json = None) -> None:
+        """Add what one call was given and returned under telling names."""
+        self.add(*_told(arguments), *_told(result))
+        if is_telling(api) and not any(True for _ in _told(result)):
+            self.add(*_unlabelled(result))
+
+    def note_call(self, call: Call) -> None:
+        self.note(call.api, call.arguments, call.result)
+
+    def found_in(self, text: str) -> bool:
+        return bool(self._values) and bool(self._spans(text)[1])
+
+    def mask(self, text: str) -> str:
+        """The same text with *** for each secret in it."""
+        if not self._values:
+            return text
+        raw, spans = self._spans(text)
+        if not spans:
+            return text
+        kept, position = [], 0
+        for start, end in spans:
+            kept += [raw[position:start], MASK.encode()]
+            position = end
+        return b"".join([*kept, raw[position:]]).decode("utf-8", "surrogatepass")
+
+    def mask_json(self, value: Json) -> Json:
+        """The same value with *** for each secret in its texts and keys, and for numbers that are one."""
+        return self.mask_record(value)
+
+    def mask_record(self, value: T) -> T:
+        """Like `mask_json`, also for records. Token ids stay as they are."""
+        if not self._values:
+            return value
+        masked: T = self._walk(value)
+        return masked
+
+    def _walk(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value if isinstance(value, Enum) else self.mask(value)
+        if isinstance(value, int | float):
+            return MASK if str(value) in self._values else value
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._walk, value))
+        if isinstance(value, dict):
+            return {self._walk(name): self._walk(each) for name, each in value.items()}
+        if isinstance(value, msgspec.Struct):
+            changed = {
+                name: masked
+                for name in value.__struct_fields__
+                if name not in _IDS and (masked := self._walk(given := getattr(value, name))) is not given
+            }
+            return msgspec.structs.replace(value, **changed)
+        return value
+
+    def _spans(self, text: str) -> tuple[bytes, list[tuple[int, int]]]:
+        if self._search is None:
+            self._search = SpellingSearch(self._values)
+        raw = text.encode("utf-8", "surrogatepass")
+        return raw, self._search.spans(raw)
+
+
+def is_telling(name: str) -> bool:
+    """Whether a field or an operation of this name holds secrets.
+
+    >>> is_telling("access_token"), is_telling("supervisor.show_passwords"), is_telling("secretary.list_mails")
+    (True, True, False)
+    """
+    return _TELLING.search(name) is not None
+
+
+def _told(value: Json) -> Iterator[Json]:
+    """What a value holds under telling names."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if not is_telling(name):
+                yield from _told(each)
+            elif not _HARMLESS.search(name) and each not in (None, "", True, False):
+                yield each
+    elif isinstance(value, list):
+        for each in value:
+            yield from _told(each)
+
+
+def _unlabelled(value: Json) -> Iterator[Json]:
+    """What the result of a telling operation holds, except under ordinary names such as `message`."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if not _ORDINARY.search(name) and not _HARMLESS.search(name):
+                yield from _unlabelled(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _unlabelled(each)
+    else:
+        yield value
+
+
+def _leaves(value: Json) -> Iterator[str | int | float]:
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _leaves(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _is_secret(text: str) -> bool:
+    """Not a placeholder, nor a word that is found anywhere.
+
+    >>> [_is_secret(text) for text in ("4711", "Bearer", "<password>", "***", "abc")]
+    [True, False, False, False, False]
+    """
+    if not _MIN_LENGTH <= len(text) <= _MAX_VALUE:
+        return False
+    return text.lower() not in _COMMON and not _PLACEHOLDER.match(text)
