@@ -27,40 +27,12 @@ _ORDINARY = re.compile(
     re.IGNORECASE,
 )
 _PLACEHOLDER = re.compile(r"[<{\[$*.x]+.*[>}\]*.x]+$|\W+$", re.IGNORECASE)
-_COMMON = frozenset(
-    [
-        "bearer",
-        "basic",
-        "digest",
-        "true",
-        "false",
-        "none",
-        "null",
-        "undefined",
-        "password",
-        "passwd",
-        "secret",
-        "token",
-        "access_token",
-        "api_key",
-        "apikey",
-        "username",
-        "string",
-        "default",
-        "example",
-        "admin",
-        "user",
-        "test",
-        "demo",
-        "guest",
-        "unknown",
-        "success",
-        "error",
-        "ok",
-    ]
+_COMMON = re.compile(
+    r"bearer|basic|digest|true|false|none|null|undefined|pass(?:word|wd)|secret|(?:access_)?token|api_?key|user(?:name)?"
+    r"|string|default|example|admin|test|demo|guest|unknown|success|error",
+    re.IGNORECASE,
 )
 _MIN_LENGTH = 4
-_MAX_VALUE = 16_000  # characters of one secret
 _IDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
 
 T = TypeVar("T")
@@ -69,8 +41,8 @@ T = TypeVar("T")
 class SecretValues:
     """Collects what fields and operations with a telling name contain, such as `password` or `show_tokens`.
 
-    `mask` and `found_in` know every spelling of `SpellingSearch`. Where there are too many secrets to look for, each
-    text counts as one.
+    `mask` and `found_in` know every spelling of `SpellingSearch`. Where there are too many secrets to look for,
+    each text counts as one.
     """
 
     def __init__(self) -> None:
@@ -80,32 +52,32 @@ class SecretValues:
     def __len__(self) -> int:
         return len(self._values)
 
-    def add(self, *values: Json) -> None:
-        """Count every text and number in these values as a secret, whatever its name; too short ones are ignored."""
-        for value in values:
-            for leaf in _leaves(value):
-                text = str(leaf)
-                if text not in self._values and _is_secret(text):
-                    self._values[text] = None
-                    self._search = None
+    def add(self, *texts: str) -> None:
+        """Count these texts as secrets, however they look."""
+        for text in texts:
+            if text and text not in self._values:
+                self._values[text] = None
+                self._search = None
 
     def note(self, api: str, arguments: Mapping[str, Json], result: Json = None) -> None:
         """Add what one call was given and returned under telling names."""
-        self.add(*_told(arguments), *_told(result))
+        told = [*_told(arguments), *_told(result)]
         if is_telling(api) and not any(True for _ in _told(result)):
-            self.add(*_unlabelled(result))
+            told += _unlabelled(result)
+        self.add(*(text for text in map(str, _leaves(told)) if _is_secret(text)))
 
     def note_call(self, call: Call) -> None:
         self.note(call.api, call.arguments, call.result)
 
     def found_in(self, text: str) -> bool:
-        return bool(self._values) and bool(self._spans(text)[1])
+        return bool(self._values) and bool(self._find(_bytes(text)))
 
     def mask(self, text: str) -> str:
         """The same text with *** for each secret in it."""
         if not self._values:
             return text
-        raw, spans = self._spans(text)
+        raw = _bytes(text)
+        spans = self._find(raw)
         if not spans:
             return text
         kept, position = [], 0
@@ -116,7 +88,7 @@ class SecretValues:
 
     def mask_json(self, value: Json) -> Json:
         """The same value with *** for each secret in its texts and keys, and for numbers that are one."""
-        return self.mask_record(value)
+        return self.mask_record(value) if self._may_hold(value) else value
 
     def mask_record(self, value: T) -> T:
         """Like `mask_json`, also for records. Token ids stay as they are."""
@@ -124,6 +96,16 @@ class SecretValues:
             return value
         masked: T = self._walk(value)
         return masked
+
+    def _may_hold(self, value: Json) -> bool:
+        """False only if no text of the value holds a secret. One search in all is faster than one in each."""
+        if not self._values:
+            return False
+        try:
+            whole = msgspec.json.encode(value)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            return True
+        return b"cut" in whole or b"..." in whole or bool(self._find(whole))
 
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -143,11 +125,14 @@ class SecretValues:
             return msgspec.structs.replace(value, **changed)
         return value
 
-    def _spans(self, text: str) -> tuple[bytes, list[tuple[int, int]]]:
+    def _find(self, text: bytes) -> list[tuple[int, int]]:
         if self._search is None:
             self._search = SpellingSearch(self._values)
-        raw = text.encode("utf-8", "surrogatepass")
-        return raw, self._search.spans(raw)
+        return self._search.spans(text)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def is_telling(name: str) -> bool:
@@ -202,6 +187,4 @@ def _is_secret(text: str) -> bool:
     >>> [_is_secret(text) for text in ("4711", "Bearer", "<password>", "***", "abc")]
     [True, False, False, False, False]
     """
-    if not _MIN_LENGTH <= len(text) <= _MAX_VALUE:
-        return False
-    return text.lower() not in _COMMON and not _PLACEHOLDER.match(text)
+    return len(text) >= _MIN_LENGTH and not _COMMON.fullmatch(text) and not _PLACEHOLDER.match(text)

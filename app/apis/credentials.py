@@ -1,14 +1,12 @@
 """Credentials of APIs, added by the gateway and never seen by the agent's code, and their removal from records."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 
 from app.records import Call, Json
-
-_SENSITIVE = re.compile(r"passw|passphrase|secret|token|api_?key|authorization|credential|\bpin\b", re.IGNORECASE)
+from app.secret_values import is_telling
 
 
 class Credentials(Protocol):
@@ -46,7 +44,7 @@ def mask(value: Json) -> Json:
     if isinstance(value, list):
         return [mask(each) for each in value]
     if isinstance(value, dict):
-        return {name: "***" if _SENSITIVE.search(name) and each else mask(each) for name, each in value.items()}
+        return {name: "***" if is_telling(name) and each else mask(each) for name, each in value.items()}
     return value
 
 
@@ -59,18 +57,3 @@ def mask_call(call: Call) -> Call:
     """
     result = mask({call.api: call.result})[call.api]
     return msgspec.structs.replace(call, arguments=mask(call.arguments), result=result)
-
-
-def scrub(value: Json, hidden: Sequence[str]) -> Json:
-    """The same value with every secret in its texts and keys replaced by ***."""
-    if not hidden:
-        return value
-    if isinstance(value, str):
-        for secret in hidden:
-            value = value.replace(secret, "***")
-        return value
-    if isinstance(value, list):
-        return [scrub(each, hidden) for each in value]
-    if isinstance(value, dict):
-        return {scrub(name, hidden): scrub(each, hidden) for name, each in value.items()}
-    return value

@@ -14,13 +14,14 @@ from app.apis.api_documents import encode
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import Credentials, scrub, secrets
+from app.apis.credentials import Credentials, secrets
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
 from app.records import Call, Json
+from app.secret_values import SecretValues
 
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
 
@@ -30,7 +31,7 @@ class Gateway:
 
     `variables` fill the servers' URLs, `allowed` decides which "app.operation" may be called, `read_only` permits
     only safe operations, and `max_calls` limits the calls sent. Look-ups and the completion of the task are
-    answered here: they are neither counted nor recorded.
+    answered here: they are neither counted nor recorded. `secrets` collects what must not be stored in the clear.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -65,6 +66,9 @@ class Gateway:
         self.call_limit_hit = False
         self.in_doubt: str | None = None  # why calls are no longer answered
         self.would_write: str | None = None  # the first "app.operation" refused because it is not read-only
+        self.secrets = SecretValues()
+        self.secrets.note("", variables)
+        self._hidden = SecretValues()  # what not even the agent may see
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -95,7 +99,9 @@ class Gateway:
             return self._built_in(operation, arguments)
         if self.in_doubt is not None:
             raise HostError("InDoubt", self.in_doubt)
+        self.secrets.note(api, arguments)
         done = self._recorded(api, arguments) or await self._make(app, operation, arguments)
+        self.secrets.note_call(done)
         self.made = max(self.made, done.seq + 1)
         self._calls.append(done)
         if done.error is not None:
@@ -166,22 +172,26 @@ class Gateway:
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         """The call with its result or error, without secrets, as the journal records it."""
         credentials = await self._credentials.headers(operation.app) if self._credentials else {}
-        hidden = secrets(credentials)
+        self._hide(*secrets(credentials))
         result: Json = None
         error: str | None = None
         started = time.perf_counter()
         try:
             known = {name.lower() for name in credentials}
             headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
-            answer = await self._http.send(operation.method, url, headers | credentials, request.content)
-            result = scrub(answer, hidden)
+            sent = (operation.method, url, headers | credentials, request.content)
+            result = self._hidden.mask_json(await self._http.send(*sent, clean=self._hidden.mask))
         except HostError as raised:
-            error = scrub(f"{raised.kind}: {raised.message}", hidden)
+            error = self._hidden.mask(f"{raised.kind}: {raised.message}")
         seconds = time.perf_counter() - started
         done = msgspec.structs.replace(call, result=result, error=error, seconds=seconds)
         if self._journal is not None:
             await self._journal.end(done)
         return done
+
+    def _hide(self, *texts: str) -> None:
+        self._hidden.add(*texts)
+        self.secrets.add(*texts)
 
 
 _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {

@@ -3,6 +3,7 @@
 import asyncio
 import codecs
 import re
+from collections.abc import Callable
 from http.cookiejar import CookieJar
 from typing import Any, Final
 
@@ -55,25 +56,34 @@ class HttpCaller:
         self._extensions = {"timeout": httpx.Timeout(timeout).as_dict()}
         self._allow_private_hosts = allow_private_hosts
 
-    async def send(self, method: str, url: str, headers: dict[str, str], content: bytes | None) -> Json:
+    async def send(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        content: bytes | None,
+        clean: Callable[[str], str] = str,
+    ) -> Json:
         """The parsed response: JSON, text, or None if it is empty. Redirects to other servers are refused.
 
-        Raises HostError, an ApiError, for every failure.
+        Raises HostError, an ApiError, for every failure. `clean` removes secrets from a text that is truncated.
         """
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._follow(httpx.URL(url), method, headers, content)
+                return _result(await self._follow(httpx.URL(url), method, headers, content), clean)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:
             reason = str(error) or type(error).__name__
             raise HostError("ApiError", f"the server cannot be reached: {reason}") from error
 
-    async def _follow(self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes | None) -> Json:
+    async def _follow(
+        self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes | None
+    ) -> _Response:
         for _ in range(_REDIRECTS):
             answer = await self._once(url, method, headers, content)
             if answer.location is None:
-                return _result(answer)
+                return answer
             target = url.join(answer.location)
             if not _same_server(url, target):
                 raise _refusal(
@@ -116,9 +126,9 @@ async def _body(response: httpx.Response) -> bytes:
         raise HostError("ApiError", f"the answer {error}") from error
 
 
-def _result(answer: _Response) -> Json:
+def _result(answer: _Response, clean: Callable[[str], str]) -> Json:
     if not 200 <= answer.status < 300:
-        raise _refusal(answer.status, _short(answer))
+        raise _refusal(answer.status, _short(answer, clean))
     if not answer.body:
         return None
     if answer.media_type == "application/json" or answer.media_type.endswith("+json"):
@@ -137,9 +147,12 @@ def _refusal(status: int, reason: str) -> HostError:
     return HostError("ApiError", f"Response status code is {status}: {reason}")
 
 
-def _short(answer: _Response) -> str:
-    """The body on one line, truncated."""
-    text = " ".join(answer.body[: 4 * _ERROR_CHARS].decode(_charset(answer), "replace").split())
+def _short(answer: _Response, clean: Callable[[str], str]) -> str:
+    """The body on one line, truncated after `clean`, or the beginning of a secret could stay."""
+    whole = answer.body.decode(_charset(answer), "replace")
+    cleaned = clean(whole)
+    head = answer.body[: 4 * _ERROR_CHARS].decode(_charset(answer), "replace")
+    text = " ".join((head if cleaned == whole else cleaned[: 4 * _ERROR_CHARS]).split())
     return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."
 
 
