@@ -138,12 +138,15 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     offered: tuple[Offer, ...] = ()
     seconds: float = 0.0
     temperature: float = 0.0  # of sampling; 0 is greedy
+    masked: bool = False  # its texts held secrets: these are ***, and the token ids are gone
 
     @property
-    def flaw(self) -> Literal["rewritten", "empty"] | None:
-        """Why it cannot be trained on: the chat template rewrote earlier turns, so it is not a single sequence of
-        tokens, or nothing was sampled. None if it can be.
+    def flaw(self) -> Literal["secret", "rewritten", "empty"] | None:
+        """Why it cannot be trained on: its tokens held secrets, the chat template rewrote earlier turns, so it is
+        not a single sequence of tokens, or nothing was sampled. None if it can be.
         """
+        if self.masked:
+            return "secret"
         if not all(turn.extends for turn in self.turns):
             return "rewritten"
         return None if self.generated_tokens else "empty"

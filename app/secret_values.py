@@ -16,16 +16,16 @@ _TELLING = re.compile(
     r"|(?<![a-z])(?:pin|otp|cvv|cvc)(?![a-z])",
     re.IGNORECASE,
 )
-_HARMLESS = re.compile(  # names of details about a secret, and of what surrounds one
-    r"type$|_at$|_in$|_on$|expir|count|max|min_|num|length|limit|ttl|lifetime|hint|changed|updated|created|used"
-    r"|scheme|policy|enabled|required|status|strength|_ur[il]$",
-    re.IGNORECASE,
+_HARMLESS = re.compile(  # names of details about a secret, in snake case
+    r"^(?:max|min|num|has|is|expir\w*)_"
+    r"|(?:^|_)(?:type|at|in|on|by|expir\w*|count|number|length|limit|ttl|lifetime|hint|changed|updated|created|used"
+    r"|scheme|policy|enabled|required|status|strength|ur[il])$"
 )
-_ORDINARY = re.compile(
-    r"^(?:id|name|user(?:_?name)?|login|e?mail|email_address|app|service|site|title|label|message|detail|status|state"
-    r"|error|description|scope|scopes|role|roles)$",
-    re.IGNORECASE,
+_ORDINARY = re.compile(  # and of what surrounds one
+    r"^(?:id|name|user(?:_?name)?|e_?mail(?:_address)?|app|service|site|title|label|message|detail|state|error"
+    r"|description|scopes?|roles?)$"
 )
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PLACEHOLDER = re.compile(r"[<{\[$*.x]+.*[>}\]*.x]+$|\W+$", re.IGNORECASE)
 _COMMON = re.compile(
     r"bearer|basic|digest|true|false|none|null|undefined|pass(?:word|wd)|secret|(?:access_)?token|api_?key|user(?:name)?"
@@ -48,9 +48,6 @@ class SecretValues:
     def __init__(self) -> None:
         self._values: dict[str, None] = {}
         self._search: SpellingSearch | None = None
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def add(self, *texts: str) -> None:
         """Count these texts as secrets, however they look."""
@@ -88,7 +85,11 @@ class SecretValues:
 
     def mask_json(self, value: Json) -> Json:
         """The same value with *** for each secret in its texts and keys, and for numbers that are one."""
-        return self.mask_record(value) if self._may_hold(value) else value
+        return value if isinstance(value, dict | list) and not self._may_hold(value) else self.mask_record(value)
+
+    def mask_fields(self, data: Mapping[str, Json]) -> dict[str, Json]:
+        """Like `mask_json`, for a mapping whose names are ours."""
+        return {name: self.mask_json(value) for name, value in data.items()}
 
     def mask_record(self, value: T) -> T:
         """Like `mask_json`, also for records. Token ids stay as they are."""
@@ -110,7 +111,7 @@ class SecretValues:
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self.mask(value)
-        if isinstance(value, int | float):
+        if isinstance(value, int):
             return MASK if str(value) in self._values else value
         if isinstance(value, list | tuple):
             return type(value)(map(self._walk, value))
@@ -120,7 +121,7 @@ class SecretValues:
             changed = {
                 name: masked
                 for name in value.__struct_fields__
-                if name not in _IDS and (masked := self._walk(given := getattr(value, name))) is not given
+                if name not in _IDS and (masked := self.mask_json(given := getattr(value, name))) is not given
             }
             return msgspec.structs.replace(value, **changed)
         return value
@@ -150,7 +151,7 @@ def _told(value: Json) -> Iterator[Json]:
         for name, each in value.items():
             if not is_telling(name):
                 yield from _told(each)
-            elif not _HARMLESS.search(name) and each not in (None, "", True, False):
+            elif not _HARMLESS.search(_snake(name)) and each not in (None, "", True, False):
                 yield each
     elif isinstance(value, list):
         for each in value:
@@ -161,13 +162,21 @@ def _unlabelled(value: Json) -> Iterator[Json]:
     """What the result of a telling operation holds, except under ordinary names such as `message`."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            if not _ORDINARY.search(name) and not _HARMLESS.search(name):
+            if not _ORDINARY.search(_snake(name)) and not _HARMLESS.search(_snake(name)):
                 yield from _unlabelled(each)
     elif isinstance(value, list):
         for each in value:
             yield from _unlabelled(each)
     else:
         yield value
+
+
+def _snake(name: str) -> str:
+    """
+    >>> _snake("tokenType")
+    'token_type'
+    """
+    return _CAMEL.sub("_", name).lower()
 
 
 def _leaves(value: Json) -> Iterator[str | int | float]:

@@ -45,6 +45,7 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     offered: tuple[Offer, ...]
     turns: tuple[TurnView, ...]
+    masked: bool  # the policy read or wrote secrets: they are shown as ***, and there are no token ids
 
 
 class TrajectoryController(Controller):
@@ -84,6 +85,7 @@ def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
         seconds=trajectory.seconds,
         offered=trajectory.offered,
         turns=tuple(turns),
+        masked=trajectory.masked,
     )
 
 

@@ -25,10 +25,10 @@ class BearerTokens:
         return {"Authorization": f"Bearer {self._tokens[app]}"} if app in self._tokens else {}
 
 
-def secrets(headers: Mapping[str, str]) -> list[str]:
+def secret_parts(headers: Mapping[str, str]) -> list[str]:
     """The texts to remove from answers: each header value, and the part after its scheme; longest first.
 
-    >>> secrets({"Authorization": "Bearer abc"})
+    >>> secret_parts({"Authorization": "Bearer abc"})
     ['Bearer abc', 'abc']
     """
     parts = {part for value in headers.values() for part in (value, value.rpartition(" ")[2]) if part}

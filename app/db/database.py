@@ -41,7 +41,13 @@ class Database(msgspec.Struct, frozen=True):
 
 def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = None) -> Database:
     """Sessions need `keys` to store or read a secret. Raises DatabaseError if the URL is not a PostgreSQL URL."""
-    engine = create_async_engine(full_url(url), pool_size=connections, pool_pre_ping=True, json_serializer=to_json)
+    engine = create_async_engine(
+        full_url(url),
+        pool_size=connections,
+        pool_pre_ping=True,
+        json_serializer=to_json,
+        hide_parameters=True,  # errors are logged
+    )
     event.listen(engine.sync_engine, "connect", _keep_alive)
     return Database(engine, async_sessionmaker(engine, expire_on_commit=False, info=session_info(keys)))
 

@@ -1,10 +1,10 @@
 """The events of each task, numbered from 1 without a gap in the order of the commits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -40,6 +40,17 @@ async def append_all(session: AsyncSession, task_id: UUID, new: Sequence[NewEven
     notified = func.pg_notify(CHANNEL, str(task_id))
     await session.execute(insert(models.TaskEvent).values(rows).returning(notified))
     return last + len(rows)
+
+
+async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json], Json]) -> None:
+    """Replace the data of each event by what `change` makes of it."""
+    event = models.TaskEvent
+    rows = await session.execute(select(event.seq, event.data).where(event.task_id == task_id))
+    for row in rows.all():
+        if (changed := change(row.data)) != row.data:
+            await session.execute(
+                update(event).where(event.task_id == task_id, event.seq == row.seq).values(data=changed)
+            )
 
 
 async def after(

@@ -14,7 +14,7 @@ from app.apis.api_documents import encode
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import Credentials, secrets
+from app.apis.credentials import Credentials, secret_parts
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
@@ -47,6 +47,7 @@ class Gateway:
         max_calls: int = 200,
         timeout: float = 30,
         allow_private_hosts: bool = True,
+        secrets: SecretValues | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
         self._http = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
@@ -66,7 +67,7 @@ class Gateway:
         self.call_limit_hit = False
         self.in_doubt: str | None = None  # why calls are no longer answered
         self.would_write: str | None = None  # the first "app.operation" refused because it is not read-only
-        self.secrets = SecretValues()
+        self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
         self._hidden = SecretValues()  # what not even the agent may see
 
@@ -172,7 +173,7 @@ class Gateway:
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         """The call with its result or error, without secrets, as the journal records it."""
         credentials = await self._credentials.headers(operation.app) if self._credentials else {}
-        self._hide(*secrets(credentials))
+        self._hide(*secret_parts(credentials))
         result: Json = None
         error: str | None = None
         started = time.perf_counter()

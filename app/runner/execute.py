@@ -13,7 +13,6 @@ from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
-from app.apis.credentials import mask_call
 from app.db import events, models, offers, projects, releases, skills, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions
 from app.db.models import TaskState
@@ -25,10 +24,13 @@ from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.condemned import failure_of, recorded_trajectory
 from app.runner.judge import Judge, ask_judge
+from app.runner.mask_trajectory import HOLDS_SECRET, masked, without_secrets
 from app.runner.score import score
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_journal import TaskJournal, skill_event
+from app.secret_values import SecretValues
 from app.settings import Settings
+from app.skills.extract import Draft
 from app.skills.library import Library
 from app.skills.validate_drafts import validate_drafts
 
@@ -72,49 +74,53 @@ class TaskExecutor:
 
         Raises UNAVAILABLE if the database does not answer; the task can then be resumed.
         """
+        journal = TaskJournal(self.sessions, row, owner, stop_signal)
         try:
-            await self._execute(row, owner, stop_signal)
+            await self._execute(row, owner, journal)
         except SuspendedError:
             log.info("a task was suspended", task=str(row.id))
         except AppError as error:
-            log.warning("a task failed", task=str(row.id), cause=str(error))
-            await self._fail(row, owner, str(error))
+            failure = journal.secrets.mask(str(error))
+            log.warning("a task failed", task=str(row.id), cause=failure)
+            await self._fail(row, owner, failure)
         except UNAVAILABLE:
             raise
         except Exception:  # the last resort: one bad task must not stop the others
             log.exception("a task failed on an internal error", task=str(row.id))
             await self._fail(row, owner, "internal error: the server's log has the details")
 
-    async def _execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+    async def _execute(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if task_queue.is_condemned(row):
-            await self._give_up(row, owner)
+            await self._give_up(row, owner, journal.secrets)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
-        journal = TaskJournal(self.sessions, row, owner, stop_signal)
+        secrets = journal.secrets
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
-                scored = await self.score(row, context, trajectory)
+                scored = await self.score(row, context, trajectory, secrets)
             except (InvalidError, SandboxError) as error:
                 failure = str(error)
         elif self.judge and trajectory.stop != Stop.CANCELLED:
-            scored = await ask_judge(self.judge, trajectory)
+            scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
-            await self._keep_skills(row, context, trajectory)
-        await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure))
+            await self._keep_skills(row, context, trajectory, secrets)
+        await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
-    async def _give_up(self, row: models.Task, owner: str) -> None:
+    async def _give_up(self, row: models.Task, owner: str, secrets: SecretValues) -> None:
         if row.deaths > _MAX_DEATHS:
             raise InvalidError(failure_of(row, 0))
         trajectory = await recorded_trajectory(
             self.sessions, row, profile=self.agent.profile.name, temperature=self.agent.temperature
         )
-        outcome = _outcome(trajectory, None, trajectory.detail)
-        await self._finish(row, owner, trajectory, msgspec.structs.replace(outcome, state=TaskState.FAILED))
+        for call in trajectory.calls:
+            secrets.note_call(call)
+        outcome = msgspec.structs.replace(_outcome(trajectory, None, trajectory.detail), state=TaskState.FAILED)
+        await self._finish(row, owner, trajectory, outcome, secrets)
 
     async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
         """The context of a release, or of the active one if None. `serves` records its prompt."""
@@ -137,7 +143,7 @@ class TaskExecutor:
         task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
         for left in reversed(range(_SANDBOX_TRIES)):
             resume = await journal.resume_state()
-            gateway = self.gateway(row, context, journal=journal)
+            gateway = self.gateway(row, context, journal.secrets, journal=journal)
             limit = self.settings.skills_offered
             offered = await self.skill_selection.select(row, resume, owner, apis=gateway.names(), limit=limit)
             journal.offered = offered
@@ -152,7 +158,13 @@ class TaskExecutor:
         raise AssertionError("the last try returns or raises")
 
     def gateway(
-        self, row: models.Task, context: TaskContext, *, journal: TaskJournal | None, read_only: bool = False
+        self,
+        row: models.Task,
+        context: TaskContext,
+        secrets: SecretValues,
+        *,
+        journal: TaskJournal | None = None,
+        read_only: bool = False,
     ) -> Gateway:
         return Gateway(
             context.catalog,
@@ -164,26 +176,34 @@ class TaskExecutor:
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
             allow_private_hosts=self.settings.allow_private_hosts,
+            secrets=secrets,
         )
 
-    async def score(self, row: models.Task, context: TaskContext, trajectory: Trajectory) -> float:
+    async def score(
+        self, row: models.Task, context: TaskContext, trajectory: Trajectory, secrets: SecretValues
+    ) -> float:
         return await score(
             row.check_code or "",
             trajectory.answer,
             sandbox=self.agent.sandbox,
-            gateway=self.gateway(row, context, journal=None, read_only=True),
+            gateway=self.gateway(row, context, secrets, read_only=True),
             limits=self.agent.limits.session,
             now=row.started_at,
         )
 
-    async def _keep_skills(self, row: models.Task, context: TaskContext, trajectory: Trajectory) -> None:
+    async def _keep_skills(
+        self, row: models.Task, context: TaskContext, trajectory: Trajectory, secrets: SecretValues
+    ) -> None:
         """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
         validated = validate_drafts(trajectory, context.catalog)
         kept = [draft.name for draft in validated.kept]
-        log.debug("skills of a task", task=str(row.id), kept=kept, refused=validated.refused)
+        said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
+        log.debug("skills of a task", task=str(row.id), **said)
         async with self.sessions() as session:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
-        drafts = [draft for draft in validated.kept if draft.name not in already]
+        drafts = without_secrets(validated.kept, secrets)
+        await self._refuse(row, [draft for draft in validated.kept if draft not in drafts], secrets)
+        drafts = [draft for draft in drafts if draft.name not in already]
         if not drafts:
             return
         stored = await self.library.save(
@@ -197,15 +217,30 @@ class TaskExecutor:
             for offer in stored:
                 await events.append(session, row.id, "skill", skill_event("written", offer))
 
+    async def _refuse(self, row: models.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
+        """Report skills that hold a secret, without it."""
+        for draft in drafts:
+            data = {"status": "refused", "name": secrets.mask(draft.name), "reason": HOLDS_SECRET}
+            log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=HOLDS_SECRET)
+            async with self.sessions.begin() as session:
+                await events.append(session, row.id, "skill", data)
+
     async def _finish(
-        self, row: models.Task, owner: str, trajectory: Trajectory, outcome: task_queue.TaskOutcome
+        self,
+        row: models.Task,
+        owner: str,
+        trajectory: Trajectory,
+        outcome: task_queue.TaskOutcome,
+        secrets: SecretValues,
     ) -> None:
+        outcome = secrets.mask_record(outcome)
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
                 return
-            await trajectories.save(session, row.project_id, _masked(trajectory))
+            await trajectories.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
+            await events.rewrite(session, row.id, secrets.mask_fields)  # some came before the secret was known
             await events.append(session, row.id, "done", _event_data(outcome))
 
     async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
@@ -213,12 +248,6 @@ class TaskExecutor:
         async with self.sessions.begin() as session:
             if await task_queue.finish(session, row.id, owner, outcome):
                 await events.append(session, row.id, "done", _event_data(outcome))
-
-
-def _masked(trajectory: Trajectory) -> Trajectory:
-    """Mask passwords and tokens in the calls: stored trajectories may be read and trained on."""
-    turns = (msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls))) for turn in trajectory.turns)
-    return msgspec.structs.replace(trajectory, turns=tuple(turns))
 
 
 def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:

@@ -20,6 +20,7 @@ from app.records import Task
 from app.runner.execute import TaskExecutor
 from app.runner.process_identity import new_owner
 from app.runner.task_journal import seed_of
+from app.secret_values import SecretValues
 
 log = structlog.get_logger(__name__)
 
@@ -97,7 +98,8 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     async with executor.sessions() as session:
         row = await tasks.get(session, shadow.task_id)
     context = await executor.context(row.project_id, shadow.release_id, serves=False)
-    gateway = executor.gateway(row, context, journal=None, read_only=True)
+    secrets = SecretValues()
+    gateway = executor.gateway(row, context, secrets, read_only=True)
     offered = await executor.skill_selection.reuse(row, apis=gateway.names())
     task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
@@ -106,12 +108,12 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     score: float | None = None
     if row.check_code:
         try:
-            score = await executor.score(row, context, trajectory)
+            score = await executor.score(row, context, trajectory, secrets)
         except (InvalidError, SandboxError) as error:
             failure = failure or str(error)
     return ShadowOutcome(
         stop=trajectory.stop,
-        failure=failure,
+        failure=failure and secrets.mask(failure),
         score=score,
         turns=len(trajectory.turns),
         generated_tokens=trajectory.generated_tokens,

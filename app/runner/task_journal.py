@@ -15,6 +15,7 @@ from app.db import calls, events, models, turns
 from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
 from app.records import Call, Offer, Turn
+from app.secret_values import SecretValues
 
 _BATCH_SECONDS = 0.2  # repeatable calls are held this long to be written in one batch
 
@@ -22,11 +23,12 @@ _BATCH_SECONDS = 0.2  # repeatable calls are held this long to be written in one
 class TaskJournal(RolloutHooks):
     """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed first.
 
-    Every write raises ConflictError once another runner has claimed the task.
+    Every write raises ConflictError once another runner has claimed the task. Events are masked with `secrets`.
     """
 
     def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
         super().__init__(stop_signal)
+        self.secrets = SecretValues()
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self._sessions = sessions
         self._task = task
@@ -42,6 +44,10 @@ class TaskJournal(RolloutHooks):
             recorded = await turns.of_task(session, self._task.id)
             made = await calls.of_task(session, self._task.id)
         self._lost = {each.seq: each for each in made if each.call is None}
+        for call in (call for each in recorded for call in each.turn.calls):
+            self.secrets.note_call(call)
+        for each in made:
+            self.secrets.note(each.api, each.arguments, each.call and each.call.result)
         begun = recorded[-1] if recorded and not recorded[-1].ended else None
         known = tuple(
             each.call for each in made if begun and each.call is not None and each.call.turn == begun.index
@@ -58,7 +64,7 @@ class TaskJournal(RolloutHooks):
         data = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
         async with self._sessions.begin() as session:
             await turns.begin(session, self._task.id, self._owner, index, turn)
-            await events.append(session, self._task.id, "turn", data)
+            await events.append(session, self._task.id, "turn", self.secrets.mask_fields(data))
 
     async def on_turn_end(self, index: int, turn: Turn) -> None:
         async with self._writing() as session:
@@ -91,7 +97,7 @@ class TaskJournal(RolloutHooks):
             return
         async with self._sessions.begin() as session:
             await calls.end(session, self._task.id, call)
-            await events.append_all(session, self._task.id, [_call_event(call)])
+            await events.append_all(session, self._task.id, [self._call_event(call)])
 
     async def flush(self) -> None:
         """Write what is pending: a rollout may end in the middle of a turn."""
@@ -106,24 +112,25 @@ class TaskJournal(RolloutHooks):
         async with self._sessions.begin() as session:
             if waiting:
                 await calls.record(session, self._task.id, self._owner, waiting)
-                await events.append_all(session, self._task.id, [_call_event(call) for call in waiting])
+                await events.append_all(session, self._task.id, [self._call_event(call) for call in waiting])
             yield session
         self._written = time.monotonic()
 
     def _events_of(self, index: int, turn: Turn) -> Iterator[events.NewEvent]:
         if turn.outcome:
             data = {"turn": index, "text": turn.observation, "outcome": turn.outcome}
-            yield events.NewEvent("observation", data)
+            yield events.NewEvent("observation", self.secrets.mask_fields(data))
         for use in turn.uses:
             offer = next((each for each in self.offered if each.name == use.function), None)
             if offer is not None and use.inherited:
                 counts = {"calls": use.calls, "returned": use.returned, "turn": index}
                 yield events.NewEvent("skill", skill_event("used", offer) | counts)
 
-
-def _call_event(call: Call) -> events.NewEvent:
-    data = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": mask(call.arguments)}
-    return events.NewEvent("call", data | {"error": call.error, "seconds": round(call.seconds, 4)})
+    def _call_event(self, call: Call) -> events.NewEvent:
+        arguments = self.secrets.mask_json(mask(call.arguments))
+        data = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": arguments}
+        error = call.error and self.secrets.mask(call.error)
+        return events.NewEvent("call", data | {"error": error, "seconds": round(call.seconds, 4)})
 
 
 def seed_of(task: models.Task) -> int:

@@ -10,6 +10,7 @@ class DropReason(StrEnum):
     FAILED = "failed"  # the task failed, or it has no trajectory
     UNSCORED = "unscored"
     STALE = "stale"  # sampled by a release too many releases ago
+    SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
     OTHER_BASE = "other_base"  # sampled by another base model
     REWRITTEN = "rewritten"  # the chat template rewrote earlier turns, so the turns do not form a single sequence
     EMPTY = "empty"  # the policy sampled no token
@@ -28,6 +29,7 @@ ADVICE = {
     DropReason.FAILED: "look at the `failure` of the tasks",
     DropReason.UNSCORED: "submit tasks with a `check`, or score them: POST /v1/feedback with their `task_id`",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
+    DropReason.SECRET: "`bind` the secrets of the APIs, so that the policy does not meet them",
     DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
     DropReason.REWRITTEN: "serve with a chat template that keeps earlier turns unchanged",
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",

@@ -33,6 +33,8 @@ def find_flaw(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -
 
     Where it is not, the tokens show it: decoded with another model's vocabulary they differ from the stored text.
     """
+    if trajectory.masked:
+        return DropReason.SECRET
     if sampled_by not in (None, base.name):
         return DropReason.OTHER_BASE
     if not all(_decodes_to_text(turn, base.tokenizer) for turn in trajectory.turns):

@@ -20,6 +20,7 @@ from trainer.sft_data.chat_records import ChatRecord, record_of
 _PAGE = 200
 _TOKENLESS: dict[str, tuple[int, ...]] = {"context_ids": (), "sampled_ids": (), "logprobs": ()}
 NO_TURN = "it ended before its first turn"
+HELD_SECRETS = "the policy read or wrote a secret"
 UNKNOWN_PROFILE = "its prompt profile is not known here"
 
 
@@ -55,6 +56,7 @@ class _TrajectoryView(msgspec.Struct, frozen=True):
     answer: Json
     offered: tuple[Offer, ...]
     turns: tuple[dict[str, Any], ...]
+    masked: bool = False
 
 
 def export_chats(
@@ -77,8 +79,9 @@ def export_chats(
     for task in islice(_tasks(server, wanted, page), wanted.limit):
         trajectory = _trajectory(server, task)
         profile = PROFILES.get(trajectory.profile)
-        if profile is None or not trajectory.turns:
-            left_out[NO_TURN if profile else UNKNOWN_PROFILE] += 1
+        if profile is None or not trajectory.turns or trajectory.masked:
+            reason = HELD_SECRETS if trajectory.masked else NO_TURN if profile else UNKNOWN_PROFILE
+            left_out[reason] += 1
         else:
             opening = profile.opening(trajectory.task, trajectory.offered, apps(task.project))
             records.append(record_of(trajectory, opening, {"project": task.project, "score": task.score}))
@@ -117,6 +120,7 @@ def _trajectory(server: SageClient, task: _TaskSummary) -> Trajectory:
         policy=view.policy,
         profile=view.profile,
         turns=tuple(map(_turn, view.turns)),
+        masked=view.masked,
         stop=view.stop_reason,
         answer=view.answer,
         offered=view.offered,

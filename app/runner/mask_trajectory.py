@@ -1,0 +1,41 @@
+"""Removes a task's secrets from what is kept of it: trajectory, outcome and skill drafts. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.apis.credentials import mask_call
+from app.records import Trajectory, Turn
+from app.secret_values import SecretValues
+from app.skills.extract import Draft
+
+HOLDS_SECRET = "it holds a secret that this task has met"
+
+
+def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
+    """The trajectory as it is stored, shown and trained on.
+
+    Token ids cannot be masked: where the policy read or wrote a secret, the trajectory keeps its texts and loses
+    its ids and logprobs, so that nothing decodes to the secret, and counts as `masked`.
+    """
+    turns = tuple(_masked_turn(turn, secrets) for turn in trajectory.turns)
+    shown = secrets.mask_record(msgspec.structs.replace(trajectory, turns=()))
+    in_prompt = (shown.task, shown.offered) != (trajectory.task, trajectory.offered)
+    if in_prompt or any(_read_or_wrote(*pair) for pair in zip(trajectory.turns, turns, strict=True)):
+        turns = tuple(msgspec.structs.replace(turn, context_ids=(), sampled_ids=(), logprobs=()) for turn in turns)
+        shown = msgspec.structs.replace(shown, masked=True)
+    return msgspec.structs.replace(shown, turns=turns)
+
+
+def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draft]:
+    """The drafts that hold no secret of the task, in any part that is stored."""
+    return [draft for draft in drafts if secrets.mask_record(draft) == draft]
+
+
+def _masked_turn(turn: Turn, secrets: SecretValues) -> Turn:
+    named = msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls)))
+    return secrets.mask_record(named)
+
+
+def _read_or_wrote(before: Turn, after: Turn) -> bool:
+    return (before.text, before.observation) != (after.text, after.observation)
