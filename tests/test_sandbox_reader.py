@@ -83,6 +83,16 @@ async def test_values_beyond_the_limit_are_counted_whatever_strings_stand_betwee
         await _read_call([text] * MAX_NODES)
 
 
+@pytest.mark.parametrize("value", [[], {}, "", [1], {"": 1}])
+async def test_as_many_values_may_be_passed_as_the_sandbox_lets_through(value: Json) -> None:
+    own = len(value) if isinstance(value, (list, dict)) else 0
+    many = [value] * ((MAX_NODES - 4) // (1 + own))
+    plain([[many], {}], _BYTES)
+    assert isinstance(await _read_call(many), CallMessage)
+    with pytest.raises(ViolationError, match="too many values"):
+        await _read_call([*many, *many[:10]])
+
+
 async def test_arguments_may_be_as_deep_as_the_sandbox_lets_them_and_no_deeper() -> None:
     deepest: Json = []
     for _ in range(62):

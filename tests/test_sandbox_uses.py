@@ -112,3 +112,13 @@ async def test_a_function_stopped_by_the_cpu_limit_did_not_return(sandbox: Forke
     seen = await session.run("def spin():\n    while True: pass\nspin()")
     assert seen.uses == (Use("spin", False, 1, 0),)
     await session.close()
+
+
+async def test_a_forged_count_is_capped(sandbox: ForkedSandbox) -> None:
+    (seen,) = await _uses(
+        sandbox,
+        "import gc\n"
+        "channel = next(o for o in gc.get_objects() if type(o).__name__ == 'HostChannel')\n"
+        "channel.send('done', 'ok', None, [['half', True, 2 ** 53 - 1, 2 ** 53 - 1]])",
+    )
+    assert seen == {Use("half", True, 1_000_000, 1_000_000)}

@@ -3,8 +3,8 @@
 from typing import Any, Self
 
 import msgspec
-from sqlalchemy import event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import ExceptionContext, event, make_url
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
@@ -14,11 +14,16 @@ from app.errors import DatabaseError, SettingError, first_line
 
 Sessions = async_sessionmaker[AsyncSession]
 
-UNAVAILABLE = (DBAPIError, NoConnectionError)
-"""Raised by sessions if the database does not answer, or all connections of this process are in use."""
+UNAVAILABLE = (OperationalError, InterfaceError, NoConnectionError)
+"""Raised by sessions if the database does not answer, or all connections of this process are in use.
+
+A statement or value that the database refuses raises another error, because it will be refused again.
+"""
 TRANSIENT = (*UNAVAILABLE, OSError)
 """Errors after which a loop tries again. A timeout is an OSError."""
 
+_LIMIT_EXCEEDED = "54"  # class of SQLSTATE: a value is too large, too deep or too long for PostgreSQL
+_READ_ONLY = "25006"  # as after a failover, until the connection is replaced
 _KEYS = "keys"
 _KEEP_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
@@ -49,6 +54,7 @@ def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = Non
         hide_parameters=True,  # errors are logged
     )
     event.listen(engine.sync_engine, "connect", _keep_alive)
+    event.listen(engine.sync_engine, "handle_error", _classify)
     return Database(engine, async_sessionmaker(engine, expire_on_commit=False, info=session_info(keys)))
 
 
@@ -63,6 +69,16 @@ def keys_of(session: AsyncSession) -> KeyRing:
     if not isinstance(keys, KeyRing):
         raise SettingError("the database was opened without keys for secrets: set SAGE_SECRET_KEY")
     return keys
+
+
+def _classify(context: ExceptionContext) -> None:
+    """Correct the driver, to which limits that a value exceeds are operational and a lost primary is not."""
+    error = context.original_exception
+    state = getattr(error, "sqlstate", None) or ""
+    if state.startswith(_LIMIT_EXCEEDED):
+        raise DataError(context.statement, context.parameters, error, hide_parameters=True) from error
+    if state == _READ_ONLY:
+        raise OperationalError(context.statement, context.parameters, error, hide_parameters=True) from error
 
 
 def _keep_alive(connection: Any, _: object) -> None:

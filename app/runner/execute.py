@@ -8,6 +8,7 @@ from uuid import UUID
 import httpx
 import msgspec
 import structlog
+from sqlalchemy.exc import DataError
 
 from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
@@ -16,7 +17,7 @@ from app.apis.catalog import Catalog
 from app.db import events, models, offers, projects, releases, skills, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions
 from app.db.models import TaskState
-from app.errors import AppError, InvalidError, SandboxError
+from app.errors import AppError, InvalidError, SandboxError, first_line
 from app.gateway.gateway import Gateway
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
@@ -85,6 +86,11 @@ class TaskExecutor:
             await self._fail(row, owner, failure)
         except UNAVAILABLE:
             raise
+        except DataError as error:  # of a kind that no boundary has caught before
+            log.exception("a task failed on a value that cannot be stored", task=str(row.id))
+            await self._fail(
+                row, owner, f"a value of this task cannot be stored: {first_line(error.orig or error)}"
+            )
         except Exception:  # the last resort: one bad task must not stop the others
             log.exception("a task failed on an internal error", task=str(row.id))
             await self._fail(row, owner, "internal error: the server's log has the details")

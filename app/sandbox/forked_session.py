@@ -11,6 +11,7 @@ from app.sandbox.reader import CallMessage, DoneMessage, OutputMessage, ReadyMes
 
 _REFUSALS = 100  # calls beyond the budget until the session is killed
 _NOTICE_CHARS = 100  # the notice that the sandbox appends to truncated output
+_MAX_USES = 1_000_000  # of one function in one run: more are not counted
 _MESSAGE_CHARS = 5_000  # of a host error
 _DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 _STOPS = {stop.value: stop for stop in (RunStop.OK, RunStop.ERROR, RunStop.CPU, RunStop.MEMORY)}
@@ -129,11 +130,12 @@ class ForkedSession:
 
     def _uses(self, done: DoneMessage) -> tuple[Use, ...]:
         """Only plausible uses: of functions that were offered, or that the code sent defines."""
-        uses = []
+        uses = {}
         for name, inherited, calls, returned in done.uses:
-            if name in (self._offered if inherited else self._defined) and 0 <= returned <= calls < 1 << 53:
-                uses.append(Use(name, inherited, calls, returned))
-        return tuple(uses)
+            if name in (self._offered if inherited else self._defined) and 0 <= returned <= calls:
+                counted = min(calls, _MAX_USES), min(returned, _MAX_USES)
+                uses[name, inherited] = Use(name, inherited, *counted)
+        return tuple(uses.values())
 
 
 class _Run:

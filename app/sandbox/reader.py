@@ -15,6 +15,7 @@ from app.sandbox.frames import LENGTH_BYTES, MAX_DEPTH, MAX_NODES, plain
 
 _SLACK = 1 << 18  # of a frame around its value, and one chunk of output
 _OTHER_FRAMES = 16  # of the largest size, for all messages of a run that are not calls
+_VALUES = MAX_NODES + 4  # those of a call, and what names it
 _NESTED = MAX_DEPTH + 1  # brackets around and of the deepest container that a call may pass
 _ANY_SIZE = 1 << 62
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{308}")  # may exceed the range of a float
@@ -119,7 +120,8 @@ def _check_structure(frame: bytes) -> None:
     outside = np.bitwise_xor.accumulate((data == ord('"')).view(np.uint8)) == 0
     opens = ((data == ord("[")) | (data == ord("{"))) & outside
     closes = ((data == ord("]")) | (data == ord("}"))) & outside
-    if np.count_nonzero(opens) + np.count_nonzero((data == ord(",")) & outside) > MAX_NODES:
+    filled = np.count_nonzero(opens) - np.count_nonzero(opens[:-1] & closes[1:])
+    if filled + np.count_nonzero((data == ord(",")) & outside) > _VALUES:
         raise ViolationError("a message of too many values")
     # A depth that wraps around has passed the limit before.
     if np.cumsum(opens.view(np.int8) - closes.view(np.int8), dtype=np.int16).max(initial=0) > _NESTED:
