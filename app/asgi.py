@@ -37,6 +37,7 @@ from app.records import Json
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.run_settings import RunSettings
+from app.runner.approval_expiry import ApprovalExpiry
 from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge
 from app.runner.runner import Runner, RunnerOptions
@@ -108,6 +109,7 @@ async def _open_dependencies(parts: _Parts) -> AsyncIterator[Dependencies]:
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         document_client = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
         runner = await _start_runners(stack, settings, executor, listener)
+        await stack.enter_async_context(ApprovalExpiry(database.sessions))
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)
         yield Dependencies(

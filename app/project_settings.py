@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from app.approval import ApprovalRules
 from app.errors import InvalidError
 from app.records import Json
 
@@ -17,6 +18,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     skills: SkillPolicy = "evidence"
     """How new skills come to be offered: `open` to every task at once, `evidence` as they prove themselves,
     `review` once a person approves them."""
+
+    approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
+    """Which API calls wait for a person."""
 
 
 def changed(settings: ProjectSettings, patch: Mapping[str, Json]) -> ProjectSettings:

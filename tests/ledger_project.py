@@ -13,7 +13,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.db import apis, events, models, projects, tasks
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.models import TASK_END_STATES
 from app.engine.protocol import Engine
 from app.engine.tokenizer import ChatTokenizer
 from app.runner.execute import TaskExecutor
@@ -60,7 +60,7 @@ class LedgerProject:
 
     async def ended(self, task_id: UUID, seconds: float = 20) -> models.Task:
         async def has_ended() -> bool:
-            return (await self.row(task_id)).state not in (TaskState.ACCEPTED, TaskState.RUNNING)
+            return (await self.row(task_id)).state in TASK_END_STATES
 
         await until(has_ended, seconds)
         return await self.row(task_id)

@@ -14,7 +14,7 @@ import pytest
 from app.agent.stop_signal import StopSignal
 from app.db import calls, events, models, projects, task_queue, tasks, trajectories, turns
 from app.db.database import Sessions
-from app.db.models import TaskState
+from app.db.models import TASK_END_STATES, TaskState
 from app.records import Call, Stop, Turn
 from app.runner.task_journal import TaskJournal
 from tests.ledger import Ledger
@@ -99,7 +99,7 @@ async def _reached(ledger: Ledger, count: int) -> bool:
 
 async def _all_ended(sessions: Sessions, ids: list[Any]) -> bool:
     rows = [await _row(sessions, task_id) for task_id in ids]
-    return all(row.state not in (TaskState.ACCEPTED, TaskState.RUNNING) for row in rows)
+    return all(row.state in TASK_END_STATES for row in rows)
 
 
 @pytest.mark.parametrize(

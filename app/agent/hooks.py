@@ -1,6 +1,7 @@
 """Callbacks of a running rollout."""
 
-from app.agent.stop_signal import StopSignal
+from app.agent.stop_signal import StopSignal, SuspendedError
+from app.approval import ApprovalRequest
 from app.records import Turn
 
 
@@ -15,3 +16,10 @@ class RolloutHooks:
 
     async def on_turn_end(self, index: int, turn: Turn) -> None:
         """The code ran, or there was none. `turn` is complete."""
+
+    async def on_approval_wanted(self, request: ApprovalRequest) -> None:
+        """A call waits for a person, and the session has ended. The code is run again once somebody decided.
+
+        Raises SuspendedError; returns if the rollout is to end as cancelled instead.
+        """
+        raise SuspendedError(request.api)

@@ -18,6 +18,7 @@ from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
 from app.engine.protocol import Engine, Sampling
 from app.engine.tokenizer import ChatTokenizer
+from app.gateway.approval_gate import ApprovalWantedError
 from app.gateway.gateway import Gateway
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.protocol import Sandbox
@@ -112,6 +113,11 @@ class _Rollout:
                 return await self._continue(hooks)
         except DivergedError as error:
             return Stop.IN_DOUBT, str(error)
+        except ApprovalWantedError as wanted:
+            await self._repl.close()
+            await hooks.on_approval_wanted(wanted.request)
+            self._keep_unfinished(Stop.CANCELLED.value)
+            return Stop.CANCELLED, ""
         except TimeoutError:
             if not clock.expired():
                 raise

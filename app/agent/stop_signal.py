@@ -6,7 +6,10 @@ from contextlib import contextmanager
 
 
 class SuspendedError(Exception):
-    """The rollout was stopped between two turns, where it can be resumed. It has no trajectory yet."""
+    """The rollout was stopped where it can be resumed: between two turns, or at a call that needs approval.
+
+    It has no trajectory yet.
+    """
 
 
 class StopSignal:
@@ -15,6 +18,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.cancelled = False
         self.suspended = False
+        self.released = False  # the rollout has handed the task back, and writes nothing more
         self._lossless = False
         self._timeout: asyncio.Timeout | None = None
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import authorize, provide_access
 from app.api.apis import ApiController
+from app.api.approvals import ApprovalController
 from app.api.audit import AuditController
 from app.api.canaries import CanaryController
 from app.api.dependencies import Dependencies
@@ -38,6 +39,7 @@ from app.api.trajectories import TrajectoryController
 _CONTROLLERS = [
     TaskController,
     TaskEventsController,
+    ApprovalController,
     TrajectoryController,
     SkillController,
     FeedbackController,

@@ -19,10 +19,12 @@ from app.records import Json
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Scopes: `tasks` to submit and follow tasks, `skills` to read and manage skills, `admin` for everything."""
+    """Scopes: `tasks` to submit and follow tasks, `skills` to read and manage skills, `approvals` to approve or
+    refuse API calls, `admin` for everything.
+    """
 
     name: Name
-    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=3)]
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=len(Scope))]
     project: str | None = None
 
 

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import approvals, models
 from app.db.models import TaskState
 from app.engine.dispatcher import Occupancy
 
@@ -23,8 +23,8 @@ _OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # an index makes these two chea
 async def metrics(
     session: NamedDependency[AsyncSession], occupancy: NamedDependency[Callable[[], Occupancy]]
 ) -> Response[str]:
-    """Requests by path and status, process metrics, queued and running tasks, the state of the model servers, and
-    this process's generations.
+    """Requests by path and status, process metrics, queued, running and waiting tasks, the state of the model
+    servers, and this process's generations.
     """
     query = select(models.Task.state, func.count()).where(models.Task.state.in_(_OPEN)).group_by(models.Task.state)
     counts = dict((await session.execute(query)).all())
@@ -32,6 +32,7 @@ async def metrics(
     gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
     for state in _OPEN:
         gauge.labels(state.value).set(counts.get(state, 0))
+    gauge.labels(TaskState.WAITING.value).set(await approvals.count_waiting(session))
     engine = occupancy()
     gauge = Gauge("sage_model_servers", "Model servers", ["state"], registry=registry)
     for each, count in engine.servers.items():

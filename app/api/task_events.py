@@ -16,14 +16,13 @@ from app.api.validation import LastEventId
 from app.db import events as event_rows
 from app.db import tasks
 from app.db.database import Sessions
-from app.db.models import TASK_MOVES, TaskEvent, TaskState
+from app.db.models import TASK_END_STATES, TaskEvent
 from app.errors import NotFoundError
 
-_END_STATES = TASK_MOVES[TaskState.RUNNING]
-
 _RESPONSE = response_spec(
-    "`event` is turn, call, observation, skill or done; `id` counts up; `data` is JSON. "
+    "`event` is turn, call, observation, skill, approval or done; `id` counts up; `data` is JSON. "
     "The `status` of a skill is offered, skipped (it cannot be loaded), used or written. "
+    "The `status` of an approval is wanted, approved, refused or expired. "
     "To resume, send the last id as `Last-Event-ID`."
 )
 
@@ -78,6 +77,6 @@ class _TaskReader:
     async def _has_ended(self, session: AsyncSession) -> bool:
         """True also for a deleted task. The last event of a task is stored together with its end state."""
         try:
-            return (await tasks.get(session, self._task_id)).state in _END_STATES
+            return (await tasks.get(session, self._task_id)).state in TASK_END_STATES
         except NotFoundError:
             return True

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import project_names
 from app.api.columns import columns
-from app.db import models, offers, releases, skills
+from app.db import approvals, models, offers, releases, skills
 from app.records import Json, Stop
 
 
@@ -105,11 +105,25 @@ class ServedBy(msgspec.Struct, frozen=True):
     model: str
 
 
+class WantedApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """The API call that a waiting task asks to make."""
+
+    id: UUID
+    api: str = msgspec.field(name="operation")
+    created_at: datetime = msgspec.field(name="requested_at")
+    expires_at: datetime
+
+    @classmethod
+    def of(cls, row: models.Approval) -> Self:
+        return cls(**columns(row, cls))
+
+
 class TaskView(TaskSummary, frozen=True, kw_only=True):
     """Everything about one task except its turns, which are in /trajectory."""
 
     skills: TaskSkills
     release: ServedBy | None
+    approval: WantedApproval | None  # that it waits for
     variables: dict[str, Json]
     use_skills: bool
     check: str | None
@@ -120,13 +134,19 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
 
     @classmethod
     def full(
-        cls, task: models.Task, project: str, skills: TaskSkills, release: models.Release | None
+        cls,
+        task: models.Task,
+        project: str,
+        skills: TaskSkills,
+        release: models.Release | None,
+        approval: models.Approval | None,
     ) -> "TaskView":
         started, finished = task.started_at, task.finished_at
         return TaskView(
             project=project,
             skills=skills,
             release=ServedBy(release.number, release.model) if release else None,
+            approval=WantedApproval.of(approval) if approval else None,
             variables=task.variables,
             use_skills=task.use_skills,
             check=task.check_code,
@@ -141,7 +161,8 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
 async def view_task(session: AsyncSession, task: models.Task) -> TaskView:
     names = await project_names(session)
     release = await releases.get(session, task.release_id) if task.release_id else None
-    return TaskView.full(task, names[task.project_id], await _skills_of(session, task.id), release)
+    approval = await approvals.waiting(session, task.id)
+    return TaskView.full(task, names[task.project_id], await _skills_of(session, task.id), release, approval)
 
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:

@@ -96,11 +96,12 @@ class TaskController(Controller):
         access: Caller,
         wake_runner: NamedDependency[WakeRunner],
     ) -> TaskView:
-        """A queued task is cancelled immediately, a running one within about a second. 409 if it has ended."""
+        """A queued or waiting task is cancelled immediately, a running one within about a second. 409 if it has
+        ended."""
         await find_task(session, access, task_id)
         task = await tasks.request_cancel(session, task_id)
-        if task.state is models.TaskState.CANCELLED and not await events.after(session, task_id, limit=1):
-            # no runner ever claimed it, so none will record its end
+        if task.state is models.TaskState.CANCELLED and not await events.has(session, task_id, "done"):
+            # no runner has it, so none will record its end
             ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()

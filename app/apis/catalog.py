@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from app.approval import Risk
 from app.records import Json
 
 Place = Literal["path", "query", "header", "cookie", "body"]
@@ -43,6 +44,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     body_required: bool = False  # True: a body without fields is sent as {}
     server: str | None = None  # if the document sets another server than the app's
     declared_safe: bool | None = None  # `x-safe` of the document
+    risk: Risk | None = None  # `x-risk` of the document
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
 
     @property

@@ -1,12 +1,14 @@
 """Parses the operations of an OpenAPI document."""
 
 from collections.abc import Iterator, Mapping
+from typing import cast, get_args
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.names import argument_name, operation_name, unique
 from app.apis.parameters import parameters
 from app.apis.references import References
 from app.apis.request_body import Body, request_body
+from app.approval import Risk
 from app.errors import ApiDocumentError
 from app.records import Json
 
@@ -34,6 +36,7 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
             returns=_returns(node.get("responses"), references, where),
             server=_server(node) or _server(item),
             declared_safe=_safety(node, where),
+            risk=_risk(node, where),
         )
     return named
 
@@ -91,6 +94,17 @@ def _safety(node: Mapping[str, Json], where: str) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     raise ApiDocumentError(f"{where}: `x-safe` is true or false, not {str(value)[:50]!r}")
+
+
+def _risk(node: Mapping[str, Json], where: str) -> Risk | None:
+    """The extension `x-risk`, which decides whether calls wait for a person's approval."""
+    value = node.get("x-risk")
+    if value is None:
+        return None
+    for level in get_args(Risk):
+        if value == level:
+            return cast(Risk, level)
+    raise ApiDocumentError(f"{where}: `x-risk` is one of {', '.join(get_args(Risk))}, not {str(value)[:50]!r}")
 
 
 def _summary(node: Mapping[str, Json]) -> str:

@@ -53,6 +53,12 @@ async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json],
             )
 
 
+async def has(session: AsyncSession, task_id: UUID, kind: str) -> bool:
+    """Whether the task has an event of this kind."""
+    found = select(models.TaskEvent.seq).where(models.TaskEvent.task_id == task_id, models.TaskEvent.kind == kind)
+    return await session.scalar(found.limit(1)) is not None
+
+
 async def after(
     session: AsyncSession, task_id: UUID, seq: int = 0, limit: int = 500
 ) -> Sequence[models.TaskEvent]:

@@ -21,6 +21,7 @@ class Scope(StrEnum):
 
     TASKS = "tasks"
     SKILLS = "skills"
+    APPROVALS = "approvals"
     ADMIN = "admin"  # and all other scopes
 
 

@@ -1,4 +1,4 @@
-"""The schema, together with the tables of `task_journal_rows`, `training_rows`, `release_rows` and `worker_rows`.
+"""The schema, together with the tables of the modules `*_rows`.
 
 Every change needs a migration.
 """
@@ -12,6 +12,7 @@ from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueCon
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity, Leased
 from app.db.release_rows import (
     RELEASE_MOVES,
@@ -33,9 +34,12 @@ __all__ = [
     "RELEASE_MOVES",
     "RUN_MOVES",
     "SKILL_MOVES",
+    "TASK_END_STATES",
     "TASK_MOVES",
     "Adapter",
     "Api",
+    "Approval",
+    "ApprovalState",
     "AuditAction",
     "AuditEntry",
     "Base",
@@ -109,6 +113,7 @@ class Api(Entity):
 class TaskState(StrEnum):
     ACCEPTED = "accepted"
     RUNNING = "running"
+    WAITING = "waiting"  # for a person's approval of a call; nothing of it runs
     DONE = "done"  # the rollout ended; `stop` is the reason
     FAILED = "failed"  # it could not be executed; `failure` is the reason
     CANCELLED = "cancelled"
@@ -116,11 +121,13 @@ class TaskState(StrEnum):
 
 TASK_MOVES = {
     TaskState.ACCEPTED: {TaskState.RUNNING, TaskState.CANCELLED},
-    TaskState.RUNNING: {TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED},
+    TaskState.RUNNING: {TaskState.WAITING, TaskState.DONE, TaskState.FAILED, TaskState.CANCELLED},
+    TaskState.WAITING: {TaskState.RUNNING, TaskState.CANCELLED},
     TaskState.DONE: set[TaskState](),
     TaskState.FAILED: set[TaskState](),
     TaskState.CANCELLED: set[TaskState](),
 }
+TASK_END_STATES = {state for state, moves in TASK_MOVES.items() if not moves}
 
 
 class Task(Entity, Leased):

@@ -96,6 +96,7 @@ class AuditAction(StrEnum):
     RESTORED = "restored"  # a model server that was out, or restarted, loaded it and has proven it
     CANARY_BEGAN = "canary began"
     CANARY_ENDED = "canary ended"
+    APPROVAL_DECIDED = "approval decided"  # about an API call of a task
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after
 
 

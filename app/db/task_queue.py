@@ -8,12 +8,12 @@ from collections.abc import Collection, Iterator, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, ScalarSelect, Update, and_, case, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, Update, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
-from app.db import canaries, lease, models, runners
-from app.db.models import TASK_MOVES, ReleaseState, TaskState
+from app.db import canaries, lease, models, runners, task_end
+from app.db.models import TASK_END_STATES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
 from app.records import Json, Stop
 
@@ -108,17 +108,42 @@ async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
 async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: TaskOutcome) -> bool:
     """False, and nothing is written: the task is no longer the owner's, and the rollout is to be dropped.
 
-    Deletes the journal of turns and calls: the task is never resumed, and they hold passwords in the clear.
+    Deletes the journal of turns and calls; see `task_end`.
     """
-    if outcome.state not in TASK_MOVES[TaskState.RUNNING]:
+    if outcome.state not in TASK_END_STATES:
         raise ValueError(f"a task cannot end as {outcome.state}")
     values = msgspec.structs.asdict(outcome) | {"checked": outcome.score is not None}
     finished = _queue.finish(owner, _task.id == task_id, **values)
     if await session.scalar(finished.returning(_task.id)) is None:
         return False
-    await session.execute(delete(models.TaskTurn).where(models.TaskTurn.task_id == task_id))
-    await session.execute(delete(models.TaskCall).where(models.TaskCall.task_id == task_id))
+    await task_end.clean_up(session, task_id)
     return True
+
+
+async def suspend(session: AsyncSession, task_id: UUID, owner: str) -> bool:
+    """Let the task wait, without an owner, until `wake`; the attempt does not count.
+
+    False, and nothing is written: its cancellation was requested. Raises ConflictError if it has another owner.
+    """
+    running = _queue.held(owner, _task.id == task_id, ~_task.cancel_requested)
+    waiting = {
+        "state": TaskState.WAITING,
+        "owner": None,
+        "lease_until": None,
+        "attempt": _task.attempt - 1,
+        "alone": False,
+    }
+    if await session.scalar(update(_task).where(running).values(**waiting).returning(_task.id)) is not None:
+        return True
+    await hold(session, task_id, owner)
+    return False
+
+
+async def wake(session: AsyncSession, task_id: UUID) -> None:
+    """Let a runner resume a task that waits."""
+    waits = (_task.id == task_id, _task.state == TaskState.WAITING)
+    await session.execute(update(_task).where(*waits).values(state=TaskState.RUNNING))
+    await session.execute(select(func.pg_notify(CHANNEL, "")))
 
 
 async def hand_back(session: AsyncSession, owner: str, task_ids: Collection[UUID] | None = None) -> Sequence[UUID]:

@@ -9,7 +9,7 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, task_end
 from app.db.models import TaskState
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
@@ -110,14 +110,15 @@ async def page(
 
 
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
-    """Cancel a waiting task at once; flag a running one for its runner. Idempotent.
+    """Cancel a queued or waiting task at once; flag a running one for its runner. Idempotent.
 
     Raises NotFoundError, and ConflictError if the task has ended otherwise.
     """
-    waits = models.Task.state == TaskState.ACCEPTED
+    waits = models.Task.state.in_([TaskState.ACCEPTED, TaskState.WAITING])
+    open_states = [TaskState.ACCEPTED, TaskState.RUNNING, TaskState.WAITING]
     task = await session.scalar(
         update(models.Task)
-        .where(models.Task.id == task_id, models.Task.state.in_([TaskState.ACCEPTED, TaskState.RUNNING]))
+        .where(models.Task.id == task_id, models.Task.state.in_(open_states))
         .values(
             cancel_requested=True,
             state=case((waits, TaskState.CANCELLED), else_=models.Task.state),
@@ -131,6 +132,8 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
         task = await get(session, task_id)
         if task.state != TaskState.CANCELLED:
             raise ConflictError(f"task {task_id} is already {task.state}: it cannot be cancelled")
+    elif task.state == TaskState.CANCELLED:
+        await task_end.clean_up(session, task_id)
     return task
 
 

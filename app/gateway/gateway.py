@@ -18,6 +18,7 @@ from app.apis.credentials import Credentials, secret_parts
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
+from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
 from app.records import Call, Json
@@ -30,8 +31,9 @@ class Gateway:
     """Fulfils `HostCall` for one rollout. Not for concurrent use: a session has one call in flight.
 
     `variables` fill the servers' URLs, `allowed` decides which "app.operation" may be called, `read_only` permits
-    only safe operations, and `max_calls` limits the calls sent. Look-ups and the completion of the task are
-    answered here: they are neither counted nor recorded. `secrets` collects what must not be stored in the clear.
+    only safe operations that need no approval, `approvals` decides which calls wait for a person, and `max_calls`
+    limits the calls sent. Look-ups and the completion of the task are answered here: they are neither counted nor
+    recorded. `secrets` collects what must not be stored in the clear.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -43,6 +45,7 @@ class Gateway:
         credentials: Credentials | None = None,
         journal: CallJournal | None = None,
         allowed: Callable[[str], bool] | None = None,
+        approvals: ApprovalGate | None = None,
         read_only: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
@@ -55,6 +58,7 @@ class Gateway:
         self._credentials = credentials
         self._journal = journal
         self._allowed = allowed
+        self._approvals = approvals
         self._read_only = read_only
         self._max_calls = max_calls
         self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
@@ -93,7 +97,10 @@ class Gateway:
         return taken
 
     async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
-        """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on."""
+        """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on.
+
+        Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet.
+        """
         app, operation = self._find(api)
         arguments = bind(operation, args, kwargs)
         if not operation.method:
@@ -124,7 +131,10 @@ class Gateway:
         url = self._address(app, operation) + request.target
         self._authorize(operation)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
+        refusal = self._refusal(operation, call, url)
         self.made += 1
+        if refusal is not None:
+            return await self._refuse(call, refusal)
         return await self._begin(call, operation.safe) or await self._send(call, operation, url, request)
 
     def _find(self, api: str) -> tuple[App, Operation]:
@@ -157,9 +167,32 @@ class Gateway:
         if self._read_only and not operation.safe:
             self.would_write = self.would_write or operation.api
             raise HostError("PermissionError", f"{operation.api} changes things, and only reading is allowed here")
+        if self._read_only and self._approvals is not None and self._approvals.wants(operation):
+            self.would_write = self.would_write or operation.api
+            raise HostError(
+                "PermissionError", f"{operation.api} needs a person's approval, so it is not called here"
+            )
         if self.made >= self._max_calls:
             self.call_limit_hit = True
             raise HostError("CallLimit", f"all {self._max_calls} API calls of this task are used up")
+
+    def _refusal(self, operation: Operation, call: Call, url: str) -> str | None:
+        """Why a person does not want the call; None to send it. Raises ApprovalWantedError."""
+        if self._approvals is None:
+            return None
+        try:
+            return self._approvals.refusal(operation, call, url)
+        except UnstableCallError as error:
+            self.in_doubt = str(error)
+            raise HostError("InDoubt", self.in_doubt) from error
+
+    async def _refuse(self, call: Call, refusal: str) -> Call:
+        """Record a call that a person refused, so that it is not asked for again when the code is run again."""
+        refused = msgspec.structs.replace(call, error=f"PermissionError: {refusal}")
+        if self._journal is not None:
+            await self._journal.begin(call, repeatable=True)
+            await self._journal.end(refused)
+        return refused
 
     async def _begin(self, call: Call, repeatable: bool) -> Call | None:
         if self._journal is None:

@@ -14,10 +14,12 @@ from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
-from app.db import events, models, offers, projects, releases, skills, task_queue, trajectories
+from app.approval import ApprovalRules
+from app.db import approvals, events, models, offers, projects, releases, skills, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions
 from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
+from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
@@ -48,6 +50,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     project: str
     apis: Sequence[ApiDocument]
     catalog: Catalog
+    approvals: ApprovalRules
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,8 @@ class TaskExecutor:
         journal = TaskJournal(self.sessions, row, owner, stop_signal)
         try:
             await self._execute(row, owner, journal)
-        except SuspendedError:
-            log.info("a task was suspended", task=str(row.id))
+        except SuspendedError as suspended:
+            log.info("a task was suspended", task=str(row.id), cause=str(suspended))
         except AppError as error:
             failure = journal.secrets.mask(str(error))
             log.warning("a task failed", task=str(row.id), cause=failure)
@@ -141,7 +144,8 @@ class TaskExecutor:
                 await manifest.record_prompt(session, release, self.prompt)
                 await session.commit()
         catalog = await self.catalogs.of(documents)
-        return TaskContext(Policy(release.model, release.id), project.name, documents, catalog)
+        rules = projects.settings_of(project).approvals
+        return TaskContext(Policy(release.model, release.id), project.name, documents, catalog, rules)
 
     async def _rollout(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
@@ -178,6 +182,7 @@ class TaskExecutor:
             variables=row.variables,
             credentials=bearer_tokens(context.apis),
             journal=journal,
+            approvals=ApprovalGate(context.approvals, journal.decisions if journal else ()),
             read_only=read_only,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
@@ -247,6 +252,7 @@ class TaskExecutor:
             await trajectories.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
             await events.rewrite(session, row.id, secrets.mask_fields)  # some came before the secret was known
+            await approvals.rewrite(session, row.id, secrets.mask_fields)
             await events.append(session, row.id, "done", _event_data(outcome))
 
     async def _fail(self, row: models.Task, owner: str, failure: str) -> None:

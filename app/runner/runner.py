@@ -114,7 +114,8 @@ class Runner:
         self._contact.confirm()
         if task is None:
             return None
-        if task.id not in self._executions:  # else the claim has renewed its lease
+        earlier = self._executions.get(task.id)
+        if earlier is None or earlier.stop_signal.released:  # else the claim has renewed its lease
             self._start(task)
         return 0
 
@@ -142,7 +143,9 @@ class Runner:
         await self._execute(task, self.owner, stop_signal)
 
     def _drop(self, task_id: UUID, work: asyncio.Task[None]) -> None:
-        del self._executions[task_id]
+        execution = self._executions.get(task_id)
+        if execution is not None and execution.work is work:  # not if a released task was claimed again meanwhile
+            del self._executions[task_id]
         self._one_ended.set()
         self._claims.wake()
         if not work.cancelled() and (error := work.exception()) is not None:

@@ -6,8 +6,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, shadows
+from app.db import models, projects, shadows
 from app.errors import ConflictError
+from app.gateway.approval_gate import ApprovalGate
 from app.release import manifest
 from app.runner.catalogs import Catalogs
 
@@ -34,7 +35,9 @@ async def request_shadows(session: AsyncSession, release: models.Release, count:
     Raises ConflictError if there is none.
     """
     catalog = await Catalogs().of(await manifest.api_documents(session, release))
-    safe = {each.api for app in catalog.apps.values() for each in app.operations.values() if each.safe}
+    gate = ApprovalGate(projects.settings_of(await projects.by_id(session, release.project_id)).approvals)
+    operations = (each for app in catalog.apps.values() for each in app.operations.values())
+    safe = {each.api for each in operations if each.safe and not gate.wants(each)}
     candidates: list[UUID] = []
     latest = shadows.records(session, release.project_id, other_than=release.id, limit=_WINDOW)
     async for task_id, record in latest:

@@ -1,7 +1,7 @@
 """Records a running task, so that another process can resume it."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -9,9 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import ResumeState
-from app.agent.stop_signal import StopSignal
+from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
-from app.db import calls, events, models, turns
+from app.approval import ApprovalDecision, ApprovalRequest
+from app.db import approvals, calls, events, models, turns
 from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
 from app.records import Call, Offer, Turn
@@ -30,6 +31,7 @@ class TaskJournal(RolloutHooks):
         super().__init__(stop_signal)
         self.secrets = SecretValues()
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
+        self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts
         self._sessions = sessions
         self._task = task
         self._owner = owner
@@ -43,6 +45,7 @@ class TaskJournal(RolloutHooks):
         async with self._sessions() as session:
             recorded = await turns.of_task(session, self._task.id)
             made = await calls.of_task(session, self._task.id)
+            self.decisions = await approvals.decisions(session, self._task.id)
         self._lost = {each.seq: each for each in made if each.call is None}
         for call in (call for each in recorded for call in each.turn.calls):
             self.secrets.note_call(call)
@@ -71,6 +74,16 @@ class TaskJournal(RolloutHooks):
             await turns.end(session, self._task.id, self._owner, index, turn)
             if new := [*self._events_of(index, turn)]:
                 await events.append_all(session, self._task.id, new)
+
+    async def on_approval_wanted(self, request: ApprovalRequest) -> None:
+        """Commit the request together with the task's suspension, unless the task is to be cancelled."""
+        shown = msgspec.structs.replace(request, arguments=self.secrets.mask_fields(request.arguments))
+        self.stop_signal.released = True  # from the commit on, this process may claim the task again
+        async with self._writing() as session:
+            stored = await approvals.request(session, self._task, self._owner, shown)
+        if stored is not None:
+            raise SuspendedError(f"{request.api} waits for a person's approval")
+        self.stop_signal.released = False
 
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
         """Commit the call before it goes out, unless it is repeatable.

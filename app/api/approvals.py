@@ -1,0 +1,133 @@
+"""Routes for approvals: API calls that wait for a person."""
+
+from datetime import datetime
+from typing import Annotated, Literal, Self
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Caller, Db, project_filter, project_names
+from app.api.columns import columns
+from app.api.dependencies import WakeRunner
+from app.api.problem import problems
+from app.api.validation import Cursor, Limit, ProjectName
+from app.db import approvals, models, tasks
+from app.db.models import ApprovalState
+from app.records import Json
+
+_DECISIONS = {"approve": ApprovalState.APPROVED, "refuse": ApprovalState.REFUSED}
+
+
+class DecisionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`reason` is kept, and the agent reads it if the call is refused."""
+
+    decision: Literal["approve", "refuse"]
+    reason: Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^[^\x00]*$")] = ""
+
+
+class ApprovalSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An approval in a list. `withdrawn`: its task was cancelled."""
+
+    id: UUID
+    project: str
+    task_id: UUID
+    api: str = msgspec.field(name="operation")
+    state: ApprovalState
+    created_at: datetime = msgspec.field(name="requested_at")
+    expires_at: datetime
+    decided_at: datetime | None
+    decided_by: str | None
+    reason: str
+
+    @classmethod
+    def of(cls, row: models.Approval, project: str) -> "ApprovalSummary":
+        return ApprovalSummary(project=project, **columns(row, ApprovalSummary, "project"))
+
+
+class ApprovalPage(msgspec.Struct, frozen=True):
+    """Newest first. `next_cursor` is null on the last page."""
+
+    approvals: list[ApprovalSummary]
+    next_cursor: str | None
+
+
+class ApprovalView(ApprovalSummary, frozen=True, kw_only=True):
+    """`arguments` are those of the call, without passwords and tokens; only a call with exactly these is made."""
+
+    instruction: str  # of the task
+    principal: str
+    turn: int
+    arguments: dict[str, Json]
+
+    @classmethod
+    def full(cls, row: models.Approval, task: models.Task, project: str) -> Self:
+        return cls(
+            project=project,
+            instruction=task.instruction,
+            principal=task.principal,
+            **columns(row, cls, "project", "instruction", "principal"),
+        )
+
+
+class ApprovalController(Controller):
+    path = "/approvals"
+    tags = ("Approvals",)
+    opt = {"scope": "approvals"}  # noqa: RUF012
+
+    @get(summary="List approvals", responses=problems(400, 401, 403, 404))
+    async def index(
+        self,
+        session: Db,
+        access: Caller,
+        project: ProjectName = None,
+        in_state: Annotated[ApprovalState | None, QueryParameter(name="state")] = None,
+        task_id: FromQuery[UUID | None] = None,
+        cursor: Cursor = None,
+        limit: Limit = 50,
+    ) -> ApprovalPage:
+        """Newest first."""
+        only = approvals.ApprovalFilter(
+            project_id=await project_filter(session, access, project), task_id=task_id, state=in_state
+        )
+        page = await approvals.page(session, only, cursor=cursor, limit=limit)
+        names = await project_names(session)
+        return ApprovalPage([ApprovalSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
+
+    @get("/{approval_id:uuid}", summary="Show an approval", responses=problems(400, 401, 403, 404))
+    async def show(self, approval_id: FromPath[UUID], session: Db, access: Caller) -> ApprovalView:
+        """The call with its arguments, and the decision if there is one."""
+        return await _view(session, await approvals.get(session, approval_id, access.project_id))
+
+    @post(
+        "/{approval_id:uuid}",
+        status_code=200,
+        summary="Approve or refuse a call",
+        responses=problems(400, 401, 403, 404, 409),
+    )
+    async def decide(
+        self,
+        approval_id: FromPath[UUID],
+        data: JSONBody[DecisionRequest],
+        session: Db,
+        access: Caller,
+        wake_runner: NamedDependency[WakeRunner],
+    ) -> ApprovalView:
+        """The task continues at once: an approved call is made, a refused one raises PermissionError with the
+        reason in the agent's code. The first decision counts; after it, or after the time-out, 409. The audit log
+        records it.
+        """
+        row = await approvals.get(session, approval_id, access.project_id)
+        state = _DECISIONS[data.decision]
+        decided = await approvals.decide(session, row, state, access.actor, data.reason)
+        await session.commit()  # first, so that the runner sees the decision
+        wake_runner()
+        return await _view(session, decided)
+
+
+async def _view(session: AsyncSession, row: models.Approval) -> ApprovalView:
+    names = await project_names(session)
+    return ApprovalView.full(row, await tasks.get(session, row.task_id), names[row.project_id])

@@ -1,0 +1,86 @@
+"""Approvals of API calls by people: a project's rules, requests and decisions. Pure."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from app.records import Json
+
+Risk: TypeAlias = Literal["none", "low", "medium", "high", "critical"]
+"""The levels of the extension `x-risk` of an API document."""
+
+ApprovalMode: TypeAlias = Literal["never", "write", "always", "document"]
+
+OperationPattern: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_*?]{1,64}\.[A-Za-z0-9_*?]{1,200}$",
+        description="`app.operation`; `*` stands for any characters, `?` for one",
+    ),
+]
+
+_STRICTNESS: Sequence[ApprovalMode] = ("never", "document", "write", "always")
+_OF_RISK: dict[Risk, ApprovalMode] = {"medium": "write", "high": "always", "critical": "always"}
+
+
+class ApprovalRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which calls wait for a person: `always`, `write` (unless the operation is read-only) or `never`.
+
+    `document` follows the operation's `x-risk` in the API document: `high` and `critical` wait always, `medium` as
+    `write`, all others never.
+    """
+
+    default: ApprovalMode = "document"
+    """Mode of the operations that no pattern matches."""
+    operations: Annotated[dict[OperationPattern, ApprovalMode], msgspec.Meta(max_length=1_000)] = {}
+    """Modes by `app.operation`, with `*` and `?` as wildcards; the pattern with the most other characters wins."""
+    timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=2_592_000)] = 86_400
+    """A call that nobody decided on for this long counts as refused."""
+
+    def wants(self, api: str, *, safe: bool, risk: Risk | None) -> bool:
+        """Whether calls of an operation wait. `safe` operations are read-only."""
+        mode = self._mode(api)
+        if mode == "document":
+            mode = _OF_RISK.get(risk, "never") if risk else "never"
+        return mode == "always" or (mode == "write" and not safe)
+
+    def _mode(self, api: str) -> ApprovalMode:
+        matching = [pattern for pattern in self.operations if fnmatchcase(api, pattern)]
+        if not matching:
+            return self.default
+        closest = max(matching, key=lambda each: (_literal(each), _STRICTNESS.index(self.operations[each])))
+        return self.operations[closest]
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for a person. `arguments` are masked, `digest` identifies the exact ones."""
+
+    seq: int
+    turn: int
+    api: str
+    arguments: dict[str, Json]
+    digest: str
+    timeout_seconds: float
+
+
+class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request was decided. It applies to the call with the same `seq` and `digest` only."""
+
+    seq: int
+    digest: str
+    state: Literal["approved", "refused", "expired"]
+    reason: str = ""
+
+    def refusal(self, api: str) -> str | None:
+        """What the agent reads; None if the call was approved."""
+        if self.state == "approved":
+            return None
+        if self.state == "expired":
+            return f"{api} was not called: nobody approved it in time"
+        return f"{api} was refused by a person" + (f": {self.reason}" if self.reason else "")
+
+
+def _literal(pattern: str) -> int:
+    return sum(letter not in "*?" for letter in pattern)

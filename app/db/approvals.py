@@ -1,0 +1,171 @@
+"""Approvals in the database. While one waits, so does its task: it has no owner, and no runner claims it.
+
+Every transaction locks the task first, then the approval.
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.approval import ApprovalDecision, ApprovalRequest
+from app.db import audit, events, models, task_queue
+from app.db.clock import from_now
+from app.db.models import ApprovalState, AuditAction
+from app.db.page import Page, read_page
+from app.errors import ConflictError, NotFoundError
+from app.records import Json
+
+SERVER = "server"  # decides on those that nobody decided on in time
+_DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)
+
+_approval = models.Approval
+
+
+class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters of a listing; None matches everything."""
+
+    project_id: UUID | None = None
+    task_id: UUID | None = None
+    state: ApprovalState | None = None
+
+
+async def request(
+    session: AsyncSession, task: models.Task, owner: str, wanted: ApprovalRequest
+) -> models.Approval | None:
+    """Suspend the task until somebody decides. None, and it goes on: its cancellation was requested.
+
+    Raises ConflictError if the task has another owner.
+    """
+    if not await task_queue.suspend(session, task.id, owner):
+        return None
+    call = msgspec.structs.asdict(wanted)
+    expires_at = from_now(call.pop("timeout_seconds"))
+    row = _approval(project_id=task.project_id, task_id=task.id, expires_at=expires_at, **call)
+    session.add(row)
+    await session.flush()
+    await session.refresh(row)
+    data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
+    shown = {"arguments": row.arguments, "expires_at": row.expires_at.isoformat()}
+    await events.append(session, task.id, "approval", data | shown)
+    return row
+
+
+async def decisions(session: AsyncSession, task_id: UUID) -> list[ApprovalDecision]:
+    """The decisions about calls of a task, oldest first."""
+    rows = await session.scalars(
+        select(_approval)
+        .where(_approval.task_id == task_id, _approval.state.in_(_DECIDED))
+        .order_by(_approval.created_at, _approval.id)
+        .execution_options(populate_existing=True)
+    )
+    return [
+        msgspec.convert(
+            {"seq": row.seq, "digest": row.digest, "state": row.state.value, "reason": row.reason},
+            ApprovalDecision,
+        )
+        for row in rows
+    ]
+
+
+async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None = None) -> models.Approval:
+    """Raises NotFoundError also for one of another project than the one given."""
+    row = await session.get(_approval, approval_id, populate_existing=True)
+    if row is None or project_id not in (None, row.project_id):
+        raise NotFoundError(f"no approval has the id {approval_id}")
+    return row
+
+
+async def waiting(session: AsyncSession, task_id: UUID) -> models.Approval | None:
+    """The approval that a task waits for."""
+    query = select(_approval).where(_approval.task_id == task_id, _approval.state == ApprovalState.WAITING)
+    return await session.scalar(query)
+
+
+async def count_waiting(session: AsyncSession) -> int:
+    query = select(func.count()).where(_approval.state == ApprovalState.WAITING)
+    return (await session.scalars(query)).one()
+
+
+async def page(
+    session: AsyncSession, only: ApprovalFilter, *, cursor: str | None = None, limit: int = 50
+) -> Page[models.Approval]:
+    """Newest first. Raises InvalidError for an invalid cursor."""
+    query = select(_approval)
+    for name, value in msgspec.structs.asdict(only).items():
+        if value is not None:
+            query = query.where(getattr(_approval, name) == value)
+    return await read_page(session, query, _approval, cursor, limit)
+
+
+async def decide(
+    session: AsyncSession, approval: models.Approval, state: ApprovalState, actor: str, reason: str = ""
+) -> models.Approval:
+    """Approve or refuse a call, and let its task continue. Raises ConflictError if it is decided or expired."""
+    await session.execute(select(models.Task.id).where(models.Task.id == approval.task_id).with_for_update())
+    in_time = _approval.expires_at > func.clock_timestamp()
+    decided = await _settle(session, approval.id, state, actor, reason, in_time)
+    if decided is None:
+        await session.refresh(approval)
+        late = "expired" if approval.state is ApprovalState.WAITING else str(approval.state)
+        by = f" by {approval.decided_by}" if approval.decided_by else ""
+        raise ConflictError(f"approval {approval.id} is already {late}{by}: the first decision counts")
+    return decided
+
+
+async def rewrite(
+    session: AsyncSession, task_id: UUID, change: Callable[[dict[str, Json]], dict[str, Json]]
+) -> None:
+    """Replace the arguments shown by what `change` makes of them."""
+    rows = await session.execute(select(_approval.id, _approval.arguments).where(_approval.task_id == task_id))
+    for row in rows.all():
+        if (changed := change(row.arguments)) != row.arguments:
+            await session.execute(update(_approval).where(_approval.id == row.id).values(arguments=changed))
+
+
+async def expire_next(session: AsyncSession) -> UUID | None:
+    """Let the task of an approval that nobody decided on in time continue. None if there is none.
+
+    Returns the approval's id. Any number of processes may call it: each takes another one.
+    """
+    due = (
+        select(_approval.id)
+        .join(models.Task, models.Task.id == _approval.task_id)
+        .where(_approval.state == ApprovalState.WAITING, _approval.expires_at <= func.clock_timestamp())
+        .order_by(_approval.expires_at)
+        .limit(1)
+        .with_for_update(of=models.Task, skip_locked=True)
+    )
+    approval_id = await session.scalar(due)
+    if approval_id is not None:
+        await _settle(session, approval_id, ApprovalState.EXPIRED, SERVER, "")
+    return approval_id
+
+
+async def _settle(
+    session: AsyncSession,
+    approval_id: UUID,
+    state: ApprovalState,
+    actor: str,
+    reason: str,
+    *which: ColumnElement[bool],
+) -> models.Approval | None:
+    row = await session.scalar(
+        update(_approval)
+        .where(_approval.id == approval_id, _approval.state == ApprovalState.WAITING, *which)
+        .values(state=state, decided_at=func.clock_timestamp(), decided_by=actor, reason=reason)
+        .returning(_approval)
+        .execution_options(populate_existing=True)
+    )
+    if row is None:
+        return None
+    await task_queue.wake(session, row.task_id)
+    data = {"status": state.value, "id": str(row.id), "api": row.api, "decided_by": actor, "reason": reason}
+    await events.append(session, row.task_id, "approval", data)
+    detail = {"approval": str(row.id), "task": str(row.task_id), "api": row.api, "decision": state.value}
+    await audit.add(
+        session, row.project_id, None, actor, AuditAction.APPROVAL_DECIDED, detail | {"reason": reason}
+    )
+    return row
