@@ -23,6 +23,7 @@ Errors are `application/problem+json`."""
 
 _TAGS = [
     Tag(name="Tasks", description="Submit tasks, follow them, and read their results."),
+    Tag(name="Approvals", description="API calls that wait for a person."),
     Tag(name="Skills", description="Functions that the agent wrote and kept."),
     Tag(name="Feedback", description="Scores of results, given by people."),
     Tag(name="APIs", description="The APIs that the agent may call."),
