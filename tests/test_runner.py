@@ -212,10 +212,10 @@ async def test_a_bug_fails_one_task_without_its_secrets_and_not_the_next(project
     ("check", "score", "failure"),
     [
         ("entries = apis.ledger.list_entries()\nscore = len(entries) / 2 if answer == {'n': 1} else 0", 0.5, None),
-        ("score = 1 / 0", None, "ZeroDivisionError"),
-        ("print('nothing set')", None, "score"),
-        ("score = 2", None, "between 0 and 1"),
-        ("apis.ledger.add_entry(text='cheat')\nscore = 1", None, "only reading"),
+        ("score = 1 / 0", 0.0, "ZeroDivisionError"),
+        ("print('nothing set')", 0.0, "score"),
+        ("score = 2", 0.0, "between 0 and 1"),
+        ("apis.ledger.add_entry(text='cheat')\nscore = 1", 0.0, "only reading"),
     ],
 )
 async def test_a_check_scores_the_task_with_read_access_only(

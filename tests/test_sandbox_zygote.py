@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +15,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.forked_session import ForkedSession
 from app.sandbox.protocol import SessionLimits
 from tests.processes import alive, descendants
+from tests.zygote_limits import limited, zygote_pid
 
 _FORK_SECONDS = 0.3
 
@@ -39,34 +39,12 @@ async def _says(session: ForkedSession, text: str) -> bool:
 
 
 @contextmanager
-def _limited(sandbox: ForkedSandbox, limit: str) -> Iterator[None]:
-    """Lower a limit of the warm process. It must be done by the user that it runs as."""
-    _set_limit(sandbox, limit, "1:")
-    try:
-        yield
-    finally:
-        _set_limit(sandbox, limit, "512:")
-
-
-def _set_limit(sandbox: ForkedSandbox, limit: str, value: str) -> None:
-    assert sandbox._zygote is not None
-    user = sandbox._zygote.uid if os.getuid() == 0 else None
-    command = ["prlimit", "--pid", str(_zygote(sandbox)), f"--{limit}={value}"]
-    subprocess.run(command, user=user, group=user, check=True, timeout=10)
-
-
-@contextmanager
 def _stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def _zygote(sandbox: ForkedSandbox) -> int:
-    assert sandbox._zygote is not None
-    return sandbox._zygote.process.pid
 
 
 @pytest.mark.parametrize(
@@ -79,20 +57,20 @@ def _zygote(sandbox: ForkedSandbox) -> int:
 async def test_a_failed_fork_is_an_error_of_its_request_alone(
     limit: str, reason: str, sandbox: ForkedSandbox
 ) -> None:
-    living, zygote = await _open(sandbox), _zygote(sandbox)
-    with _limited(sandbox, limit):
+    living, zygote = await _open(sandbox), zygote_pid(sandbox)
+    with limited(sandbox, limit):
         with pytest.raises(SandboxError, match=reason):
             await _open(sandbox)
         assert await _says(living, "on")
     assert await _says(await _open(sandbox), "new")
     assert await _says(living, "still on")
-    assert _zygote(sandbox) == zygote
+    assert zygote_pid(sandbox) == zygote
 
 
 async def test_a_slow_fork_fails_its_request_alone_and_its_late_answer_is_given_to_no_other(
     sandbox: ForkedSandbox,
 ) -> None:
-    living, zygote = await _open(sandbox), _zygote(sandbox)
+    living, zygote = await _open(sandbox), zygote_pid(sandbox)
     with _stopped(zygote):
         late = await asyncio.gather(*(_open(sandbox) for _ in range(3)), return_exceptions=True)
         assert all(
@@ -106,13 +84,13 @@ async def test_a_slow_fork_fails_its_request_alone_and_its_late_answer_is_given_
             "the host measures and kills the right process"
         )
     assert await _says(living, "still on")
-    assert _zygote(sandbox) == zygote
+    assert zygote_pid(sandbox) == zygote
     await asyncio.sleep(0.05)
     assert len([pid for pid in descendants(zygote) if alive(pid)]) == 1, "late forks are killed"
 
 
 async def test_a_warm_process_that_stays_silent_is_replaced_once_no_session_lives(sandbox: ForkedSandbox) -> None:
-    living, zygote = await _open(sandbox), _zygote(sandbox)
+    living, zygote = await _open(sandbox), zygote_pid(sandbox)
     os.kill(zygote, signal.SIGSTOP)
     for _ in range(4):
         with pytest.raises(SandboxError, match="overloaded"):
@@ -120,13 +98,13 @@ async def test_a_warm_process_that_stays_silent_is_replaced_once_no_session_live
     assert await _says(living, "on"), "while a session lives, it is kept"
     await living.close()
     assert await _says(await _open(sandbox), "new")
-    assert _zygote(sandbox) != zygote
+    assert zygote_pid(sandbox) != zygote
 
 
 async def test_requests_cancelled_while_the_warm_process_is_slow_leave_nothing_behind(
     sandbox: ForkedSandbox,
 ) -> None:
-    zygote = _zygote(sandbox)
+    zygote = zygote_pid(sandbox)
     with _stopped(zygote):
         opening = [asyncio.ensure_future(_open(sandbox)) for _ in range(6)]
         await asyncio.sleep(0.05)

@@ -24,6 +24,7 @@ from app.gateway.http_call import HttpCaller
 from app.records import Call, Json
 from app.secret_values import SecretValues
 
+MAX_ANSWER_BYTES = 1_000_000  # as JSON
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
 
 
@@ -150,8 +151,8 @@ class Gateway:
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
             return _LOOK_UPS[operation.name](self._catalog, **arguments)
+        self.answer = _checked_answer(arguments.get("answer"))
         self.completed = True
-        self.answer = arguments.get("answer")
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}
 
@@ -226,6 +227,18 @@ class Gateway:
     def _hide(self, *texts: str) -> None:
         self._hidden.add(*texts)
         self.secrets.add(*texts)
+
+
+def _checked_answer(answer: Json) -> Json:
+    """Raises HostError if an answer is too large to be stored, shown and checked."""
+    size = len(msgspec.json.encode(answer))
+    if size > MAX_ANSWER_BYTES:
+        raise HostError(
+            "ValueError",
+            f"the answer takes {size:,} bytes as JSON, at most {MAX_ANSWER_BYTES:,} are allowed. "
+            "The task goes on: complete it with a shorter answer",
+        )
+    return answer
 
 
 _LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {

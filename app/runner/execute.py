@@ -111,8 +111,11 @@ class TaskExecutor:
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
                 scored = await self.score(row, context, trajectory, secrets)
-            except (InvalidError, SandboxError) as error:
-                failure = str(error)
+            except InvalidError as error:  # a check that breaks vouches for nothing
+                scored, failure = 0.0, str(error)
+            except SandboxError as error:
+                await self._finish(row, owner, trajectory, _unchecked(trajectory, error), secrets)
+                return
         elif self.judge and trajectory.stop != Stop.CANCELLED:
             scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
@@ -273,6 +276,12 @@ def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) 
         generated_tokens=trajectory.generated_tokens,
         calls=len(trajectory.calls),
     )
+
+
+def _unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
+    """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
+    outcome = _outcome(trajectory, None, f"the check could not be run: {error}")
+    return msgspec.structs.replace(outcome, state=TaskState.FAILED)
 
 
 def _event_data(outcome: task_queue.TaskOutcome) -> dict[str, object]:

@@ -1,12 +1,22 @@
 """Scores a finished task by the submitter's own Python: the reward of live tasks."""
 
+import asyncio
 import json
+from collections.abc import Iterator
 from datetime import datetime
 
-from app.errors import InvalidError
+import structlog
+
+from app.errors import InvalidError, SandboxError
 from app.gateway.gateway import Gateway
 from app.records import Json
-from app.sandbox.protocol import Observation, Sandbox, SessionLimits
+from app.sandbox.protocol import Observation, Sandbox, Session, SessionLimits
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 3
+_PAUSE_SECONDS = 1.0  # before another try, for a machine that cannot start a session now
+_PIECE_CHARS = 20_000  # of the answer in one run, which the largest message holds whatever the characters
 
 
 async def score(
@@ -14,23 +24,54 @@ async def score(
 ) -> float:
     """Run a check in a session of its own. It reads `answer` and the APIs, and sets `score` in [0, 1].
 
-    Raises InvalidError with the reason if the check fails.
+    Raises InvalidError with the reason if the check breaks for whatever reason that may lie in the answer, and
+    SandboxError if the machine can start no session.
     """
-    session = await sandbox.open(gateway.names(), gateway, limits, now=now)
+    session = await _open(sandbox, gateway, limits, now)
     try:
-        await session.run(f"import json as _json\nanswer = _json.loads({json.dumps(answer)!r})\ndel _json")
-        _checked(await session.run(code))
-        printed = _checked(await session.run("print(float(score))"))
+        for piece in _binding(answer):
+            await _run(session, piece)
+        await _run(session, code)
+        printed = await _run(session, "print(float(score))")
     finally:
         await session.close()
-    value = float(printed.stdout.strip().rpartition("\n")[2])
+    value = _number(printed.stdout)
     if not 0 <= value <= 1:
         raise InvalidError(f"the check set score to {value}: it must lie between 0 and 1")
     return value
 
 
-def _checked(observation: Observation) -> Observation:
+async def _open(sandbox: Sandbox, gateway: Gateway, limits: SessionLimits, now: datetime | None) -> Session:
+    for left in reversed(range(_TRIES)):
+        try:
+            return await sandbox.open(gateway.names(), gateway, limits, now=now)
+        except SandboxError as error:
+            if not left:
+                raise
+            log.warning("a check waits for the sandbox", cause=str(error))
+            await asyncio.sleep(_PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
+
+
+def _binding(answer: Json) -> Iterator[str]:
+    """Runs that bind `answer`. In pieces, because the length of code is limited, and an answer's is not here."""
+    text = json.dumps(answer, ensure_ascii=False)
+    yield "answer = ''"
+    for start in range(0, len(text), _PIECE_CHARS):
+        yield f"answer += {text[start : start + _PIECE_CHARS]!r}"
+    yield "import json as _json\nanswer = _json.loads(answer)\ndel _json"
+
+
+async def _run(session: Session, code: str) -> Observation:
+    observation = await session.run(code)
     if observation.error is not None or not observation.alive:
         last = (observation.error or "").strip().rpartition("\n")[2]
         raise InvalidError(f"the check failed: {last or observation.stop}")
     return observation
+
+
+def _number(printed: str) -> float:
+    try:
+        return float(printed.strip().rpartition("\n")[2])
+    except ValueError:
+        raise InvalidError("the check failed: it left no number in score") from None

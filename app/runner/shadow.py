@@ -109,7 +109,9 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     if row.check_code:
         try:
             score = await executor.score(row, context, trajectory, secrets)
-        except (InvalidError, SandboxError) as error:
+        except InvalidError as error:
+            score, failure = 0.0, failure or str(error)
+        except SandboxError as error:
             failure = failure or str(error)
     return ShadowOutcome(
         stop=trajectory.stop,
