@@ -26,6 +26,14 @@ async def read_body(response: httpx.Response, limit: int) -> bytes:
     Memory is bounded by the limit whatever the ratio of compression, since decompression stops there. Raises
     BodyError, and httpx.HTTPError if the connection fails.
     """
+    if not response.is_stream_consumed:
+        return await _read_stream(response, limit)
+    if len(response.content) > limit:  # bytes that a transport in this process held
+        raise _too_large(limit)
+    return response.content
+
+
+async def _read_stream(response: httpx.Response, limit: int) -> bytes:
     decoder = _decoder(response.headers.get_list("content-encoding", split_commas=True))
     body, received, parts = bytearray(), 0, 0
     async for part in response.aiter_raw():
