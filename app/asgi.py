@@ -220,5 +220,5 @@ async def _open_and_close(sandbox: Sandbox) -> None:
     await session.close()
 
 
-async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:  # noqa: ARG001
+async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:  # noqa: ARG001
     raise HostError("PermissionError", f"{api}: calls are not possible in a readiness check")

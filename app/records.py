@@ -74,15 +74,34 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     result: Json = None
     error: str | None = None  # the error raised in the agent's code; None if the call returned
     seconds: float = 0.0
+    skill: str | None = None  # the name of the offered skill that made it
 
 
 class Use(msgspec.Struct, frozen=True):
-    """How often a function was called in one turn, and how often it returned instead of raising."""
+    """How often a function was called in one turn, and how often it returned instead of raising.
+
+    Of an offered skill the host has counted this, and a call counts as returned only if the skill called an API in
+    it. Of a function written in this rollout it is a claim of the process that ran it: it may choose what is worth
+    checking, and nothing else.
+    """
 
     function: str
     inherited: bool  # True: an offered skill, not redefined by the agent; False: written in this rollout
     calls: int
     returned: int
+
+
+class SkillCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of an offered skill, as the host saw it."""
+
+    name: str
+    turn: int
+    arguments: dict[str, Json]  # by parameter; a large one is cut to a text
+    first_call: int | None  # the `seq` of the first API call made in it; None without one
+    calls: int  # recorded API calls made in it: consecutive ones
+    returned: bool
+    error: str | None = None  # the last line of the traceback
+    seconds: float = 0.0
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +136,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = True  # False: the session died in this turn, and its definitions were lost
     calls: tuple[Call, ...] = ()
     uses: tuple[Use, ...] = ()
+    skill_calls: tuple[SkillCall, ...] = ()  # in order; of very many in one turn the first ones
     engine_seconds: float = 0.0
     sandbox_seconds: float = 0.0
 
@@ -160,6 +180,6 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(call for turn in self.turns for call in turn.calls)
 
     def used(self) -> Iterator[Offer]:
-        """The offered skills that were executed and returned at least once."""
+        """The offered skills of which a call returned and had called an API, as the host saw it."""
         returned = {use.function for turn in self.turns for use in turn.uses if use.inherited and use.returned}
         return (offer for offer in self.offered if offer.name in returned)

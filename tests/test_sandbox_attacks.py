@@ -117,7 +117,7 @@ class _Host:
     def __init__(self) -> None:
         self.session: ForkedSession | None = None
 
-    async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
         _ = kwargs
         answer: Any = getattr(self, "_" + api.removeprefix("t."))(*args[:1])
         return await answer if asyncio.iscoroutine(answer) else answer

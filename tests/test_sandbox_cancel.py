@@ -8,7 +8,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 
 
-async def no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def no_call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     raise LookupError(f"{api} {args} {kwargs}")
 
 

@@ -59,7 +59,7 @@ async def test_a_snippet_prints_and_raises_the_same_as_in_cpython(
 
 
 def _caller(apis: mock_apis.Apis) -> Any:
-    async def call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    async def call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
         app, name = api.split(".")
         try:
             return apis[app][name](*args, **kwargs)

@@ -22,7 +22,7 @@ _LIMITS = SessionLimits(cpu_seconds=0.5, wall_seconds=30, calls=5, output_chars=
 _APIS = {"mail": ["send", "search"], "api_docs": ["show_api_descriptions", "show_app_descriptions"]}
 
 
-async def _call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def _call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     if api == "mail.send":
         raise HostError("ApiError", "no such address")
     if kwargs.get("wait"):
@@ -167,7 +167,7 @@ async def test_a_cancelled_run_leaves_no_process_behind(sandbox: ForkedSandbox) 
 
 
 async def test_a_failure_of_the_host_itself_is_raised_to_the_caller(sandbox: ForkedSandbox) -> None:
-    async def broken(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    async def broken(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
         raise TimeoutError(f"{api} {args} {kwargs}")
 
     session = await sandbox.open(_APIS, broken, _LIMITS)
@@ -195,7 +195,7 @@ async def test_a_prelude_function_that_does_not_load_is_named(sandbox: ForkedSan
     with pytest.raises(SandboxError, match="'broken' does not load: SyntaxError"):
         await _run(sandbox, prelude=[Function("broken", "def broken(:\n")])
     with pytest.raises(SandboxError, match="does not define 'missing'"):
-        await _run(sandbox, prelude=[Function("missing", "x = 1\n")])
+        await _run(sandbox, prelude=[Function("missing", "import json\n")])
 
 
 async def test_a_dead_zygote_is_replaced_at_the_next_open() -> None:

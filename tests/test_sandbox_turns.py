@@ -22,7 +22,7 @@ forge('done', apis.t.echo._channel.run, 'ok', None, [])
 """
 
 
-async def _echo(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def _echo(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     return [api, args, kwargs]
 
 

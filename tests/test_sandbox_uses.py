@@ -1,4 +1,4 @@
-"""Counts of calls and returns of functions: the use signal of the reward."""
+"""Counts of calls and returns of functions: those of offered skills are the use signal of the reward."""
 
 from collections.abc import AsyncIterator
 
@@ -10,11 +10,14 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Function, SessionLimits
 
 _HALF = Function(
-    "half", "import math\ndef half(n: int) -> int:\n    '''Half of n.'''\n    return math.floor(6 / n)\n"
+    "half",
+    "import math\ndef half(n: int) -> int:\n    '''Half of n.'''\n"
+    "    apis.t.echo(n)\n    return math.floor(6 / n)\n",
 )
+_PURE = Function("pure", "def pure(n: int) -> int:\n    return n\n")
 
 
-async def _call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def _call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     return [api, args, kwargs]
 
 
@@ -25,7 +28,7 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 
 
 async def _uses(sandbox: ForkedSandbox, *turns: str) -> list[set[Use]]:
-    session = await sandbox.open({}, _call, SessionLimits(), prelude=[_HALF])
+    session = await sandbox.open({"t": ["echo"]}, _call, SessionLimits(), prelude=[_HALF, _PURE])
     seen = [await session.run(turn) for turn in turns]
     await session.close()
     return [set(one.uses) for one in seen]
@@ -40,10 +43,21 @@ async def test_calls_and_returns_are_counted_per_turn(sandbox: ForkedSandbox) ->
     assert third == set()
 
 
-async def test_a_redefined_offered_function_is_the_agents_own_from_then_on(sandbox: ForkedSandbox) -> None:
-    first, second = await _uses(sandbox, "half(1)\nold = half\ndef half(n):\n    return old(n)\nhalf(2)", "old(1)")
-    assert first == {Use("half", True, 1, 1), Use("half", False, 2, 2)}
-    assert second == {Use("half", False, 1, 1)}
+async def test_a_call_of_a_skill_in_which_the_host_saw_no_api_call_does_not_count_as_returned(
+    sandbox: ForkedSandbox,
+) -> None:
+    (seen,) = await _uses(sandbox, "print(pure(2), half(2))")
+    assert seen == {Use("pure", True, 1, 0), Use("half", True, 1, 1)}
+
+
+async def test_a_redefined_offered_function_is_the_agents_own_and_the_skill_it_calls_is_still_a_use(
+    sandbox: ForkedSandbox,
+) -> None:
+    first, second = await _uses(
+        sandbox, "half(1)\nold = half\ndef half(n):\n    return old(n)\nhalf(2)", "half(0)"
+    )
+    assert first == {Use("half", True, 2, 2), Use("half", False, 1, 1)}
+    assert second == {Use("half", True, 1, 0), Use("half", False, 1, 0)}
 
 
 async def test_a_definition_that_is_not_reached_changes_nothing(sandbox: ForkedSandbox) -> None:
@@ -112,13 +126,3 @@ async def test_a_function_stopped_by_the_cpu_limit_did_not_return(sandbox: Forke
     seen = await session.run("def spin():\n    while True: pass\nspin()")
     assert seen.uses == (Use("spin", False, 1, 0),)
     await session.close()
-
-
-async def test_a_forged_count_is_capped(sandbox: ForkedSandbox) -> None:
-    (seen,) = await _uses(
-        sandbox,
-        "import gc\n"
-        "channel = next(o for o in gc.get_objects() if type(o).__name__ == 'HostChannel')\n"
-        "channel.send('done', 'ok', None, [['half', True, 2 ** 53 - 1, 2 ** 53 - 1]])",
-    )
-    assert seen == {Use("half", True, 1_000_000, 1_000_000)}

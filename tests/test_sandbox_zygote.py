@@ -20,7 +20,7 @@ from tests.zygote_limits import limited, zygote_pid
 _FORK_SECONDS = 0.3
 
 
-async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     raise LookupError(f"{api} {args} {kwargs}")
 
 

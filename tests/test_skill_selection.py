@@ -31,7 +31,10 @@ def _using(_: str, turn: int) -> Answer:
     [
         ("def write_line(text: str) -> int:", "IndentationError"),
         ("def another(text: str) -> int:\n    return 1", "does not define"),
-        ("def write_line(text: str = apis.ledger.list_entries()) -> int:\n    return 1", "while it loads"),
+        (
+            "def write_line(text: str = apis.ledger.list_entries()) -> int:\n    return 1",
+            "computed when it is loaded",
+        ),
     ],
 )
 async def test_a_skill_that_does_not_load_is_skipped_with_an_event_and_stops_no_task(

@@ -57,6 +57,8 @@ class Repl:
         self._gateway.turn = turn
         self._gateway.replay(known)
         observation = await session.run(code)
+        entered = tuple(msgspec.structs.replace(each, turn=turn) for each in observation.skill_calls)
+        observation = msgspec.structs.replace(observation, skill_calls=entered)
         calls = self._gateway.take_calls()
         if observation.alive:
             self._runs.append(_Run(turn, code, calls))

@@ -194,6 +194,7 @@ class _Rollout:
                 alive=observation.alive,
                 calls=calls,
                 uses=observation.uses,
+                skill_calls=observation.skill_calls,
                 sandbox_seconds=time.monotonic() - started,
             )
         self._add(turn)

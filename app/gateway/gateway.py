@@ -22,6 +22,7 @@ from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
 from app.records import Call, Json
+from app.sandbox.protocol import EnteredSkill
 from app.secret_values import SecretValues
 
 MAX_ANSWER_BYTES = 1_000_000  # as JSON
@@ -97,7 +98,9 @@ class Gateway:
         taken, self._calls = tuple(self._calls), []
         return taken
 
-    async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+    async def __call__(
+        self, api: str, args: list[Json], kwargs: dict[str, Json], *, skill: EnteredSkill | None = None
+    ) -> Json:
         """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on.
 
         Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet.
@@ -112,6 +115,9 @@ class Gateway:
         done = self._recorded(api, arguments) or await self._make(app, operation, arguments)
         self.secrets.note_call(done)
         self.made = max(self.made, done.seq + 1)
+        if skill is not None:
+            skill.calls.append(done.seq)
+            done = msgspec.structs.replace(done, skill=skill.name)
         self._calls.append(done)
         if done.error is not None:
             kind, _, text = done.error.partition(": ")

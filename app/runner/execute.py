@@ -158,7 +158,7 @@ class TaskExecutor:
             resume = await journal.resume_state()
             gateway = self.gateway(row, context, journal.secrets, journal=journal)
             limit = self.settings.skills_offered
-            offered = await self.skill_selection.select(row, resume, owner, apis=gateway.names(), limit=limit)
+            offered = await self.skill_selection.select(row, resume, owner, limit=limit)
             journal.offered = offered
             try:
                 return await run_rollout(self.agent, task, context.policy, gateway, offered, resume, journal)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.apis.credentials import mask_call
+from app.apis.credentials import mask, mask_call
 from app.records import Trajectory, Turn
 from app.secret_values import SecretValues
 from app.skills.extract import Draft
@@ -33,7 +33,8 @@ def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draf
 
 
 def _masked_turn(turn: Turn, secrets: SecretValues) -> Turn:
-    named = msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls)))
+    entered = (msgspec.structs.replace(each, arguments=mask(each.arguments)) for each in turn.skill_calls)
+    named = msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls)), skill_calls=tuple(entered))
     return secrets.mask_record(named)
 
 

@@ -1,6 +1,6 @@
 """Selects the skills that a task is offered: relevant ones that the sandbox can load."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import structlog
@@ -8,23 +8,20 @@ import structlog
 from app.agent.rollout_loop import ResumeState
 from app.db import events, models, offers, task_queue
 from app.db.database import Sessions
-from app.errors import HostError, SandboxError
-from app.records import Json, Offer
+from app.errors import SandboxError
+from app.records import Offer
 from app.runner.task_journal import skill_event
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.library import Library
 
 log = structlog.get_logger(__name__)
 
-Apis = Mapping[str, Sequence[str]]
-"""The operations of each app."""
-
 _Rejected = list[tuple[Offer, str]]
 """Offers that do not load, each with the reason."""
 
 
 class SkillSelection:
-    """Loads every skill once per process as a test; the result holds while its source and the APIs are the same.
+    """Loads every skill once as a test, in a process that is thrown away: its source never changes.
 
     A skill that does not load is left out, logged and reported as an event of the task. It never stops the task.
     """
@@ -34,11 +31,9 @@ class SkillSelection:
         self._library = library
         self._sandbox = sandbox
         self._limits = limits
-        self._loaded: set[tuple[UUID, int]] = set()
+        self._loaded: set[UUID] = set()
 
-    async def select(
-        self, row: models.Task, resume: ResumeState, owner: str, *, apis: Apis, limit: int
-    ) -> tuple[Offer, ...]:
+    async def select(self, row: models.Task, resume: ResumeState, owner: str, *, limit: int) -> tuple[Offer, ...]:
         """Find skills for the task and record them. A resumed task keeps the skills, or none, that it began with.
 
         Raises ConflictError if another runner has the task.
@@ -46,9 +41,9 @@ class SkillSelection:
         async with self._sessions() as session:
             earlier = await offers.offered(session, row.id)
         if earlier or resume.recorded or resume.begun or not row.use_skills:
-            return tuple((await self._check(row, earlier, apis))[0])
+            return tuple((await self._check(row, earlier))[0])
         relevant = await self._library.find(row.project_id, row.instruction, row.scenario, limit)
-        good, rejected = await self._check(row, relevant, apis)
+        good, rejected = await self._check(row, relevant)
         async with self._sessions.begin() as session:
             await task_queue.hold(session, row.id, owner)
             await offers.record(session, row.id, good)
@@ -58,19 +53,17 @@ class SkillSelection:
                 await events.append(session, row.id, "skill", skill_event("skipped", offer) | {"reason": reason})
         return tuple(good)
 
-    async def reuse(self, row: models.Task, *, apis: Apis) -> tuple[Offer, ...]:
+    async def reuse(self, row: models.Task) -> tuple[Offer, ...]:
         """Return the skills that a finished task was offered, if they still load. Records nothing."""
         async with self._sessions() as session:
             earlier = await offers.offered(session, row.id)
-        return tuple((await self._check(row, earlier, apis))[0])
+        return tuple((await self._check(row, earlier))[0])
 
-    async def _check(
-        self, row: models.Task, offered: Sequence[Offer], apis: Apis
-    ) -> tuple[list[Offer], _Rejected]:
+    async def _check(self, row: models.Task, offered: Sequence[Offer]) -> tuple[list[Offer], _Rejected]:
         good: list[Offer] = []
         rejected: _Rejected = []
         for offer in offered:
-            reason = await self._load_error(offer, apis)
+            reason = await self._load_error(offer)
             if reason is None:
                 good.append(offer)
             else:
@@ -83,20 +76,14 @@ class SkillSelection:
                 )
         return good, rejected
 
-    async def _load_error(self, offer: Offer, apis: Apis) -> str | None:
+    async def _load_error(self, offer: Offer) -> str | None:
         """None if it loads. A failure is tried again the next time: the sandbox may have been the cause."""
-        key = offer.skill_id, hash(tuple((app, *names) for app, names in apis.items()))
-        if key in self._loaded:
+        if offer.skill_id in self._loaded:
             return None
-        prelude = [Function(offer.name, offer.source)]
         try:
-            session = await self._sandbox.open(apis, _no_call, self._limits, prelude=prelude)
+            reason = await self._sandbox.load_error(Function(offer.name, offer.source), self._limits)
         except SandboxError as error:
             return str(error)
-        await session.close()
-        self._loaded.add(key)
-        return None
-
-
-async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:  # noqa: ARG001
-    raise HostError("PermissionError", f"{api}: no calls while a function loads")
+        if reason is None:
+            self._loaded.add(offer.skill_id)
+        return reason

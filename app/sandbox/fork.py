@@ -23,8 +23,9 @@ class Fork:
     def cpu_seconds(self) -> float:
         """CPU time of the process so far, user and system; of a dead process, as of the last call."""
         clock = (~self._pid << 3) | _CPUCLOCK_SCHED  # as clock_getcpuclockid(3) computes it
-        with suppress(OSError):
-            self._cpu_seconds = time.clock_gettime(clock)
+        if not self._closed:  # then its number may belong to another process
+            with suppress(OSError):
+                self._cpu_seconds = time.clock_gettime(clock)
         return self._cpu_seconds
 
     def address_space(self) -> int:
@@ -44,6 +45,7 @@ class Fork:
 
     def close(self) -> None:
         """Kill the process and release the pidfd."""
+        self.cpu_seconds()
         self.kill()
         if not self._closed:
             self._closed = True

@@ -16,6 +16,7 @@ from app.sandbox.fork import Fork
 from app.sandbox.forked_session import ForkedSession
 from app.sandbox.launch import Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
+from app.sandbox.skill_processes import SkillProcesses, UnusableSkillError, loaded_skill
 
 _PATIENCE = 3  # times `fork_seconds` without an answer, until a warm process without sessions is replaced
 
@@ -81,19 +82,52 @@ class ForkedSandbox:
         now: datetime | None = None,
     ) -> ForkedSession:
         """Raises SandboxError if a prelude function does not load, naming it."""
+        setup = _setup(apis, limits, seed, now)
+
+        async def spawn(function: Function) -> ConfinedProcess:
+            return await self._skill_process(function, setup, limits)
+
         process = await self._process(limits)
         session = ForkedSession(
             process, call=call, limits=limits,
             apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
-            offered=frozenset(function.name for function in prelude),
+            skills=SkillProcesses(prelude, spawn, limits),
         )  # fmt: skip
         self._sessions = {known for known in self._sessions if known.alive} | {session}
         try:
-            await session.prepare(_setup(process.fork, apis, limits, prelude, seed, now))
+            functions = [[function.name, function.source] for function in prelude]
+            space = process.fork.address_space() + limits.memory_bytes
+            await session.prepare(setup | {"prelude": functions, "address_space": space})
         except BaseException:
             await session.close()
             raise
         return session
+
+    async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
+        """Fulfils `Sandbox.load_error`. Raises SandboxError if the sandbox itself fails."""
+        async with asyncio.timeout(limits.wall_seconds):
+            process = await self._skill_process(function, _setup({}, limits, 0, None), limits)
+            try:
+                await loaded_skill(process)
+            except UnusableSkillError as error:
+                return str(error)
+            finally:
+                await process.close()
+        return None
+
+    async def _skill_process(
+        self, function: Function, setup: dict[str, Json], limits: SessionLimits
+    ) -> ConfinedProcess:
+        """A process that loads one skill and then runs its calls."""
+        process = await self._process(limits)
+        try:
+            space = process.fork.address_space() + limits.memory_bytes
+            skill = [function.name, function.source]
+            await process.start("setup", setup | {"skill": skill, "address_space": space})
+        except BaseException:
+            await process.close()
+            raise
+        return process
 
     async def _process(self, limits: SessionLimits) -> ConfinedProcess:
         fork, stream = await self._fork()
@@ -151,25 +185,21 @@ class ForkedSandbox:
 
 
 def _setup(
-    fork: Fork,
-    apis: Mapping[str, Sequence[str]],
-    limits: SessionLimits,
-    prelude: Sequence[Function],
-    seed: int | None,
-    now: datetime | None,
+    apis: Mapping[str, Sequence[str]], limits: SessionLimits, seed: int | None, now: datetime | None
 ) -> dict[str, Json]:
+    """What all processes of a session have in common."""
     moment = now.replace(tzinfo=UTC) if now is not None and now.tzinfo is None else now
     return {
         "apis": {app: list(names) for app, names in apis.items()},
-        "prelude": [[function.name, function.source] for function in prelude],
         "seed": seed,
         "now": None if moment is None else moment.timestamp(),
         "cpu_seconds": limits.cpu_seconds,
-        "address_space": fork.address_space() + limits.memory_bytes,
         "frame_bytes": limits.frame_bytes,
         "output_chars": limits.output_chars,
+        "prelude": [],
+        "skill": None,
     }
 
 
-async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def _no_call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     raise LookupError(f"{api} was called although no code is running: {args} {kwargs}")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 LENGTH_BYTES = 4
 MAX_DEPTH = 64
@@ -29,13 +29,16 @@ def plain(value: Any, max_bytes: int, max_nodes: int = MAX_NODES) -> Any:
     Depth, nodes and bytes are limited while copying, so a small object that expands to a huge one costs little.
     Raises TypeError for types that JSON lacks, ValueError for values too large, too deep or not finite.
     """
-    return _Copy(max_bytes, max_nodes).copy(value, 0)
+    return PlainCopy(max_bytes, max_nodes).copy(value, 0)
 
 
-class _Copy:
+class PlainCopy:
     """A copy in progress. A container pays for its items before it copies them."""
 
-    def __init__(self, max_bytes: int, max_nodes: int) -> None:
+    refusal = "is not JSON: pass None, bool, int, float, str, list or dict"
+    copiers: ClassVar[tuple[tuple[type, Any], ...]] = ()  # of the types to copy, and how
+
+    def __init__(self, max_bytes: int, max_nodes: int = MAX_NODES) -> None:
         self._max_nodes = max_nodes
         self._nodes_left = max_nodes - 1
         self._bytes_left = max_bytes - _NODE_BYTES
@@ -48,10 +51,10 @@ class _Copy:
             return self.integer(value, depth)
         if value is None or kind is bool:
             return value
-        for base, copy in _COPIERS:
+        for base, copy in self.copiers:
             if kind is base or issubclass(kind, base):
                 return copy(self, value, depth)
-        raise TypeError(f"{_name(kind)} is not JSON: pass None, bool, int, float, str, list or dict")
+        raise TypeError(f"{_name(kind)} {self.refusal}")
 
     def text(self, value: str, _depth: int) -> str:
         exact = str.__str__(value)
@@ -108,13 +111,13 @@ class _Copy:
             raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
 
 
-_COPIERS: tuple[tuple[type, Any], ...] = (
-    (list, _Copy.sequence),
-    (dict, _Copy.mapping),
-    (float, _Copy.number),
-    (str, _Copy.text),
-    (int, _Copy.integer),
-    (tuple, _Copy.row),
+PlainCopy.copiers = (
+    (list, PlainCopy.sequence),
+    (dict, PlainCopy.mapping),
+    (float, PlainCopy.number),
+    (str, PlainCopy.text),
+    (int, PlainCopy.integer),
+    (tuple, PlainCopy.row),
 )
 
 

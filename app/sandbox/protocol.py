@@ -1,13 +1,14 @@
 """The sandbox that runs the agent's code. Failing code is an observation; a failing sandbox is an error."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
-from app.records import Json, Use
+from app.records import Json, SkillCall, Use
 
 
 class RunStop(StrEnum):
@@ -43,17 +44,31 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool = True  # False: the session is gone, open a new one
     calls: int = 0
     uses: tuple[Use, ...] = ()
+    skill_calls: tuple[SkillCall, ...] = ()
     cpu_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class EnteredSkill:
+    """A call of an offered skill in progress. The host entered it, so no code of the sandbox can forge one."""
+
+    name: str
+    arguments: dict[str, Json]  # by parameter, as JSON
+    calls: list[int] = field(default_factory=list)  # the `seq` of each call made in it, by a HostCall that records
 
 
 class HostCall(Protocol):
     """The only way out of the sandbox. JSON only. Raises HostError for errors that the agent's code should see."""
 
-    async def __call__(self, api: str, args: list[Json], kwargs: dict[str, Json]) -> Json: ...
+    async def __call__(
+        self, api: str, args: list[Json], kwargs: dict[str, Json], *, skill: EnteredSkill | None = None
+    ) -> Json:
+        """`skill` is the offered skill that makes the call; None if the agent's own code does."""
+        ...
 
 
 class Function(msgspec.Struct, frozen=True):
-    """A function defined at the start of a session, as source, under its own label in tracebacks."""
+    """An offered function, as source, under its own label in tracebacks."""
 
     name: str
     source: str
@@ -78,5 +93,13 @@ class Sandbox(Protocol):
         seed: int | None = None,
         now: datetime | None = None,
     ) -> Session:
-        """A new session. `apis` lists the operations of each app; `now` freezes the clock."""
+        """A new session. `apis` lists the operations of each app; `now` freezes the clock.
+
+        Each function of the prelude runs in a process of its own, from its first call to the end of the session;
+        its arguments and results are copied. In the session it can be called like any other.
+        """
+        ...
+
+    async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
+        """Load a function in a process that is thrown away. The reason why it cannot be offered, or None."""
         ...

@@ -5,7 +5,7 @@ Every step takes time linear in the frame, and memory of a few times its size, w
 
 import asyncio
 import re
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -19,6 +19,8 @@ _VALUES = MAX_NODES + 4  # those of a call, and what names it
 _NESTED = MAX_DEPTH + 1  # brackets around and of the deepest container that a call may pass
 _ANY_SIZE = 1 << 62
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{308}")  # may exceed the range of a float
+
+Nanoseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]  # slept on a frozen clock
 
 
 class ViolationError(Exception):
@@ -53,15 +55,58 @@ class CallMessage(_Message, frozen=True, tag="call"):
     kwargs: dict[str, Json]
 
 
+class SkillMessage(_Message, frozen=True, tag="skill"):
+    """The code calls an offered skill and waits for the result."""
+
+    name: str
+    args: list[Json]  # encoded by `values`, as all that skills take and give
+    kwargs: dict[str, Json]
+    slept: Nanoseconds
+
+
 class DoneMessage(_Message, frozen=True, tag="done"):
     """The run has ended."""
 
     stop: str
     error: str | None
-    uses: list[tuple[str, bool, int, int]]
+    uses: list[tuple[str, int, int]]  # (function, calls, returned)
 
 
-SessionMessage: TypeAlias = ReadyMessage | FailedMessage | OutputMessage | CallMessage | DoneMessage
+class LoadedMessage(_Message, frozen=True, tag="loaded"):
+    """A process has loaded its skill."""
+
+    parameters: list[tuple[str, Literal["positional", "keyword", "args", "kwargs"]]]
+    changed: list[str]  # what else loading it changed
+
+
+class ReturnedMessage(_Message, frozen=True, tag="returned"):
+    """The call of a skill has returned."""
+
+    value: Json
+    slept: Nanoseconds
+
+
+class RaisedMessage(_Message, frozen=True, tag="raised"):
+    """The call of a skill has raised."""
+
+    error: str  # the last line of the traceback
+    chain: list[Json]  # for the caller's process
+    stop: Literal["error", "cpu", "memory"]
+    slept: Nanoseconds
+
+
+SkillEnd: TypeAlias = ReturnedMessage | RaisedMessage
+SessionMessage: TypeAlias = (
+    ReadyMessage
+    | FailedMessage
+    | OutputMessage
+    | CallMessage
+    | SkillMessage
+    | DoneMessage
+    | LoadedMessage
+    | ReturnedMessage
+    | RaisedMessage
+)
 _DECODER: msgspec.json.Decoder[SessionMessage] = msgspec.json.Decoder(SessionMessage)
 
 
@@ -101,9 +146,9 @@ def _decode(frame: bytes) -> SessionMessage:
         message = _DECODER.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ViolationError(f"not a message: {error}") from error
-    if isinstance(message, CallMessage) and _LONG_NUMBER.search(frame):
+    if _LONG_NUMBER.search(frame):
         try:
-            plain([message.args, message.kwargs], _ANY_SIZE)
+            plain(msgspec.to_builtins(message), _ANY_SIZE)
         except ValueError as error:
             raise ViolationError("arguments that no honest sandbox sends") from error
     return message

@@ -15,7 +15,7 @@ from app.sandbox.protocol import SessionLimits
 _LIVE = 50
 
 
-async def _call(api: str, args: list[Json], kwargs: dict[str, Json]) -> Json:
+async def _call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     return [api, args, kwargs]
 
 

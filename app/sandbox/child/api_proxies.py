@@ -6,6 +6,8 @@ from typing import Any
 
 from app.sandbox.child.channel import HostChannel
 
+_CROSSING = "apis"
+
 
 class OperationProxy:
     """Calling it asks the host."""
@@ -76,6 +78,26 @@ class Apis:
 
     def __repr__(self) -> str:
         return "apis"
+
+
+def parts(value: Any) -> tuple[str, Any] | None:
+    """The name of a proxy, by which it crosses to another process. None for other values."""
+    kind = type(value)
+    if kind is Apis:
+        return _CROSSING, ""
+    if kind is AppProxy:
+        return _CROSSING, value._name
+    return (_CROSSING, value._api) if kind is OperationProxy else None
+
+
+def resolve(apis: Apis, kind: str, name: Any) -> Any:
+    """The proxy of that name in this process. Raises ValueError for another kind of value."""
+    if kind != _CROSSING:
+        raise ValueError("no process can make one")
+    found: Any = apis
+    for part in name.split(".") if name else ():
+        found = getattr(found, part)
+    return found
 
 
 def _lookup(operation: str, arguments: str, documented: set[str], otherwise: str) -> str:

@@ -11,7 +11,7 @@ from app.sandbox.frames import LENGTH_BYTES, pack, plain
 
 _loads = json.loads
 _read, _write, _leave = os.read, os.write, os._exit
-_SLACK = 1 << 17  # of a frame around its value, and one chunk of output
+SLACK = 1 << 17  # of a frame around its value, and one chunk of output
 
 
 class HostChannel:
@@ -19,7 +19,12 @@ class HostChannel:
         self.run = ""  # the number that the host gave the run: every message of the run bears it
         self._fd = fd
         self._frame_bytes = 1 << 20
-        self._kinds: dict[str, type[BaseException]] = {}
+        self._kinds: dict[tuple[str, type[BaseException]], type[BaseException]] = {}
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of the largest value that a message may carry."""
+        return self._frame_bytes
 
     def limit(self, frame_bytes: int, cpu: CpuLimit, before_call: Callable[[], None]) -> None:
         self._frame_bytes = frame_bytes
@@ -28,7 +33,7 @@ class HostChannel:
 
     def send(self, kind: str, *fields: Any) -> None:
         """Raises ValueError if the message is too large for a frame."""
-        self._write(pack([kind, self.run, *fields], self._frame_bytes + _SLACK))
+        self._write(pack([kind, self.run, *fields], self._frame_bytes + SLACK))
 
     def receive(self) -> Any:
         """The next message. Exits when the host has gone."""
@@ -39,28 +44,38 @@ class HostChannel:
         """The host's answer. Raises the host's exception, and TypeError or ValueError for invalid arguments."""
         try:
             values = plain([list(args), kwargs], self._frame_bytes)
-            frame = pack(["call", self.run, api, *values], self._frame_bytes + _SLACK)
+            frame = pack(["call", self.run, api, *values], self._frame_bytes + SLACK)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"cannot pass the arguments of {api}: {_reason(error)}") from None
+            raise kind(f"cannot pass the arguments of {api}: {reason(error)}") from None
+        answer = self.ask(frame)
+        if answer[0] == "raise":
+            raise self.exception(answer[1], answer[2])
+        return answer[1]
+
+    def ask(self, frame: bytes) -> Any:
+        """The host's answer to a frame. The output so far goes first."""
         with self._cpu.deferred():
             self._before_call()
             self._write(frame)
-            answer = self.receive()
-        if answer[0] == "raise":
-            raise self._exception(answer[1], answer[2])
-        return answer[1]
+            return self.receive()
 
-    def _exception(self, kind: str, message: str) -> BaseException:
+    def exception(self, kind: str, message: str) -> BaseException:
+        """An exception of this class, which is made if Python has none."""
         known = getattr(builtins, kind, None)
         if isinstance(known, type) and issubclass(known, BaseException):
             try:
                 return known(message)
             except TypeError:  # such as UnicodeDecodeError, which needs more than a message
                 pass
-        if kind not in self._kinds:
-            self._kinds[kind] = type(kind, (Exception,), {"__module__": "__main__"})
-        return self._kinds[kind](message)
+        return self.kind(kind)(message)
+
+    def kind(self, name: str, base: type[BaseException] = Exception) -> type[BaseException]:
+        """The class of exceptions of this name that Python does not have; always the same."""
+        if (name, base) not in self._kinds:
+            members = {"__module__": "__main__", "__qualname__": name}
+            self._kinds[name, base] = type(name.rpartition(".")[2], (base,), members)
+        return self._kinds[name, base]
 
     def _write(self, frame: bytes) -> None:
         rest = memoryview(frame)
@@ -78,5 +93,5 @@ class HostChannel:
         return b"".join(parts)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     return "the text holds half a surrogate pair" if isinstance(error, UnicodeError) else str(error)

@@ -31,6 +31,10 @@ class Clock:
     def monotonic_ns(self) -> int:
         return self._now - self._started
 
+    def advance_to(self, nanoseconds: int) -> None:
+        """Let the clock show this time since it was frozen, unless it is later already."""
+        self._now = max(self._now, self._started + nanoseconds)
+
     def monotonic(self) -> float:
         return self.monotonic_ns() / _BILLION
 
@@ -56,7 +60,7 @@ class Clock:
         return cls.fromtimestamp(seconds, zone).replace(microsecond=rest // 1000)
 
 
-def freeze(now: float) -> None:
+def freeze(now: float) -> Clock:
     """Freeze every clock of this process at `now` (seconds since 1970)."""
     clock = Clock(now)
     methods = ("time", "time_ns", "monotonic", "monotonic_ns", "sleep", "gmtime", "ctime", "asctime", "strftime")
@@ -81,6 +85,7 @@ def freeze(now: float) -> None:
     _replace_method(datetime.datetime, "utcnow", now_without_zone)
     _replace_method(datetime.datetime, "today", now_without_zone)
     _replace_method(datetime.date, "today", today)
+    return clock
 
 
 def _replace_method(kind: type, name: str, function: Any) -> None:

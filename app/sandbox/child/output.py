@@ -22,14 +22,23 @@ class Output(io.TextIOBase):
         self._channel = channel
         self._cpu = cpu
         self._max_chars = max_chars
-        self.restart()
+        self.restart(max_chars)
 
-    def restart(self) -> None:
-        """Reset the limit for a new run."""
-        self._left = self._max_chars
+    def restart(self, chars: int) -> None:
+        """Begin a new run that may print so many characters; -1 if the notice was printed already."""
+        self._left = chars
         self._buffer: list[str] = []
         self._buffer_chars = 0
         self._flushed = 0.0
+
+    @property
+    def left(self) -> int:
+        return self._left
+
+    @left.setter
+    def left(self, chars: int) -> None:
+        """Another process printed for this one."""
+        self._left = chars
 
     def writable(self) -> bool:
         return True

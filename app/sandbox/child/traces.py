@@ -4,6 +4,8 @@ import linecache
 import os
 import traceback
 
+STUB_LINE = 1_000_000  # of the functions that stand for skills, beyond every line of source
+
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _MAX_CHARS = 20_000
@@ -12,6 +14,11 @@ _MAX_CHARS = 20_000
 def remember(label: str, source: str) -> None:
     """Make the lines of source without a file available to tracebacks and `inspect`."""
     linecache.cache[label] = (len(source), None, [line + "\n" for line in source.splitlines()], label)
+
+
+def shown_file(name: str) -> str | None:
+    """The name of a code file as the agent sees it; None if the file is ours."""
+    return None if name.startswith(_OURS) else name.removeprefix(_STDLIB)
 
 
 def describe(error: BaseException) -> str:
@@ -32,9 +39,13 @@ def describe(error: BaseException) -> str:
 def _clean(trace: traceback.TracebackException) -> None:
     if trace.stack is None:
         return
-    kept = [frame for frame in trace.stack if not frame.filename.startswith(_OURS)]
+    kept = [frame for frame in trace.stack if _is_shown(frame)]
     for frame in kept:
-        frame.filename = frame.filename.removeprefix(_STDLIB)
+        frame.filename = shown_file(frame.filename) or frame.filename
     trace.stack[:] = kept
     if not kept:
         trace.stack = None  # type: ignore[assignment]  # a SyntaxError of the code itself has no frames, nor a header
+
+
+def _is_shown(frame: traceback.FrameSummary) -> bool:
+    return shown_file(frame.filename) is not None and frame.lineno != STUB_LINE

@@ -1,4 +1,6 @@
-"""Counts calls and returns of offered functions and of those the agent defines at top level.
+"""Counts calls and returns of the functions that the agent defines at top level.
+
+The counts are a claim: code could forge them. They only choose the functions that are worth checking as skills.
 
 The counting is compiled into the function's body, as calls of C-level counters among the code object's constants.
 So there is no name to rebind and no wrapper to remove; frames, tracebacks, signatures, recursion and generators
@@ -21,9 +23,8 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 class _Site:
     """The counters of one definition, and how much of them has been reported."""
 
-    def __init__(self, name: str, inherited: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.inherited = inherited
         self.entered, self.raised = count(), count()
         self._reported = (0, 0)
 
@@ -42,51 +43,40 @@ class Uses:
         self._secret = os.urandom(16).hex()  # so that no constant of the agent can be a mark
         self._marks: dict[str, object] = {}
         self._sites: list[_Site] = []
-        self._offered: dict[str, object] = {}  # offered names that are not redefined
-        self._settled: dict[tuple[str, bool], list[int]] = {}
 
-    def offer(self, name: str, function: object) -> None:
-        self._offered[name] = function
-
-    def compile(self, source: str, label: str, offered: str | None = None) -> CodeType:
-        """Compile with counters. `offered` is the one function of a prelude source to count."""
+    def compile(self, source: str, label: str) -> CodeType:
+        """Compile with counters."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler warns about calls of constants
             if "def " not in source:
                 return compile(source, label, "exec", dont_inherit=True)
             self._marks.clear()
             tree = ast.parse(source, label)
-            self._instrument(tree, offered)
+            for body in _statement_lists(tree):
+                for node in body:
+                    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                        self._count(node)
             code = compile(tree, label, "exec", dont_inherit=True)
         return _replace(code, self._marks)
 
-    def report(self, namespace: dict[str, Any]) -> list[tuple[str, bool, int, int]]:
-        """(name, inherited, calls, returned) since the last report, without functions that were not called."""
-        for name, function in list(self._offered.items()):
-            if namespace.get(name) is not function:
-                self._disown(name)
-        self._settle()
-        settled, self._settled = self._settled, {}
-        return [(name, inherited, calls, returned) for (name, inherited), (calls, returned) in settled.items()]
+    def report(self) -> list[tuple[str, int, int]]:
+        """(name, calls, returned) since the last report, without functions that were not called."""
+        totals: dict[str, list[int]] = {}
+        for site in self._sites:
+            calls, returned = site.unreported()
+            if calls:
+                total = totals.setdefault(site.name, [0, 0])
+                total[0] += calls
+                total[1] += returned
+        return [(name, calls, returned) for name, (calls, returned) in totals.items()]
 
-    def _instrument(self, tree: ast.Module, offered: str | None) -> None:
-        for body in _statement_lists(tree):
-            for node in list(body):
-                if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    continue
-                if offered is None or node.name == offered:
-                    self._count(node, inherited=offered is not None)
-                if offered is None and node.name in self._offered:
-                    mark = self._mark(lambda name=node.name: self._disown(name))
-                    body.insert(body.index(node) + 1, _calling(mark, node))
-
-    def _count(self, node: ast.FunctionDef | ast.AsyncFunctionDef, inherited: bool) -> None:
+    def _count(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Body B becomes: try: entered(); B; except BaseException: raised(); raise.
 
         entered() is inside the block: Python attributes an exception that a signal raises at the head of a loop to
         the instruction before it, which must be inside too.
         """
-        site = _Site(node.name, inherited)
+        site = _Site(node.name)
         self._sites.append(site)
         docstring = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
         rest = node.body[len(docstring) :] or [ast.copy_location(ast.Pass(), node.body[0])]
@@ -105,22 +95,6 @@ class Uses:
         mark = f"{self._secret}:{len(self._marks)}"
         self._marks[mark] = meaning
         return mark
-
-    def _disown(self, name: str) -> None:
-        """The agent redefined an offered function: further uses of its name are not inherited."""
-        if self._offered.pop(name, None) is not None:
-            self._settle()
-            for site in self._sites:
-                if site.name == name:
-                    site.inherited = False
-
-    def _settle(self) -> None:
-        for site in self._sites:
-            calls, returned = site.unreported()
-            if calls:
-                total = self._settled.setdefault((site.name, site.inherited), [0, 0])
-                total[0] += calls
-                total[1] += returned
 
 
 def _statement_lists(tree: ast.Module) -> Iterator[list[ast.stmt]]:

@@ -1,0 +1,93 @@
+"""Runs the calls of one offered skill, in a process of its own."""
+
+import __future__
+
+import ast
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from app.sandbox.child import raised, traces
+from app.sandbox.child.api_proxies import Apis, parts, resolve
+from app.sandbox.child.channel import HostChannel
+from app.sandbox.child.execution import Execution
+from app.sandbox.child.frozen_clock import Clock
+from app.sandbox.child.inert import bound_names, objections
+from app.sandbox.child.load_effects import LoadEffects
+from app.sandbox.child.stubs import parameters
+from app.sandbox.values import Encoder, decode
+
+_MAX_LINE = 2_000
+
+
+class SkillRunner:
+    """Holds one skill. Nothing of it runs until it is called."""
+
+    def __init__(
+        self, channel: HostChannel, execution: Execution, namespace: dict[str, Any], clock: Clock | None
+    ) -> None:
+        self._channel = channel
+        self._execution = execution
+        self._namespace = namespace
+        self._apis: Apis = namespace["apis"]
+        self._clock = clock
+        self._function: Callable[..., Any] | None = None
+
+    def load(self, name: str, source: str) -> None:
+        """Define the skill, and report its parameters and all that loading it changed, or why it does not load."""
+        effects = LoadEffects(self._namespace)
+        bound: set[str] = set()
+        error = self._execution.attempt(lambda: bound.update(self._define(name, source)))
+        if error is not None or self._function is None:
+            missing = NameError(f"the source does not define {name!r}")
+            return self._channel.send("failed", raised.last_line(error or missing)[:_MAX_LINE])
+        self._channel.send("loaded", parameters(self._function), effects.found(bound))
+
+    def run(self, args: list[Any], kwargs: dict[str, Any], cpu_seconds: float, chars: int, slept: int) -> None:
+        """Call the skill, and report its result or what it raised."""
+        self._execution.output.restart(chars)
+        if self._clock is not None:
+            self._clock.advance_to(slept)
+        results: list[Any] = []
+        error = self._execution.attempt(lambda: results.append(self._call(args, kwargs)), cpu_seconds)
+        stop = self._execution.stop(error)
+        message = ("returned", results[0]) if error is None else ("raised", *self._describe(error), stop)
+        del error
+        self._execution.output.flush_to_host()
+        now = 0 if self._clock is None else self._clock.monotonic_ns()
+        try:
+            self._channel.send(*message, now)
+        except ValueError as large:  # as JSON it takes more bytes than it has
+            self._channel.send("raised", *self._describe(large.with_traceback(None)), "error", now)
+
+    def _define(self, name: str, source: str) -> set[str]:
+        label = f"<skill {name}>"
+        tree = ast.parse(source, label)
+        against = list(objections(tree, name))
+        if against:
+            raise ValueError(" ".join(against))
+        traces.remember(label, source)
+        flags = __future__.annotations.compiler_flag
+        exec(compile(tree, label, "exec", flags, dont_inherit=True), self._namespace)
+        self._function = self._namespace.get(name)
+        return bound_names(tree)
+
+    def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        known = partial(resolve, self._apis)
+        assert self._function is not None
+        value = self._function(*decode(args, known), **decode(kwargs, known))
+        try:
+            return Encoder(self._channel.frame_bytes, parts).encode(value)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"cannot pass the result of {self._function.__name__}: {error}") from None
+
+    def _describe(self, error: BaseException) -> tuple[str, list[Any]]:
+        """The last line of the traceback, and the exception for the caller."""
+        described: list[tuple[str, list[Any]]] = []
+        if self._execution.bounded(
+            lambda: described.append((raised.last_line(error)[:_MAX_LINE], raised.encode_chain(error)))
+        ):
+            return described[0]
+        plain = RuntimeError(f"{type(error).__name__}: <an exception that cannot be printed>")
+        return raised.last_line(plain), raised.encode_chain(plain)

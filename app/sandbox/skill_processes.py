@@ -1,0 +1,210 @@
+"""The processes of a session's offered skills: opened at the first call, closed with the session."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from app.errors import SandboxError
+from app.records import Json, SkillCall, Use
+from app.sandbox.confined_process import ConfinedProcess
+from app.sandbox.protocol import EnteredSkill, Function, SessionLimits
+from app.sandbox.reader import (
+    FailedMessage,
+    LoadedMessage,
+    RaisedMessage,
+    ReturnedMessage,
+    SessionMessage,
+    SkillEnd,
+    SkillMessage,
+    ViolationError,
+)
+from app.sandbox.session_run import SessionRun
+from app.sandbox.values import readable
+
+_MAX_RECORDS = 500  # calls of skills in one run that are recorded one by one
+_MAX_OPENED = 50  # processes in one run
+_RECORD_BYTES = 2_000  # of an argument in a record
+_READ_AT_ONCE = 1 << 16  # bytes of arguments, read without a thread
+
+Spawn = Callable[[Function], Awaitable[ConfinedProcess]]
+"""A new process that has been sent its skill."""
+Serve = Callable[[ConfinedProcess, EnteredSkill], Awaitable[SessionMessage]]
+"""Answers a process until it ends its run."""
+
+
+class UnusableSkillError(Exception):
+    """A skill cannot be called at all."""
+
+
+class SkillProcesses:
+    """Runs the calls of offered skills, and counts them."""
+
+    def __init__(self, functions: Sequence[Function], spawn: Spawn, limits: SessionLimits) -> None:
+        self._functions = {function.name: function for function in functions}
+        self._spawn = spawn
+        self._limits = limits
+        self._open: dict[str, tuple[ConfinedProcess, LoadedMessage]] = {}
+        self._opened = 0
+        self.cpu_seconds = 0.0  # of all calls of the session
+        self._calls: Counter[str] = Counter()
+        self._returned: Counter[str] = Counter()
+
+    def begin_run(self) -> None:
+        """Counting starts anew."""
+        self._opened = 0
+        self._calls.clear()
+        self._returned.clear()
+
+    def uses(self) -> list[Use]:
+        """The calls of this run, as the host saw them."""
+        return [Use(name, True, calls, self._returned[name]) for name, calls in self._calls.items()]
+
+    async def close(self) -> None:
+        for process, _ in self._open.values():
+            await process.close()
+        self._open.clear()
+
+    async def call(self, run: SessionRun, message: SkillMessage, serve: Serve, api_calls: int) -> list[Json]:
+        """The answer to the caller: [kind, content, stop, [CPU seconds, characters left, time slept]].
+
+        `api_calls` may be made. Raises EOFError if the run was killed.
+        """
+        function = self._functions.get(message.name)
+        if function is None:
+            return _refusal(run, message, "NameError", f"there is no skill {message.name[:100]!r}")
+        before = run.cpu_of_skills()
+        try:
+            process, loaded = await self._process(run, function)
+        except UnusableSkillError as error:
+            return _refusal(run, message, "RuntimeError", f"{function.name} cannot be called: {error}")
+        skill = EnteredSkill(function.name, await _arguments(loaded, message))
+        started, calls = time.perf_counter(), run.calls
+        with run.inside(process):
+            end = await self._relay(run, process, message, skill, serve, api_calls)
+        used = run.cpu_of_skills() - before
+        self.cpu_seconds += used
+        self._calls[function.name] += 1
+        if isinstance(end, ReturnedMessage) and run.calls > calls:
+            self._returned[function.name] += 1
+        if len(run.skill_calls) < _MAX_RECORDS:
+            run.skill_calls.append(_record(skill, end, time.perf_counter() - started))
+        return _answer(end, [used, run.chars_left, end.slept])
+
+    async def _relay(
+        self,
+        run: SessionRun,
+        process: ConfinedProcess,
+        message: SkillMessage,
+        skill: EnteredSkill,
+        serve: Serve,
+        api_calls: int,
+    ) -> SkillEnd:
+        try:
+            fields = (message.args, message.kwargs, run.cpu_left, run.chars_left, message.slept)
+            await process.start("call", *fields, calls=api_calls)
+            end = await serve(process, skill)
+            process.pause()
+            if not isinstance(end, ReturnedMessage | RaisedMessage):
+                raise ViolationError("a message out of turn")
+        except (EOFError, ConnectionError, ViolationError):
+            del self._open[skill.name]
+            await process.close()
+            if run.killed:
+                raise EOFError from None
+            return self._death(run, skill.name, message.slept)
+        return end
+
+    async def _process(self, run: SessionRun, function: Function) -> tuple[ConfinedProcess, LoadedMessage]:
+        if function.name not in self._open:
+            self._opened += 1
+            if self._opened > _MAX_OPENED:
+                raise UnusableSkillError("its process died too often")
+            process = await self._spawn(function)
+            try:
+                with run.inside(process):
+                    self._open[function.name] = process, await loaded_skill(process)
+            except BaseException:
+                await process.close()
+                raise
+        return self._open[function.name]
+
+    def _death(self, run: SessionRun, name: str, slept: int) -> RaisedMessage:
+        if run.inner_overran:
+            error = f"TimeoutError: the code used more than {self._limits.cpu_seconds:g} s of CPU time"
+            return RaisedMessage("", error, [], "cpu", slept)
+        return RaisedMessage("", f"RuntimeError: the process of {name} died", [], "error", slept)
+
+
+async def loaded_skill(process: ConfinedProcess) -> LoadedMessage:
+    """Wait until the process has loaded its skill. Raises UnusableSkillError with the reason."""
+    try:
+        answer = await process.next()
+        process.pause()
+    except (EOFError, ConnectionError, ViolationError) as error:
+        raise SandboxError(f"the process of a skill could not be prepared: {error}") from error
+    match answer:
+        case FailedMessage(reason=reason):
+            raise UnusableSkillError(reason)
+        case LoadedMessage(changed=[]):
+            return answer
+        case LoadedMessage(changed=changed):
+            raise UnusableSkillError(f"loading it changes other things: {', '.join(changed)[:500]}")
+    raise UnusableSkillError("it does something while it loads")
+
+
+async def _arguments(loaded: LoadedMessage, message: SkillMessage) -> dict[str, Json]:
+    """The arguments by parameter, as JSON."""
+    bound = _bind(loaded.parameters, message.args, message.kwargs)
+    if len(msgspec.json.encode(bound)) > _READ_AT_ONCE:
+        read: dict[str, Json] = await asyncio.to_thread(readable, bound)
+        return read
+    return {name: readable(value) for name, value in bound.items()}
+
+
+def _bind(
+    parameters: Sequence[tuple[str, str]], args: Sequence[Json], kwargs: Mapping[str, Json]
+) -> dict[str, Json]:
+    bound: dict[str, Json] = dict(kwargs)
+    rest = list(args)
+    for name, kind in parameters:
+        if kind == "positional" and rest:
+            bound[name] = rest.pop(0)
+        elif kind == "args":
+            bound[name], rest = rest, []
+    return bound
+
+
+def _record(skill: EnteredSkill, end: SkillEnd, seconds: float) -> SkillCall:
+    return SkillCall(
+        name=skill.name,
+        turn=0,  # the session does not know it
+        arguments={name[:100]: _cut(value) for name, value in skill.arguments.items()},
+        first_call=skill.calls[0] if skill.calls else None,
+        calls=len(skill.calls),
+        returned=isinstance(end, ReturnedMessage),
+        error=end.error[:_RECORD_BYTES] if isinstance(end, RaisedMessage) else None,
+        seconds=seconds,
+    )
+
+
+def _cut(value: Json) -> Json:
+    text = msgspec.json.encode(value)
+    if len(text) <= _RECORD_BYTES:
+        return value
+    return f"{text[:_RECORD_BYTES].decode(errors='ignore')} [{len(text) - _RECORD_BYTES:,} bytes cut]"
+
+
+def _refusal(run: SessionRun, message: SkillMessage, kind: str, text: str) -> list[Json]:
+    return ["raise", [kind, text], "error", [0.0, run.chars_left, message.slept]]
+
+
+def _answer(end: SkillEnd, budget: list[Json]) -> list[Json]:
+    if isinstance(end, ReturnedMessage):
+        return ["returned", end.value, "ok", budget]
+    if end.chain:
+        return ["raised", end.chain, end.stop, budget]
+    kind, _, text = end.error.partition(": ")
+    return ["raise", [kind, text], end.stop, budget]
