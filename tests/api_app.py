@@ -54,6 +54,8 @@ class StubSkillSearch:
         instruction: str,  # noqa: ARG002
         scenario: str | None,  # noqa: ARG002
         limit: int,
+        *,
+        principal: str,  # noqa: ARG002
     ) -> list[Offer]:
         return self.offers[:limit]
 

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, models, releases, skills, task_queue
+from app.db import apis, audit, models, releases, skill_moves, skills, task_queue
 from app.db.database import Sessions
 from app.db.models import ReleaseState, SkillState
 from app.records import Json
@@ -157,8 +157,8 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     assert len(await library(session, project.id)) == 4, "what serves anew finds the library as it is"
     await learn(session, project.id, "better", "return 2")
     new = await learn(session, project.id, "new")
-    await skills.retire(session, lost.id)
-    await skills.delete(session, gone.id)
+    await skill_moves.retire(session, lost.id)
+    await skill_moves.delete(session, gone.id)
     rev = same.rev
     changed = (await activate(session, first))["skills"]
     assert await library(session, project.id) == [("better", 1), ("lost", 1), ("same", 1)]
@@ -170,7 +170,7 @@ async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: As
     }
     moved = {each.name for each in await skills.changed_since(session, project.id, rev)}
     assert moved >= {"better", "lost", "new"}, "caches follow"
-    assert (await skills.restore(session, new.id)).state is SkillState.ACTIVE
+    assert (await skill_moves.restore(session, new.id)).state is SkillState.ACTIVE
 
 
 async def test_a_skill_removed_by_a_rollback_can_be_learned_again_but_not_one_retired_by_hand(
@@ -180,7 +180,7 @@ async def test_a_skill_removed_by_a_rollback_can_be_learned_again_but_not_one_re
     first = await releases.active(session, project.id)
     await activate(session, await releases.propose(session, project.id, "f00d"))
     await learn(session, project.id, "new")
-    await skills.retire(session, (await learn(session, project.id, "banned")).id)
+    await skill_moves.retire(session, (await learn(session, project.id, "banned")).id)
     await activate(session, first)
     assert await library(session, project.id) == []
     assert (await learn(session, project.id, "new", "return 2")).state is SkillState.ACTIVE

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skills
+from app.db import models, releases, skill_moves
 from app.db.models import TaskState
 from app.errors import InvalidError
 from app.records import Stop, Use
@@ -220,8 +220,8 @@ async def test_a_skill_that_was_deleted_earns_nothing_and_one_that_was_retired_d
     maker, other, _ = await shop.task(), await shop.task(), await shop.task(0.0)
     deleted, retired = await shop.skill(maker, "deleted"), await shop.skill(other, "retired")
     await shop.task(used=(deleted, retired))
-    await skills.delete(shop.session, deleted.id)
-    await skills.retire(shop.session, retired.id)
+    await skill_moves.delete(shop.session, deleted.id)
+    await skill_moves.retire(shop.session, retired.id)
     found = await rewards(shop)
     assert (found[maker.id], found[other.id]) == (1.0, 2.0)
 

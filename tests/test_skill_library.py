@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from sqlalchemy import event, select
 
-from app.db import models, projects, skills
+from app.db import models, projects, skill_moves, skills
 from app.db.database import Sessions
 from app.errors import ConflictError, EngineError, NotFoundError
 from app.skills.extract import Draft, extract
 from app.skills.library import Library
+from app.skills.provenance import SkillOrigin
 from app.skills.retrieval import query_embedding, skill_embedding
 from tests.embedders import WordEmbedder
 from tests.written_functions import ARCHIVE, archived
@@ -38,7 +39,7 @@ async def test_a_saved_skill_is_found_at_once_and_carries_its_provenance(session
     here = await project(sessions)
     library = Library(sessions, clock=lambda: 0.0)
     assert await library.find(here, QUERY, "s") == []
-    [saved] = await library.save(here, [draft()], scenario="s")
+    [saved] = await library.save(here, [draft()], SkillOrigin(scenario="s"))
     [found] = await library.find(here, QUERY, "s")
     assert found == msgspec.structs.replace(saved, ranks={"query_ngram": 1, "scenario": 1})
     async with sessions() as session:
@@ -50,7 +51,7 @@ async def test_a_saved_skill_is_found_at_once_and_carries_its_provenance(session
 async def test_a_skill_is_invisible_to_other_projects(sessions: Sessions) -> None:
     here, there = await project(sessions), await project(sessions, "other")
     library = Library(sessions)
-    await library.save(here, [draft()], scenario="s")
+    await library.save(here, [draft()], SkillOrigin(scenario="s"))
     assert await library.find(there, QUERY, "s") == []
 
 
@@ -68,8 +69,10 @@ async def test_the_same_source_again_is_no_new_version(sessions: Sessions) -> No
     async with sessions.begin() as session:
         tasks = [models.Task(project_id=here, instruction=QUERY) for _ in range(2)]
         session.add_all(tasks)
-    assert [offer.version for offer in await library.save(here, [draft()], task_id=tasks[0].id)] == [1]
-    assert await library.save(here, [draft()], task_id=tasks[1].id) == []
+    assert [offer.version for offer in await library.save(here, [draft()], SkillOrigin(task_id=tasks[0].id))] == [
+        1
+    ]
+    assert await library.save(here, [draft()], SkillOrigin(task_id=tasks[1].id)) == []
     assert [offer.version for offer in await library.find(here, QUERY)] == [1]
 
 
@@ -83,7 +86,11 @@ async def test_other_processes_follow_saves_retirements_and_restorations(committ
     ours, theirs = Library(committed), Library(committed)
     [saved] = await ours.save(here, [draft()])
     assert [offer.skill_id for offer in await theirs.find(here, QUERY)] == [saved.skill_id]
-    for change, left in ((skills.retire, []), (skills.restore, [saved.skill_id]), (skills.delete, [])):
+    for change, left in (
+        (skill_moves.retire, []),
+        (skill_moves.restore, [saved.skill_id]),
+        (skill_moves.delete, []),
+    ):
         async with committed.begin() as session:
             await change(session, saved.skill_id)
         await theirs.refresh(here)
@@ -155,7 +162,7 @@ async def _write(sessions: Sessions, library: Library, here: UUID, part: int) ->
             for found in await library.find(here, QUERY, limit=1):
                 with suppress(ConflictError):  # another writer was first
                     async with sessions.begin() as session:
-                        await skills.retire(session, found.skill_id)
+                        await skill_moves.retire(session, found.skill_id)
 
 
 async def test_vectors_are_stored_with_their_embedder_and_found_by_another_process(committed: Sessions) -> None:

@@ -56,8 +56,8 @@ class AuditController(Controller):
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> AuditPage:
-        """Activations, refused activations, starts and ends of canaries, and model servers that loaded the active
-        release again. Entries never change.
+        """Activations, refused activations, starts and ends of canaries, model servers that loaded the active
+        release again, and changes of settings and of skills' states. Entries never change.
         """
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)

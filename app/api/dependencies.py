@@ -26,7 +26,9 @@ NotifyWorkers = Callable[[UUID], Awaitable[None]]
 class SkillSearch(Protocol):
     """The part of the skill library that the API uses."""
 
-    async def find(self, project_id: UUID, instruction: str, scenario: str | None, limit: int) -> list[Offer]: ...
+    async def find(
+        self, project_id: UUID, instruction: str, scenario: str | None, limit: int, *, principal: str
+    ) -> list[Offer]: ...
 
 
 class Dependencies(msgspec.Struct, frozen=True, kw_only=True):

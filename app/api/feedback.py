@@ -12,6 +12,7 @@ from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.api.validation import Score
 from app.db import feedback, models
+from app.skills import lifecycle
 
 
 class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,9 +42,13 @@ class FeedbackController(Controller):
 
     @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
     async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
-        """Becomes the task's score, unless its own check has scored it. 409 if the task has not ended."""
+        """Becomes the task's score, unless its own check has scored it, and evidence about the skills of the task.
+        409 if the task has not ended.
+        """
         task = await find_task(session, access, data.task_id)
         row = await feedback.add(session, task.id, data.score, data.comment)
+        await session.refresh(task)
+        await lifecycle.scored(session, task.id, data.score if task.score is None else task.score)
         await session.commit()
         return FeedbackView.of(row)
 

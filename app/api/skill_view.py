@@ -11,17 +11,30 @@ from app.api.access import project_names
 from app.api.columns import columns
 from app.db import models, offers
 from app.db.offers import SkillStats
+from app.db.skill_evidence import SkillEvidence
+from app.gateway.skill_manifest import SkillManifest
 from app.records import Offer
+from app.skills import lifecycle
+from app.skills.admission import stored_manifest
 
 
 class SkillSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill in a list. `task_id` is the task that wrote it, `apis` all operations that it may call."""
+    """A skill in a list. `task_id` is the task that wrote it, `principal` that task's.
+
+    `apis` are the operations that its source names, of which its manifest may permit fewer. `taint` is the text
+    from outside that the agent had read before it wrote the skill; empty if there was none. A skill that is `held`
+    is offered to nobody until it is approved. `reason` is why it is in its state.
+    """
 
     id: UUID
     project: str
     name: str
     version: int
     state: models.SkillState
+    held: bool
+    reason: str
+    principal: str
+    taint: str
     signature: str
     apis: list[str]
     instruction: str
@@ -41,24 +54,27 @@ class SkillPage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
+class SkillStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """The evidence about a skill, and what it lacks for the next state. `missing` is empty in a final state."""
+
+    evidence: SkillEvidence
+    next_state: models.SkillState | None
+    missing: list[str]
+
+
 class SkillView(SkillSummary, frozen=True, kw_only=True):
-    """A skill with its source, which is empty if the skill was deleted."""
+    """A skill with its source, which is empty if the skill was deleted.
+
+    `manifest` is all that it may do: operations with their method, and the origins of each argument. Where
+    `arguments` is null, any are allowed.
+    """
 
     source: str
+    manifest: SkillManifest
+    standing: SkillStanding
     release_id: UUID | None
     embedder: str | None
     stats: SkillStats
-
-    @classmethod
-    def full(cls, skill: models.Skill, project: str, stats: SkillStats) -> "SkillView":
-        return SkillView(
-            project=project,
-            source=skill.source,
-            release_id=skill.release_id,
-            embedder=skill.embedder,
-            stats=stats,
-            **columns(skill, SkillSummary, "project"),
-        )
 
 
 class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,4 +103,19 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 async def view_skill(session: AsyncSession, skill: models.Skill) -> SkillView:
     names = await project_names(session)
-    return SkillView.full(skill, names[skill.project_id], (await offers.stats(session, [skill.id]))[skill.id])
+    evidence, found = await lifecycle.judge(session, skill)
+    final = found.state is skill.state
+    return SkillView(
+        project=names[skill.project_id],
+        source=skill.source,
+        manifest=stored_manifest(skill),
+        standing=SkillStanding(
+            evidence=evidence,
+            next_state=None if final else found.state,
+            missing=[] if final else list(found.missing),
+        ),
+        release_id=skill.release_id,
+        embedder=skill.embedder,
+        stats=(await offers.stats(session, [skill.id]))[skill.id],
+        **columns(skill, SkillSummary, "project"),
+    )

@@ -14,7 +14,7 @@ from app.api.dependencies import SkillSearch
 from app.api.problem import problems
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
 from app.api.validation import Cursor, Limit, ProjectName
-from app.db import models, offers, skills
+from app.db import models, offers, skill_moves, skills
 from app.db.offers import SkillUse
 
 Query = Annotated[
@@ -24,7 +24,7 @@ Api = Annotated[str | None, QueryParameter(description="only skills that call th
 _READ = problems(400, 401, 403, 404)
 _MOVE = problems(400, 401, 403, 404, 409)
 
-Move = Callable[[AsyncSession, UUID], Awaitable[models.Skill]]
+Move = Callable[[AsyncSession, UUID, str], Awaitable[models.Skill]]
 
 
 class SkillController(Controller):
@@ -39,6 +39,7 @@ class SkillController(Controller):
         access: Caller,
         project: ProjectName = None,
         in_state: Annotated[models.SkillState | None, QueryParameter(name="state")] = None,
+        principal: FromQuery[str | None] = None,
         name: FromQuery[str | None] = None,
         scenario: FromQuery[str | None] = None,
         api: Api = None,
@@ -49,6 +50,7 @@ class SkillController(Controller):
         only = skills.SkillFilter(
             project_id=await project_filter(session, access, project),
             state=in_state,
+            principal=principal,
             name=name,
             scenario=scenario,
             api=api,
@@ -58,7 +60,7 @@ class SkillController(Controller):
         return SkillPage([SkillSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
     @get("/search", summary="Find skills for an instruction", responses=_READ)
-    async def search(
+    async def search(  # noqa: PLR0913 - each is a query parameter
         self,
         q: Query,
         session: Db,
@@ -66,16 +68,21 @@ class SkillController(Controller):
         library: NamedDependency[SkillSearch],
         project: ProjectName = None,
         scenario: FromQuery[str | None] = None,
+        principal: FromQuery[str] = "",
         limit: Annotated[int, QueryParameter(ge=1, le=50)] = 10,
     ) -> list[SkillMatch]:
-        """The skills that a task with this instruction would be offered, best first. Empty if none fits."""
+        """The skills that a task of the principal with this instruction would be offered, best first.
+
+        Empty if none fits.
+        """
         owner = await find_project(session, access, project)
         await session.commit()  # the search may wait for the embedder
-        return [SkillMatch.of(offer) for offer in await library.find(owner.id, q, scenario, limit)]
+        found = await library.find(owner.id, q, scenario, limit, principal=principal)
+        return [SkillMatch.of(offer) for offer in found]
 
     @get("/{skill_id:uuid}", summary="Show a skill", responses=_READ)
     async def show(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
-        """Its source, the task that wrote it, and statistics of its use."""
+        """Its source and manifest, the task that wrote it, its use, and the evidence for its state."""
         return await view_skill(session, await _find(session, access, skill_id))
 
     @get("/{skill_id:uuid}/versions", summary="List the versions of a skill", responses=_READ)
@@ -94,20 +101,25 @@ class SkillController(Controller):
         skill = await _find(session, access, skill_id)
         return await offers.uses_of(session, skill.id, limit)
 
+    @post("/{skill_id:uuid}/approve", status_code=200, summary="Approve a skill", responses=_MOVE)
+    async def approve(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
+        """Moves it from quarantine to probation, or from probation to active, whatever its evidence."""
+        return await _move(session, access, skill_id, skill_moves.approve)
+
     @post("/{skill_id:uuid}/retire", status_code=200, summary="Retire a skill", responses=_MOVE)
     async def retire(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
         """No version of its name is offered again, even if the agent rewrites it, until a version is restored."""
-        return await _move(session, access, skill_id, skills.retire)
+        return await _move(session, access, skill_id, skill_moves.retire)
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=_MOVE)
     async def restore(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
-        """This version becomes the one that is offered; the present one is superseded."""
-        return await _move(session, access, skill_id, skills.restore)
+        """This version becomes active, the one that all tasks are offered; other versions are superseded."""
+        return await _move(session, access, skill_id, skill_moves.restore)
 
     @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)
     async def remove(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> None:
         """Deletes its source irrevocably; references to it keep its name. The agent may write it again."""
-        await _move(session, access, skill_id, skills.delete)
+        await _move(session, access, skill_id, skill_moves.delete)
 
 
 async def _find(session: AsyncSession, access: Access, skill_id: UUID) -> models.Skill:
@@ -116,6 +128,6 @@ async def _find(session: AsyncSession, access: Access, skill_id: UUID) -> models
 
 async def _move(session: AsyncSession, access: Access, skill_id: UUID, move: Move) -> SkillView:
     skill = await _find(session, access, skill_id)
-    await move(session, skill.id)
+    await move(session, skill.id, access.actor)
     await session.commit()
     return await view_skill(session, await _find(session, access, skill_id))

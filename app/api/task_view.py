@@ -77,7 +77,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
 
 class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill, and the task that wrote it. Only `active` skills are offered to new tasks."""
+    """A skill, and the task that wrote it. See the manual for the states in which it is offered to new tasks."""
 
     id: UUID
     name: str

@@ -9,7 +9,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, skill_sets
 from app.db.in_array import in_array
 from app.db.models import SkillState
 from app.records import Json
@@ -28,23 +28,20 @@ class SkillName(msgspec.Struct, frozen=True):
 
 
 async def store_skills(session: AsyncSession, project_id: UUID) -> str:
-    """Store the set of active skills. Returns its hash."""
-    skills = [str(skill_id) for skill_id in await active_skills(session, project_id)]
+    """Store the set of skills that tasks may be offered. Returns its hash."""
+    offered = await skill_sets.offered_skills(session, project_id)
+    skills = sorted(
+        f"{key} {state}" if state is not SkillState.ACTIVE else str(key) for key, state in offered.items()
+    )
     digest = _hash(skills)
     await session.execute(insert(models.SkillSet).values(hash=digest, skills=skills).on_conflict_do_nothing())
     return digest
 
 
-async def active_skills(session: AsyncSession, project_id: UUID) -> list[UUID]:
-    """Sorted ids."""
-    skill = models.Skill
-    query = select(skill.id).where(skill.project_id == project_id, skill.state == SkillState.ACTIVE)
-    return sorted(await session.scalars(query))
-
-
-async def skill_ids(session: AsyncSession, digest: str) -> list[UUID]:
-    """Sorted ids."""
-    return [UUID(skill_id) for skill_id in (await session.get_one(models.SkillSet, digest)).skills]
+async def skill_states(session: AsyncSession, digest: str) -> dict[UUID, SkillState]:
+    """The skills of a set, and the states they had."""
+    entries = (entry.split(" ") for entry in (await session.get_one(models.SkillSet, digest)).skills)
+    return {UUID(key): SkillState(state[0]) if state else SkillState.ACTIVE for key, *state in entries}
 
 
 async def skill_names(session: AsyncSession, skill_ids: Collection[UUID]) -> list[SkillName]:

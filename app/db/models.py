@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, false, func, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, false, text
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -25,12 +25,14 @@ from app.db.release_rows import (
     ToolDocument,
     ToolSet,
 )
+from app.db.skill_rows import LIVE_SKILLS, SKILL_MOVES, Skill, SkillOffer, SkillReplay, SkillState
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
 from app.db.worker_rows import RunnerProcess, WorkerEnvironment
 from app.records import Stop
 
 __all__ = [
+    "LIVE_SKILLS",
     "RELEASE_MOVES",
     "RUN_MOVES",
     "SKILL_MOVES",
@@ -57,6 +59,7 @@ __all__ = [
     "Shadow",
     "Skill",
     "SkillOffer",
+    "SkillReplay",
     "SkillSet",
     "SkillState",
     "Task",
@@ -139,6 +142,7 @@ class Task(Entity, Leased):
         Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
         Index("ix_tasks_release", "release_id", "started_at"),
+        Index("ix_tasks_principal", "project_id", "principal"),
         Index("ix_tasks_scored", "project_id", postgresql_where=text("score IS NOT NULL")),
         Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
@@ -178,73 +182,6 @@ class Trajectory(Entity):
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
     record: Mapped[bytes]
-
-
-class SkillState(StrEnum):
-    ACTIVE = "active"
-    SUPERSEDED = "superseded"  # replaced by another version of the name, or removed by a rollback
-    RETIRED = "retired"  # taken out by hand, can be restored
-    DELETED = "deleted"  # its source is gone; the row stays for what refers to it
-
-
-SKILL_MOVES = {
-    SkillState.ACTIVE: {SkillState.SUPERSEDED, SkillState.RETIRED, SkillState.DELETED},
-    SkillState.SUPERSEDED: {SkillState.ACTIVE, SkillState.DELETED},
-    SkillState.RETIRED: {SkillState.ACTIVE, SkillState.DELETED},
-    SkillState.DELETED: set[SkillState](),
-}
-
-
-class Skill(Entity):
-    """A function that the agent wrote and that passed its checks. Never edited: a change is a new version."""
-
-    __tablename__ = "skills"
-    __table_args__ = (
-        UniqueConstraint("project_id", "name", "version"),
-        Index("ix_skills_rev", "project_id", "rev"),
-        Index(
-            "uq_skills_one_active_version",
-            "project_id",
-            "name",
-            unique=True,
-            postgresql_where=text("state = 'active'"),
-        ),
-    )
-
-    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
-    name: Mapped[str]
-    version: Mapped[int]
-    state: Mapped[SkillState] = mapped_column(default=SkillState.ACTIVE)
-    signature: Mapped[str]
-    source: Mapped[str]
-    apis: Mapped[list[str]]  # "app.operation" it called when it was validated: all it may ever call
-    instruction: Mapped[str]
-    slots: Mapped[list[str]] = mapped_column(default=list)  # its words that were arguments: a search skips them
-    scenario: Mapped[str | None]
-    task_id: Mapped[UUID | None] = mapped_column(  # that made it
-        ForeignKey("tasks.id", ondelete="SET NULL"), index=True
-    )
-    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
-    embedder: Mapped[str | None]  # the model of both vectors; NULL until they are made
-    query_vector: Mapped[bytes | None]  # of the instruction, float32
-    source_vector: Mapped[bytes | None]
-    rev: Mapped[int] = mapped_column(BigInteger)
-
-
-class SkillOffer(Base):
-    """A skill that a task was offered, and its use: an edge from the task that wrote it."""
-
-    __tablename__ = "skill_offers"
-
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
-    skill_id: Mapped[UUID] = mapped_column(
-        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
-    )
-    position: Mapped[int]
-    ranks: Mapped[dict[str, Any]]
-    calls: Mapped[int] = mapped_column(default=0)
-    returned: Mapped[int] = mapped_column(default=0)  # calls that returned without raising
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
 class Feedback(Entity):

@@ -69,7 +69,7 @@ class SkillSet(Base):
     __tablename__ = "skill_sets"
 
     hash: Mapped[str] = mapped_column(primary_key=True)
-    skills: Mapped[list[str]]  # ids, sorted
+    skills: Mapped[list[str]]  # sorted; each an id, followed by the state of a skill that was not active
 
 
 class ToolSet(Base):
@@ -98,6 +98,7 @@ class AuditAction(StrEnum):
     CANARY_ENDED = "canary ended"
     APPROVAL_DECIDED = "approval decided"  # about an API call of a task
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after
+    SKILL_MOVED = "skill moved"  # to another state; `detail` has both, the reason and the evidence
 
 
 class AuditEntry(Entity):

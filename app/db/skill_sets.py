@@ -1,49 +1,70 @@
-"""Restores the set of skills that a release served with."""
+"""The sets of skills that releases serve with: recorded with their states, and restored."""
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, skills
+from app.db import models, skill_moves
 from app.db.in_array import in_array
-from app.db.models import SkillState
+from app.db.models import LIVE_SKILLS, SkillState
+
+_REASON = "an earlier set of skills was restored"
 
 
 class RestoredSkills(msgspec.Struct, frozen=True):
     """The changes of a project's skills when an earlier set was restored."""
 
-    restored: list[models.Skill]  # active again
+    restored: list[models.Skill]  # offered again
     superseded: list[models.Skill]  # by a restored version of their name
     withdrawn: list[models.Skill]  # of other names; the agent may write these again
     deleted: list[models.Skill]  # of the set, but permanently deleted
 
 
-async def restore(session: AsyncSession, project_id: UUID, skill_ids: Collection[UUID]) -> RestoredSkills:
-    """Make exactly these skills of the project active, except deleted ones."""
-    rev = await skills.next_rev(session, project_id)
-    skill, wanted = models.Skill, set(skill_ids)
+async def offered_skills(session: AsyncSession, project_id: UUID) -> dict[UUID, SkillState]:
+    """All skills that tasks of the project may be offered, those of a single principal too, with their states."""
+    skill = models.Skill
+    query = select(skill.id, skill.state).where(
+        skill.project_id == project_id, skill.state.in_(LIVE_SKILLS), ~skill.held
+    )
+    return {row.id: row.state for row in await session.execute(query)}
+
+
+async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]) -> RestoredSkills:
+    """Offer exactly these skills of the project, except deleted ones, and give back the states they had.
+
+    A skill that is still offered keeps its state, unless another version of its name is to be active. One that
+    attempted a call beyond its manifest, and one that is held, is not offered.
+    """
+    rev = await skill_moves.next_rev(session, project_id)
+    skill = models.Skill
     rows = await session.scalars(
         select(skill)
-        .where(skill.project_id == project_id, in_array(skill.id, wanted) != (skill.state == SkillState.ACTIVE))
+        .where(skill.project_id == project_id, or_(in_array(skill.id, wanted), skill.state.in_(LIVE_SKILLS)))
         .order_by(skill.name, skill.version)
         .execution_options(populate_existing=True)
     )
-    changing = rows.all()
-    back = [row for row in changing if row.id in wanted and row.state is not SkillState.DELETED]
-    away = [row for row in changing if row.id not in wanted]
+    known = [row for row in rows if not row.held]
+    back = [row for row in known if row.id in wanted and row.state not in LIVE_SKILLS and _can_return(row)]
+    away = [row for row in known if row.id not in wanted]
     names = {row.name for row in back}
-    for row in away:
-        row.state, row.rev = SkillState.SUPERSEDED, rev  # not retired, which only a person does
-    await session.flush()  # first, because of each name only one version may be active
+    active = {row.name for row in back if wanted[row.id] is SkillState.ACTIVE}
+    for row in away:  # superseded, not retired, which only a person does
+        await skill_moves.move(session, row, SkillState.SUPERSEDED, rev, reason=_REASON)
+    for row in known:
+        if row.state is SkillState.ACTIVE and row.name in active:
+            await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
     for row in back:
-        row.state, row.rev = SkillState.ACTIVE, rev
-    await session.flush()
+        await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
     return RestoredSkills(
         restored=back,
         superseded=[row for row in away if row.name in names],
         withdrawn=[row for row in away if row.name not in names],
-        deleted=[row for row in changing if row.state is SkillState.DELETED],
+        deleted=[row for row in known if row.id in wanted and row.state is SkillState.DELETED],
     )
+
+
+def _can_return(skill: models.Skill) -> bool:
+    return skill.state is not SkillState.DELETED and not skill.violations

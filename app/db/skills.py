@@ -1,19 +1,19 @@
-"""Skills in the database. Every write takes the project's next `skill_rev`, which caches use to follow the table.
+"""Skills in the database. Every write takes the project's next `skill_rev`, by which caches follow the table."""
 
-The counter row serializes the writers of one project, so that revisions become visible in order.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.db.models import SKILL_MOVES, SkillState
+from app.db.in_array import in_array
+from app.db.models import LIVE_SKILLS, SkillState
 from app.db.page import Page, read_page
-from app.errors import ConflictError, NotFoundError
+from app.db.skill_moves import CANARY, SERVER, live_versions, locked, move, next_rev, record
+from app.errors import NotFoundError
+from app.records import Json
 
 
 class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,9 +28,24 @@ class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str | None = None
     task_id: UUID | None = None
     release_id: UUID | None = None
+    principal: str = ""
+    taint: str = ""
+    manifest: dict[str, Json] | None = None
     embedder: str | None = None
     query_vector: bytes | None = None
     source_vector: bytes | None = None
+
+
+class StartingState(msgspec.Struct, frozen=True):
+    """The state that a skill starts in. One that is held is offered to nobody until a person approves it."""
+
+    state: SkillState
+    reason: str = ""
+    held: bool = False
+    actor: str = SERVER
+
+
+RETIRED_NAME = StartingState(SkillState.RETIRED, "its name was retired")
 
 
 class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,24 +53,40 @@ class SkillFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     project_id: UUID | None = None
     state: SkillState | None = None
+    principal: str | None = None
     name: str | None = None
     scenario: str | None = None
     api: str | None = None  # "app.operation", or an app: all of its operations
 
 
 async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
-    """Add the next version of a name and supersede the active one.
+    """Add the next version of a name and offer it to all at once, in place of the active one.
 
     If the name was retired by hand, the new version is stored as retired, until one of them is restored.
     If the current version has the same source, it is returned and nothing is written.
     """
     rev = await next_rev(session, project_id)
-    active = await _in_state(session, project_id, new.name, SkillState.ACTIVE)
-    former = active or await _in_state(session, project_id, new.name, SkillState.RETIRED)
+    live = await live_versions(session, project_id, new.name)
+    active = next((each for each in live if each.state is SkillState.ACTIVE), None)
+    former = active or await retired_by_hand(session, project_id, new.name)
     if former is not None and former.source == new.source:
         return former
-    await _supersede(session, active, rev)
-    state = former.state if former is not None and active is None else SkillState.ACTIVE
+    if former is not None and active is None:
+        return await insert(session, project_id, new, rev, RETIRED_NAME)
+    for each in live:
+        reason = "a new version replaced it"
+        await move(session, each, SkillState.SUPERSEDED, rev, reason=reason)
+    return await insert(session, project_id, new, rev, StartingState(SkillState.ACTIVE))
+
+
+async def insert(
+    session: AsyncSession,
+    project_id: UUID,
+    new: NewSkill,
+    rev: int,
+    start: StartingState,
+) -> models.Skill:
+    """Add the next version of a name in a state, and audit it. `rev` is from `next_rev`."""
     last = await session.scalar(
         select(func.max(models.Skill.version)).where(
             models.Skill.project_id == project_id, models.Skill.name == new.name
@@ -64,17 +95,38 @@ async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.
     skill = models.Skill(
         project_id=project_id,
         version=(last or 0) + 1,
-        state=state,
+        state=start.state,
+        held=start.held,
+        reason=start.reason,
+        moved_by=start.actor,
         rev=rev,
         **msgspec.structs.asdict(new),
     )
     session.add(skill)
     await session.flush()
+    await record(session, skill, None, start.actor, start.reason)
     return skill
 
 
+async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) -> models.Skill | None:
+    """The newest version that a person retired."""
+    skill = models.Skill
+    return await session.scalar(
+        select(skill)
+        .where(
+            skill.project_id == project_id,
+            skill.name == name,
+            skill.state == SkillState.RETIRED,
+            skill.moved_by != CANARY,
+        )
+        .order_by(skill.version.desc())
+        .limit(1)
+        .execution_options(populate_existing=True)
+    )
+
+
 async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[models.Skill]:
-    """Changed skills of any state, in the order of the changes. Caches drop those that are not active."""
+    """Changed skills of any state, in the order of the changes. Caches drop those that are not live, or held."""
     query = (
         select(models.Skill)
         .where(models.Skill.project_id == project_id, models.Skill.rev > rev)
@@ -90,6 +142,11 @@ async def get(session: AsyncSession, skill_id: UUID, project_id: UUID | None = N
     if skill is None or project_id not in (None, skill.project_id):
         raise NotFoundError(f"no skill has the id {skill_id}; GET /v1/skills lists them")
     return skill
+
+
+async def of_ids(session: AsyncSession, skill_ids: Collection[UUID]) -> list[models.Skill]:
+    """Those that exist, in no order."""
+    return list(await session.scalars(select(models.Skill).where(in_array(models.Skill.id, skill_ids))))
 
 
 async def versions(session: AsyncSession, project_id: UUID, name: str) -> Sequence[models.Skill]:
@@ -117,6 +174,7 @@ async def page(
     for column, value in (
         (skill.project_id, only.project_id),
         (skill.state, only.state),
+        (skill.principal, only.principal),
         (skill.name, only.name),
         (skill.scenario, only.scenario),
     ):
@@ -129,36 +187,15 @@ async def page(
     return await read_page(session, query, skill, cursor, limit)
 
 
-async def retire(session: AsyncSession, skill_id: UUID) -> models.Skill:
-    """Stop offering a skill, until `restore`. Raises NotFoundError and ConflictError."""
-    skill, rev = await _locked(session, skill_id, SkillState.RETIRED)
-    return await _move(session, skill, SkillState.RETIRED, rev)
-
-
-async def restore(session: AsyncSession, skill_id: UUID) -> models.Skill:
-    """Offer a skill again, in place of the active version. Raises NotFoundError and ConflictError."""
-    skill, rev = await _locked(session, skill_id, SkillState.ACTIVE)
-    active = await _in_state(session, skill.project_id, skill.name, SkillState.ACTIVE)
-    await _supersede(session, active, rev)
-    return await _move(session, skill, SkillState.ACTIVE, rev)
-
-
-async def delete(session: AsyncSession, skill_id: UUID) -> models.Skill:
-    """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
-    skill, rev = await _locked(session, skill_id, SkillState.DELETED)
-    skill.source, skill.embedder, skill.query_vector, skill.source_vector = "", None, None, None
-    return await _move(session, skill, SkillState.DELETED, rev)
-
-
 async def without_vectors(
     session: AsyncSession, project_id: UUID, embedder: str, limit: int = 100
 ) -> Sequence[models.Skill]:
-    """Active skills without vectors of this embedder, oldest first."""
+    """Live skills without vectors of this embedder, oldest first."""
     query = (
         select(models.Skill)
         .where(
             models.Skill.project_id == project_id,
-            models.Skill.state == SkillState.ACTIVE,
+            models.Skill.state.in_(LIVE_SKILLS),
             models.Skill.embedder.is_distinct_from(embedder),
         )
         .order_by(models.Skill.rev)
@@ -170,61 +207,9 @@ async def without_vectors(
 async def set_vectors(
     session: AsyncSession, skill_id: UUID, embedder: str, query_vector: bytes, source_vector: bytes
 ) -> None:
-    """Store the vectors of a skill, if it is still active."""
-    skill, rev = await _locked(session, skill_id)
-    if skill.state is SkillState.ACTIVE:
+    """Store the vectors of a skill, if it is still live."""
+    skill, rev = await locked(session, skill_id)
+    if skill.state in LIVE_SKILLS:
         skill.embedder, skill.query_vector, skill.source_vector = embedder, query_vector, source_vector
         skill.rev = rev
         await session.flush()
-
-
-async def next_rev(session: AsyncSession, project_id: UUID) -> int:
-    """Take the next revision of the project's skills. Its other writers wait until this transaction ends."""
-    rev = await session.scalar(
-        update(models.Project)
-        .where(models.Project.id == project_id)
-        .values(skill_rev=models.Project.skill_rev + 1)
-        .returning(models.Project.skill_rev)
-        .execution_options(synchronize_session=False)
-    )
-    if rev is None:
-        raise NotFoundError(f"no project has the id {project_id}")
-    return rev
-
-
-async def _locked(
-    session: AsyncSession, skill_id: UUID, goal: SkillState | None = None
-) -> tuple[models.Skill, int]:
-    """The skill, after waiting for its project's other writers. ConflictError if it cannot become `goal`."""
-    project_id = (await get(session, skill_id)).project_id
-    rev = await next_rev(session, project_id)
-    skill = await get(session, skill_id)
-    if goal is not None and goal not in SKILL_MOVES[skill.state]:
-        raise ConflictError(f"skill {skill.name} version {skill.version} is {skill.state}: it cannot be {goal}")
-    return skill, rev
-
-
-async def _in_state(session: AsyncSession, project_id: UUID, name: str, state: SkillState) -> models.Skill | None:
-    """The newest version in that state."""
-    return await session.scalar(
-        select(models.Skill)
-        .where(
-            models.Skill.project_id == project_id,
-            models.Skill.name == name,
-            models.Skill.state == state,
-        )
-        .order_by(models.Skill.version.desc())
-        .limit(1)
-        .execution_options(populate_existing=True)
-    )
-
-
-async def _supersede(session: AsyncSession, former: models.Skill | None, rev: int) -> None:
-    if former is not None:
-        await _move(session, former, SkillState.SUPERSEDED, rev)
-
-
-async def _move(session: AsyncSession, skill: models.Skill, state: SkillState, rev: int) -> models.Skill:
-    skill.state, skill.rev = state, rev
-    await session.flush()
-    return skill

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, canaries, models, releases
+from app.db import audit, canaries, models, releases, skill_moves
 from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
@@ -91,7 +91,8 @@ async def end(
     sessions: Sessions, release_id: UUID, actor: str, status: CanaryStatus | None = None
 ) -> models.Release:
     """Pin new tasks to the active release only. The canary is rejected if `status` is given (the evidence against
-    it); otherwise it is a candidate again. The metrics stay in its evidence and in the audit log.
+    it), and the skills that its tasks wrote are withdrawn; otherwise it is a candidate again. The metrics stay in
+    its evidence and in the audit log.
 
     Raises ConflictError if it is not a canary, or its baseline is no longer active.
     """
@@ -103,6 +104,9 @@ async def end(
         status = status or await evaluate(session, release)
         row = await canaries.end(session, release_id, state, _evidence(release, status))
         await _audit(session, row, actor, status)
+        if state is ReleaseState.REJECTED:
+            reason = f"its release {row.number} was rejected as a canary"
+            await skill_moves.withdraw(session, row.id, row.project_id, reason)
         return row
 
 

@@ -66,10 +66,10 @@ async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, 
 
 
 async def skills_of(session: AsyncSession, release: models.Release) -> list[UUID]:
-    """Ids of the skills active when it last stopped serving, or now if it serves or never did."""
+    """Ids, sorted, of the skills offered when it last stopped serving, or now if it serves or never did."""
     if release.skills is None or release.state in (ReleaseState.ACTIVE, ReleaseState.CANARY):
-        return await manifests.active_skills(session, release.project_id)
-    return await manifests.skill_ids(session, release.skills)
+        return sorted(await skill_sets.offered_skills(session, release.project_id))
+    return sorted(await manifests.skill_states(session, release.skills))
 
 
 async def record_activation(
@@ -190,7 +190,7 @@ async def _record_end(session: AsyncSession, previous: models.Release, prompt_ha
 
 
 async def _restore_skills(session: AsyncSession, project_id: UUID, skill_set: str) -> dict[str, Json]:
-    moved = await skill_sets.restore(session, project_id, await manifests.skill_ids(session, skill_set))
+    moved = await skill_sets.restore(session, project_id, await manifests.skill_states(session, skill_set))
     named = {how: list(map(SkillName.of, rows)) for how, rows in msgspec.structs.asdict(moved).items() if rows}
     return {"skills": msgspec.to_builtins(named)} if named else {}
 

@@ -15,7 +15,7 @@ from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
 from app.approval import ApprovalRules
-from app.db import approvals, events, models, offers, projects, releases, skills, task_queue, trajectories
+from app.db import approvals, events, models, offers, projects, releases, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions
 from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
@@ -27,15 +27,14 @@ from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.condemned import failure_of, recorded_trajectory
 from app.runner.judge import Judge, ask_judge
-from app.runner.mask_trajectory import HOLDS_SECRET, masked, without_secrets
+from app.runner.mask_trajectory import masked
 from app.runner.score import score
+from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_selection import SkillSelection
-from app.runner.task_journal import TaskJournal, skill_event
+from app.runner.task_journal import TaskJournal
 from app.secret_values import SecretValues
 from app.settings import Settings
-from app.skills.extract import Draft
 from app.skills.library import Library
-from app.skills.validate_drafts import validate_drafts
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +67,10 @@ class TaskExecutor:
     @cached_property
     def skill_selection(self) -> SkillSelection:
         return SkillSelection(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
+
+    @cached_property
+    def skill_keeping(self) -> SkillKeeping:
+        return SkillKeeping(self.sessions, self.library)
 
     @cached_property
     def prompt(self) -> str:
@@ -119,7 +122,7 @@ class TaskExecutor:
         elif self.judge and trajectory.stop != Stop.CANCELLED:
             scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
-            await self._keep_skills(row, context, trajectory, secrets)
+            await self.skill_keeping.keep(row, context.catalog, trajectory, secrets)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
@@ -205,40 +208,6 @@ class TaskExecutor:
             now=row.started_at,
         )
 
-    async def _keep_skills(
-        self, row: models.Task, context: TaskContext, trajectory: Trajectory, secrets: SecretValues
-    ) -> None:
-        """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
-        validated = validate_drafts(trajectory, context.catalog)
-        kept = [draft.name for draft in validated.kept]
-        said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
-        log.debug("skills of a task", task=str(row.id), **said)
-        async with self.sessions() as session:
-            already = {skill.name for skill in await skills.made_by(session, row.id)}
-        drafts = without_secrets(validated.kept, secrets)
-        await self._refuse(row, [draft for draft in validated.kept if draft not in drafts], secrets)
-        drafts = [draft for draft in drafts if draft.name not in already]
-        if not drafts:
-            return
-        stored = await self.library.save(
-            row.project_id,
-            drafts,
-            task_id=row.id,
-            release_id=row.release_id,
-            scenario=row.scenario,
-        )
-        async with self.sessions.begin() as session:
-            for offer in stored:
-                await events.append(session, row.id, "skill", skill_event("written", offer))
-
-    async def _refuse(self, row: models.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
-        """Report skills that hold a secret, without it."""
-        for draft in drafts:
-            data = {"status": "refused", "name": secrets.mask(draft.name), "reason": HOLDS_SECRET}
-            log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=HOLDS_SECRET)
-            async with self.sessions.begin() as session:
-                await events.append(session, row.id, "skill", data)
-
     async def _finish(
         self,
         row: models.Task,
@@ -257,6 +226,7 @@ class TaskExecutor:
             await events.rewrite(session, row.id, secrets.mask_fields)  # some came before the secret was known
             await approvals.rewrite(session, row.id, secrets.mask_fields)
             await events.append(session, row.id, "done", _event_data(outcome))
+        await self.skill_keeping.judge(row.id, outcome.score)
 
     async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
         outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=failure)

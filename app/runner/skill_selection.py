@@ -42,7 +42,9 @@ class SkillSelection:
             earlier = await offers.offered(session, row.id)
         if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier))[0])
-        relevant = await self._library.find(row.project_id, row.instruction, row.scenario, limit)
+        relevant = await self._library.find(
+            row.project_id, row.instruction, row.scenario, limit, principal=row.principal
+        )
         good, rejected = await self._check(row, relevant)
         async with self._sessions.begin() as session:
             await task_queue.hold(session, row.id, owner)

@@ -6,21 +6,30 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
 import numpy as np
 
 from app.db import models, skills
 from app.db.database import Sessions
+from app.db.models import SkillState
 from app.engine.protocol import Embedder, Vector
 from app.records import Offer
+from app.skills.admission import admit
 from app.skills.embedding import OpenEmbedder, OptionalEmbedder
 from app.skills.extract import Draft
+from app.skills.provenance import SkillOrigin
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
-from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.skill_index import IndexedSkill, Reach, SkillIndex
 
 _FRESH_SECONDS = 0.1  # searches check the table for changes at most this often
 _LARGE = 20_000  # skills: above this a search takes milliseconds and runs in a thread
 _MANY = 1_000  # changes: above this they are applied in a thread
 _BATCH = 64  # skills embedded per request
+_REACH: dict[SkillState, Reach] = {
+    SkillState.QUARANTINED: "owner",
+    SkillState.PROBATION: "trial",
+    SkillState.ACTIVE: "all",
+}
 Result = TypeVar("Result")
 
 
@@ -59,9 +68,18 @@ class Library:
         self._projects: dict[UUID, _ProjectIndex] = {}
 
     async def find(
-        self, project_id: UUID, instruction: str, scenario: str | None = None, limit: int | None = None
+        self,
+        project_id: UUID,
+        instruction: str,
+        scenario: str | None = None,
+        limit: int | None = None,
+        *,
+        principal: str = "",
     ) -> list[Offer]:
-        """The skills most likely to help, best first; empty if none fits. At most 0.1 s out of date."""
+        """The skills most likely to help, best first, of those that the principal's tasks may be offered.
+
+        Empty if none fits. At most 0.1 s out of date.
+        """
         needs_vector = needs_embeddings(self._retrieval)
         if needs_vector:
             await self._embedder.open()
@@ -79,45 +97,47 @@ class Library:
         )
         async with project.lock:
             return await _compute(
-                lambda: search(project.index, query, self._retrieval), in_thread=len(project.index) > _LARGE
+                lambda: search(project.index.view(principal), query, self._retrieval),
+                in_thread=len(project.index) > _LARGE,
             )
 
     async def save(
         self,
         project_id: UUID,
         drafts: Sequence[Draft],
-        *,
-        task_id: UUID | None = None,
-        release_id: UUID | None = None,
-        scenario: str | None = None,
+        provenance: SkillOrigin = SkillOrigin(),  # noqa: B008  frozen
     ) -> list[Offer]:
         """Store validated drafts as the next versions of their names, and return the new versions.
 
-        A draft whose source the project already has is not stored again.
+        The policy of the project decides who is offered them. A draft whose source the project already offers to
+        the principal is not stored again.
         """
-        new_skills = []
-        for draft in drafts:
-            vectors = await self._embedder.embed([draft.instruction, draft.source])
-            new_skills.append(
-                skills.NewSkill(
-                    name=draft.name,
-                    signature=draft.signature,
-                    source=draft.source,
-                    apis=list(draft.apis),
-                    instruction=draft.instruction,
-                    slots=list(draft.slots),
-                    scenario=scenario,
-                    task_id=task_id,
-                    release_id=release_id,
-                    embedder=self._embedder.model if vectors else None,
-                    query_vector=vectors[0].tobytes() if vectors else None,
-                    source_vector=vectors[1].tobytes() if vectors else None,
-                )
-            )
+        new_skills = [await self._new_skill(draft, provenance) for draft in drafts]
         async with self._sessions.begin() as session:
-            rows = [await skills.add(session, project_id, new) for new in new_skills]
+            rows = [await admit(session, project_id, new) for new in new_skills]
         await self.refresh(project_id)
-        return [_offer(row) for row in rows if row.task_id == task_id]
+        return [_offer(row) for row in rows if row.task_id == provenance.task_id]
+
+    async def _new_skill(self, draft: Draft, provenance: SkillOrigin) -> skills.NewSkill:
+        vectors = await self._embedder.embed([draft.instruction, draft.source])
+        manifest = provenance.manifests.get(draft.name)
+        return skills.NewSkill(
+            name=draft.name,
+            signature=draft.signature,
+            source=draft.source,
+            apis=list(draft.apis),
+            instruction=draft.instruction,
+            slots=list(draft.slots),
+            scenario=provenance.scenario,
+            task_id=provenance.task_id,
+            release_id=provenance.release_id,
+            principal=provenance.principal,
+            taint=provenance.taints.get(draft.name, ""),
+            manifest=msgspec.to_builtins(manifest) if manifest else None,
+            embedder=self._embedder.model if vectors else None,
+            query_vector=vectors[0].tobytes() if vectors else None,
+            source_vector=vectors[1].tobytes() if vectors else None,
+        )
 
     async def refresh(self, project_id: UUID) -> None:
         """Bring the index up to date with everything committed before this call."""
@@ -173,9 +193,9 @@ async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:
 
 
 def _apply(index: SkillIndex, rows: Sequence[models.Skill]) -> None:
-    active = [row for row in rows if row.state is models.SkillState.ACTIVE]
-    index.remove([row.id for row in rows if row.state is not models.SkillState.ACTIVE])
-    index.put([_indexed(row) for row in active])
+    offered = [row for row in rows if row.state in _REACH and not row.held]
+    index.remove({row.id for row in rows} - {row.id for row in offered})
+    index.put([_indexed(row) for row in offered])
 
 
 def _indexed(row: models.Skill) -> IndexedSkill:
@@ -183,6 +203,8 @@ def _indexed(row: models.Skill) -> IndexedSkill:
         offer=_offer(row),
         slots=tuple(row.slots),
         scenario=row.scenario,
+        owner=row.principal,
+        reach=_REACH[row.state],
         embedder=row.embedder,
         query_vector=_vector(row.query_vector),
         source_vector=_vector(row.source_vector),

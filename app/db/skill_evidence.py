@@ -1,0 +1,130 @@
+"""The evidence for and against a skill: its uses by principal, its replays, and how its scenario fared."""
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, Select, and_, exists, func, select, union
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+
+GOOD = 0.5  # scores from here on are successes
+
+_task = models.Task
+_offer = models.SkillOffer
+_replay = models.SkillReplay
+
+
+class Outcomes(msgspec.Struct, frozen=True):
+    """Numbers of scored tasks."""
+
+    successes: int = 0
+    failures: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """The share of successes; None without tasks."""
+        total = self.successes + self.failures
+        return self.successes / total if total else None
+
+
+class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a skill. Uses are tasks in which it returned, without the one that wrote it."""
+
+    maker_score: float | None = None  # of the task that wrote it
+    others: bool = False  # the project has tasks of other principals
+    uses: dict[str, Outcomes] = {}  # by principal
+    replays_matched: int = 0
+    replays_failed: int = 0
+    violations: int = 0
+    with_it: Outcomes = Outcomes()  # tasks of its scenario since it was written that used it
+    without_it: Outcomes = Outcomes()  # the others
+
+
+async def add_replay(session: AsyncSession, task_id: UUID, skill_id: UUID, matched: bool) -> None:
+    """Record a replay on the calls of a task. The first one counts."""
+    row = {"task_id": task_id, "skill_id": skill_id, "matched": matched}
+    await session.execute(insert(_replay).values(row).on_conflict_do_nothing())
+
+
+async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
+    """The evidence as of now."""
+    maker_score = await session.scalar(select(_task.score).where(_task.id == skill.task_id))
+    counted = select(_replay.matched, func.count().label("tasks")).where(_replay.skill_id == skill.id)
+    replays = {row.matched: row.tasks for row in await session.execute(counted.group_by(_replay.matched))}
+    besides = exists().where(_task.project_id == skill.project_id, _task.principal != skill.principal)
+    with_it, without_it = await _of_scenario(session, skill)
+    return SkillEvidence(
+        maker_score=maker_score,
+        others=bool(await session.scalar(select(besides))),
+        uses=await _uses(session, skill),
+        replays_matched=replays.get(True, 0),
+        replays_failed=replays.get(False, 0),
+        violations=skill.violations,
+        with_it=with_it,
+        without_it=without_it,
+    )
+
+
+async def touched_by(session: AsyncSession, task_id: UUID) -> list[UUID]:
+    """The skills whose evidence a task's score is part of: those it wrote, used, or was replayed with."""
+    wrote = select(models.Skill.id).where(models.Skill.task_id == task_id)
+    used = select(_offer.skill_id).where(_offer.task_id == task_id, _offer.returned > 0)
+    replayed = select(_replay.skill_id).where(_replay.task_id == task_id)
+    return list(await session.scalars(union(wrote, used, replayed)))
+
+
+async def in_probation(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[models.Skill]:
+    """The versions of these names that are on probation."""
+    skill = models.Skill
+    query = select(skill).where(
+        skill.project_id == project_id, skill.name.in_(names), skill.state == models.SkillState.PROBATION
+    )
+    return (await session.scalars(query)).all()
+
+
+async def _uses(session: AsyncSession, skill: models.Skill) -> dict[str, Outcomes]:
+    rows = await session.execute(
+        select(_task.principal, _good(), _bad())
+        .where(_task.id.in_(_used_in(skill)), _task.id.is_distinct_from(skill.task_id))
+        .group_by(_task.principal)
+    )
+    return {principal: Outcomes(good, bad) for principal, good, bad in rows}
+
+
+async def _of_scenario(session: AsyncSession, skill: models.Skill) -> tuple[Outcomes, Outcomes]:
+    """Scored tasks of its scenario that began since it was written, with it and without it."""
+    if skill.scenario is None:
+        return Outcomes(), Outcomes()
+    used = _task.id.in_(_used_in(skill))
+    rows = await session.execute(
+        select(used, _good(), _bad())
+        .where(
+            _task.project_id == skill.project_id,
+            _task.scenario == skill.scenario,
+            _task.score.is_not(None),
+            _task.started_at >= skill.created_at,
+            _task.id.is_distinct_from(skill.task_id),
+        )
+        .group_by(used)
+    )
+    found = {bool(with_it): Outcomes(good, bad) for with_it, good, bad in rows}
+    return found.get(True, Outcomes()), found.get(False, Outcomes())
+
+
+def _used_in(skill: models.Skill) -> Select[tuple[UUID]]:
+    """Tasks in which it returned, or on whose calls it matched another version of its name."""
+    used = select(_offer.task_id).where(_offer.skill_id == skill.id, _offer.returned > 0)
+    matched = select(_replay.task_id).where(_replay.skill_id == skill.id, _replay.matched)
+    both = union(used, matched).subquery()
+    return select(both.c.task_id)
+
+
+def _good() -> ColumnElement[int]:
+    return func.count().filter(_task.score >= GOOD)
+
+
+def _bad() -> ColumnElement[int]:
+    return func.count().filter(and_(_task.score.is_not(None), _task.score < GOOD))

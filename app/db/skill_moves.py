@@ -1,0 +1,208 @@
+"""Changes of skills' states. Each takes the project's next `skill_rev`, is audited, and states its reason.
+
+The counter row serializes the writers of one project, so that revisions become visible in order.
+"""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import audit, models
+from app.db.models import LIVE_SKILLS, SKILL_MOVES, AuditAction, SkillState
+from app.errors import ConflictError, NotFoundError
+from app.records import Json
+
+SERVER = "server"  # the actor of automatic changes
+CANARY = "canary"  # the actor that withdraws the skills of a rejected canary
+_APPROVED = {SkillState.QUARANTINED: SkillState.PROBATION, SkillState.PROBATION: SkillState.ACTIVE}
+
+
+async def next_rev(session: AsyncSession, project_id: UUID) -> int:
+    """Take the next revision of the project's skills. Its other writers wait until this transaction ends."""
+    rev = await session.scalar(
+        update(models.Project)
+        .where(models.Project.id == project_id)
+        .values(skill_rev=models.Project.skill_rev + 1)
+        .returning(models.Project.skill_rev)
+        .execution_options(synchronize_session=False)
+    )
+    if rev is None:
+        raise NotFoundError(f"no project has the id {project_id}")
+    return rev
+
+
+async def locked(
+    session: AsyncSession, skill_id: UUID, goal: SkillState | None = None
+) -> tuple[models.Skill, int]:
+    """The skill, after waiting for its project's other writers. ConflictError if it cannot become `goal`."""
+    skill = await session.get(models.Skill, skill_id)
+    if skill is None:
+        raise NotFoundError(f"no skill has the id {skill_id}; GET /v1/skills lists them")
+    rev = await next_rev(session, skill.project_id)
+    await session.refresh(skill)
+    if goal is not None and goal not in SKILL_MOVES[skill.state]:
+        raise ConflictError(f"skill {skill.name} version {skill.version} is {skill.state}: it cannot be {goal}")
+    return skill, rev
+
+
+async def move(
+    session: AsyncSession,
+    skill: models.Skill,
+    state: SkillState,
+    rev: int,
+    *,
+    actor: str = SERVER,
+    reason: str = "",
+    evidence: Mapping[str, Json] | None = None,
+) -> models.Skill:
+    """Give a skill a state, and audit it. A skill that is held stays so only in quarantine."""
+    before = skill.state
+    skill.state, skill.rev, skill.reason, skill.moved_by = state, rev, reason, actor
+    skill.held = skill.held and state is SkillState.QUARANTINED
+    await session.flush()
+    await record(session, skill, before, actor, reason, evidence)
+    return skill
+
+
+async def record(
+    session: AsyncSession,
+    skill: models.Skill,
+    before: SkillState | None,
+    actor: str,
+    reason: str,
+    evidence: Mapping[str, Json] | None = None,
+) -> None:
+    """Write a skill's present state to the audit log."""
+    detail: dict[str, Json] = {
+        "skill": str(skill.id),
+        "name": skill.name,
+        "version": skill.version,
+        "from": before,
+        "to": skill.state,
+        "reason": reason,
+    }
+    if skill.held:
+        detail["held"] = True
+    if evidence:
+        detail["evidence"] = dict(evidence)
+    await audit.add(session, skill.project_id, None, actor, AuditAction.SKILL_MOVED, detail)
+
+
+async def live_versions(session: AsyncSession, project_id: UUID, name: str) -> list[models.Skill]:
+    """The versions that may be offered to someone, newest first."""
+    skill = models.Skill
+    query = (
+        select(skill)
+        .where(skill.project_id == project_id, skill.name == name, skill.state.in_(LIVE_SKILLS))
+        .order_by(skill.version.desc())
+        .execution_options(populate_existing=True)
+    )
+    return list(await session.scalars(query))
+
+
+async def activate(
+    session: AsyncSession,
+    skill: models.Skill,
+    rev: int,
+    *,
+    actor: str = SERVER,
+    reason: str = "",
+    evidence: Mapping[str, Json] | None = None,
+    newer: bool = False,
+) -> models.Skill:
+    """Offer a version to all, in place of the active one and of older ones, and of newer ones too if asked."""
+    for other in await live_versions(session, skill.project_id, skill.name):
+        if other.id != skill.id and (other.state is SkillState.ACTIVE or newer or other.version < skill.version):
+            why = f"version {skill.version} replaced it"
+            await move(session, other, SkillState.SUPERSEDED, rev, actor=actor, reason=why)
+    return await move(session, skill, SkillState.ACTIVE, rev, actor=actor, reason=reason, evidence=evidence)
+
+
+async def retire(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
+    """Stop offering any version of a skill's name, until `restore`. Raises NotFoundError and ConflictError."""
+    skill, rev = await locked(session, skill_id, SkillState.RETIRED)
+    for other in await live_versions(session, skill.project_id, skill.name):
+        await move(session, other, SkillState.RETIRED, rev, actor=actor, reason="its name was retired")
+    return skill
+
+
+async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
+    """Offer a version to all, in place of every other one. Raises NotFoundError and ConflictError."""
+    skill, rev = await locked(session, skill_id, SkillState.ACTIVE)
+    return await activate(session, skill, rev, actor=actor, reason="it was restored", newer=True)
+
+
+async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
+    """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
+    skill, rev = await locked(session, skill_id, SkillState.DELETED)
+    skill.source, skill.manifest = "", None
+    skill.embedder, skill.query_vector, skill.source_vector = None, None, None
+    return await move(session, skill, SkillState.DELETED, rev, actor=actor, reason="it was deleted")
+
+
+async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> models.Skill:
+    """Move a skill from quarantine to probation, or from probation to active.
+
+    Raises NotFoundError, and ConflictError if it is in neither.
+    """
+    skill, rev = await locked(session, skill_id)
+    goal = _APPROVED.get(skill.state)
+    if goal is None:
+        raise ConflictError(
+            f"skill {skill.name} version {skill.version} is {skill.state}: only a skill that is quarantined or on "
+            "probation can be approved"
+        )
+    if goal is SkillState.ACTIVE:
+        return await activate(session, skill, rev, actor=actor, reason="it was approved")
+    return await move(session, skill, goal, rev, actor=actor, reason="it was approved")
+
+
+async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violations: int) -> models.Skill:
+    """Count calls that a skill attempted beyond its manifest, and offer it to nobody until it is approved."""
+    skill, rev = await locked(session, skill_id)
+    skill.violations += violations
+    if skill.state not in LIVE_SKILLS:
+        await session.flush()
+        return skill
+    skill.held = True
+    return await move(session, skill, SkillState.QUARANTINED, rev, reason=reason)
+
+
+async def withdraw(session: AsyncSession, release_id: UUID, project_id: UUID, reason: str) -> list[models.Skill]:
+    """Retire the skills that tasks of a release wrote, and bring back the active versions that they replaced."""
+    skill = models.Skill
+    rev = await next_rev(session, project_id)
+    rows = await session.scalars(
+        select(skill)
+        .where(skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
+        .order_by(skill.name, skill.version)
+        .execution_options(populate_existing=True)
+    )
+    withdrawn = list(rows)
+    for row in withdrawn:
+        was_active = row.state is SkillState.ACTIVE
+        await move(session, row, SkillState.RETIRED, rev, actor=CANARY, reason=reason)
+        if was_active and (former := await _replaced_by(session, row)):
+            await move(session, former, SkillState.ACTIVE, rev, actor=CANARY, reason="its successor was withdrawn")
+    return withdrawn
+
+
+async def _replaced_by(session: AsyncSession, skill: models.Skill) -> models.Skill | None:
+    """The newest version of another release that this one superseded."""
+    row = models.Skill
+    return await session.scalar(
+        select(row)
+        .where(
+            row.project_id == skill.project_id,
+            row.name == skill.name,
+            row.version < skill.version,
+            row.state == SkillState.SUPERSEDED,
+            row.release_id.is_distinct_from(skill.release_id),
+            row.violations == 0,
+        )
+        .order_by(row.version.desc())
+        .limit(1)
+        .execution_options(populate_existing=True)
+    )

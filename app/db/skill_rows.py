@@ -1,0 +1,107 @@
+"""Tables of skills: their versions, offers and replays."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, false, func, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.base import Base, Entity
+
+
+class SkillState(StrEnum):
+    QUARANTINED = "quarantined"  # offered only to tasks of its principal, or to nobody while it is held
+    PROBATION = "probation"  # offered to all, or to its principal's tasks while another version serves the others
+    ACTIVE = "active"
+    SUPERSEDED = "superseded"  # replaced by another version of the name, or removed by a rollback
+    RETIRED = "retired"  # taken out by hand or with a rejected canary, can be restored
+    DELETED = "deleted"  # its source is gone; the row stays for what refers to it
+
+
+_S = SkillState
+LIVE_SKILLS = (_S.QUARANTINED, _S.PROBATION, _S.ACTIVE)
+_OUT = {_S.SUPERSEDED, _S.RETIRED, _S.DELETED}
+SKILL_MOVES = {
+    _S.QUARANTINED: {_S.PROBATION, *_OUT},
+    _S.PROBATION: {_S.QUARANTINED, _S.ACTIVE, *_OUT},
+    _S.ACTIVE: {_S.QUARANTINED, _S.PROBATION, *_OUT},
+    _S.SUPERSEDED: {*LIVE_SKILLS, _S.DELETED},  # a rollback restores the state of its time
+    _S.RETIRED: {*LIVE_SKILLS, _S.DELETED},
+    _S.DELETED: set[SkillState](),
+}
+
+
+class Skill(Entity):
+    """A function that the agent wrote and that passed its checks. Never edited: a change is a new version."""
+
+    __tablename__ = "skills"
+    __table_args__ = (
+        UniqueConstraint("project_id", "name", "version"),
+        Index("ix_skills_rev", "project_id", "rev"),
+        Index("ix_skills_release", "release_id"),
+        Index(
+            "uq_skills_one_active_version",
+            "project_id",
+            "name",
+            unique=True,
+            postgresql_where=text("state = 'active'"),
+        ),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    name: Mapped[str]
+    version: Mapped[int]
+    state: Mapped[SkillState] = mapped_column(default=SkillState.ACTIVE)
+    signature: Mapped[str]
+    source: Mapped[str]
+    apis: Mapped[list[str]]  # "app.operation" it called when it was validated: all it may ever call
+    instruction: Mapped[str]
+    slots: Mapped[list[str]] = mapped_column(default=list)  # its words that were arguments: a search skips them
+    scenario: Mapped[str | None]
+    task_id: Mapped[UUID | None] = mapped_column(  # that made it
+        ForeignKey("tasks.id", ondelete="SET NULL"), index=True
+    )
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))
+    principal: Mapped[str] = mapped_column(default="", server_default="")  # whose task made it
+    taint: Mapped[str] = mapped_column(default="", server_default="")  # the text from outside it may stem from
+    manifest: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # NULL: `apis`
+    held: Mapped[bool] = mapped_column(default=False, server_default=false())  # offered to nobody until approved
+    violations: Mapped[int] = mapped_column(default=0, server_default="0")  # calls beyond its manifest
+    reason: Mapped[str] = mapped_column(default="", server_default="")  # for its state
+    moved_by: Mapped[str] = mapped_column(default="", server_default="")  # the actor who gave it its state
+    embedder: Mapped[str | None]  # the model of both vectors; NULL until they are made
+    query_vector: Mapped[bytes | None]  # of the instruction, float32
+    source_vector: Mapped[bytes | None]
+    rev: Mapped[int] = mapped_column(BigInteger)
+
+
+class SkillOffer(Base):
+    """A skill that a task was offered, and its use: an edge from the task that wrote it."""
+
+    __tablename__ = "skill_offers"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    skill_id: Mapped[UUID] = mapped_column(
+        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    position: Mapped[int]
+    ranks: Mapped[dict[str, Any]]
+    calls: Mapped[int] = mapped_column(default=0)
+    returned: Mapped[int] = mapped_column(default=0)  # calls that returned without raising
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+
+
+class SkillReplay(Base):
+    """A skill run again on the recorded calls of a task."""
+
+    __tablename__ = "skill_replays"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    skill_id: Mapped[UUID] = mapped_column(
+        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    matched: Mapped[bool]  # it made the same calls and returned
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

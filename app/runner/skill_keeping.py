@@ -1,0 +1,77 @@
+"""Keeps the functions that a task wrote as skills, and follows what the task showed about those it used."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import structlog
+
+from app.apis.catalog import Catalog
+from app.db import events, models, offers, skills
+from app.db.database import Sessions
+from app.db.models import SkillState
+from app.records import Offer, Trajectory
+from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
+from app.runner.task_journal import skill_event
+from app.secret_values import SecretValues
+from app.skills import lifecycle
+from app.skills.extract import Draft
+from app.skills.library import Library
+from app.skills.provenance import SkillOrigin, taint_of
+from app.skills.validate_drafts import validate_drafts
+from app.skills.written_manifest import manifest_of
+
+log = structlog.get_logger(__name__)
+
+
+class SkillKeeping:
+    """Stores skills with their manifest and provenance."""
+
+    def __init__(self, sessions: Sessions, library: Library) -> None:
+        self._sessions = sessions
+        self._library = library
+
+    async def keep(
+        self, row: models.Task, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
+    ) -> None:
+        """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
+        validated = validate_drafts(trajectory, catalog)
+        kept = [draft.name for draft in validated.kept]
+        said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
+        log.debug("skills of a task", task=str(row.id), **said)
+        async with self._sessions() as session:
+            already = {skill.name for skill in await skills.made_by(session, row.id)}
+            shown = await offers.to_task(session, row.id)
+        drafts = without_secrets(validated.kept, secrets)
+        await self._refuse(row, [draft for draft in validated.kept if draft not in drafts], secrets)
+        drafts = [draft for draft in drafts if draft.name not in already]
+        if not drafts:
+            return
+        unproven = [skill.name for _, skill in shown if skill.state is SkillState.QUARANTINED]
+        provenance = SkillOrigin(
+            task_id=row.id,
+            release_id=row.release_id,
+            scenario=row.scenario,
+            principal=row.principal,
+            manifests={draft.name: manifest_of(draft, trajectory, catalog) for draft in drafts},
+            taints={draft.name: taint_of(draft, trajectory, catalog, unproven) for draft in drafts},
+        )
+        await self._report(row.id, await self._library.save(row.project_id, drafts, provenance))
+
+    async def judge(self, task_id: UUID, score: float | None) -> None:
+        """Move the skills that the task wrote or used, if its end is the evidence they lacked."""
+        if score is not None:
+            async with self._sessions.begin() as session:
+                await lifecycle.scored(session, task_id, score)
+
+    async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
+        async with self._sessions.begin() as session:
+            for offer in stored:
+                await events.append(session, task_id, "skill", skill_event("written", offer))
+
+    async def _refuse(self, row: models.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
+        """Report skills that hold a secret, without it."""
+        for draft in drafts:
+            data = {"status": "refused", "name": secrets.mask(draft.name), "reason": HOLDS_SECRET}
+            log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=HOLDS_SECRET)
+            async with self._sessions.begin() as session:
+                await events.append(session, row.id, "skill", data)
