@@ -42,6 +42,7 @@ from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
+from app.runner.webhook_sender import WebhookSender
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox, SessionLimits
 from app.settings import Settings, urls_in
@@ -110,6 +111,7 @@ async def _open_dependencies(parts: _Parts) -> AsyncIterator[Dependencies]:
         document_client = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
         runner = await _start_runners(stack, settings, executor, listener)
         await stack.enter_async_context(ApprovalExpiry(database.sessions))
+        await _send_webhooks(stack, database.sessions, settings)
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)
         yield Dependencies(
@@ -157,6 +159,12 @@ async def _start_runners(
     shadows = ShadowRunner(executor.sessions, executor, lambda: runner.running < settings.max_tasks_in_flight)
     listener.on_release((await stack.enter_async_context(shadows)).wake)
     return runner
+
+
+async def _send_webhooks(stack: AsyncExitStack, sessions: Sessions, settings: Settings) -> None:
+    client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+    sender = WebhookSender(sessions, client, allow_private_hosts=settings.allow_private_hosts)
+    await stack.enter_async_context(sender)
 
 
 def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:

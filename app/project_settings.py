@@ -8,6 +8,7 @@ import msgspec
 from app.approval import ApprovalRules
 from app.errors import InvalidError
 from app.records import Json
+from app.webhook import Webhook
 
 SkillPolicy: TypeAlias = Literal["open", "evidence", "review"]
 
@@ -21,6 +22,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""
+
+    webhook: Webhook | None = None
+    """Where events are sent, if anywhere."""
 
 
 def changed(settings: ProjectSettings, patch: Mapping[str, Json]) -> ProjectSettings:

@@ -95,7 +95,7 @@ async def test_a_key_is_found_by_its_secret_until_it_is_revoked(session: AsyncSe
 
 @pytest.mark.parametrize("scopes", [[], ["tasks", "root"]])
 async def test_a_key_without_a_known_scope_is_refused(session: AsyncSession, scopes: list[str]) -> None:
-    with pytest.raises(InvalidError, match="scopes are any of tasks, skills, admin"):
+    with pytest.raises(InvalidError, match="scopes are any of tasks, skills, approvals, admin"):
         await keys.create(session, "laptop", scopes)
 
 

@@ -35,6 +35,7 @@ from app.api.skills import SkillController
 from app.api.task_events import TaskEventsController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
+from app.api.webhooks import WebhookController
 
 _CONTROLLERS = [
     TaskController,
@@ -55,6 +56,7 @@ _CONTROLLERS = [
     RunEventsController,
     ScheduleController,
     EnvironmentController,
+    WebhookController,
 ]
 _MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
 

@@ -31,6 +31,7 @@ _TAGS = [
         name="Projects",
         description="Isolated from each other, with APIs, skills, tasks and keys of their own.",
     ),
+    Tag(name="Webhooks", description="Messages to a project's webhook."),
     Tag(name="Keys", description="API keys and their scopes."),
     Tag(name="Training", description="Training runs and their schedule."),
     Tag(

@@ -73,9 +73,12 @@ class ProjectController(Controller):
     ) -> ProjectView:
         """Fields that are left out stay, and null restores a default. The audit log records the change."""
         project = await find_project(session, access, name)
+        secret = project.webhook_secret
         before, after = await projects.change_settings(session, project.id, data.settings)
-        if after != before:
-            detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
+        new_secret = project.webhook_secret != secret
+        if after != before or new_secret:
+            shown = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
+            detail = shown | ({"webhook_secret": "changed"} if new_secret else {})
             action = models.AuditAction.SETTINGS_CHANGED
             await audit.add(session, project.id, None, access.actor, action, detail)
         await session.commit()

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.approval import ApprovalDecision, ApprovalRequest
-from app.db import audit, events, models, task_queue
+from app.db import audit, events, models, task_queue, webhooks
 from app.db.clock import from_now
 from app.db.models import ApprovalState, AuditAction
 from app.db.page import Page, read_page
@@ -50,6 +50,8 @@ async def request(
     data = {"status": "wanted", "id": str(row.id), "turn": row.turn, "seq": row.seq, "api": row.api}
     shown = {"arguments": row.arguments, "expires_at": row.expires_at.isoformat()}
     await events.append(session, task.id, "approval", data | shown)
+    asked = {"approval_id": str(row.id), "operation": row.api, "expires_at": shown["expires_at"]}
+    await webhooks.enqueue(session, task.project_id, task.id, "approval.wanted", asked)
     return row
 
 

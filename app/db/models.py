@@ -28,6 +28,7 @@ from app.db.release_rows import (
 from app.db.skill_rows import LIVE_SKILLS, SKILL_MOVES, Skill, SkillOffer, SkillReplay, SkillState
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
+from app.db.webhook_rows import DeliveryState, WebhookDelivery
 from app.db.worker_rows import RunnerProcess, WorkerEnvironment
 from app.records import Stop
 
@@ -45,6 +46,7 @@ __all__ = [
     "AuditAction",
     "AuditEntry",
     "Base",
+    "DeliveryState",
     "Entity",
     "Evaluation",
     "Feedback",
@@ -71,6 +73,7 @@ __all__ = [
     "ToolSet",
     "TrainingRun",
     "Trajectory",
+    "WebhookDelivery",
     "WorkerEnvironment",
 ]
 
@@ -83,6 +86,7 @@ class Project(Entity):
     name: Mapped[str] = mapped_column(unique=True)
     skill_rev: Mapped[int] = mapped_column(BigInteger, default=0)  # every write to a skill takes the next number
     settings: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # ProjectSettings
+    webhook_secret: Mapped[str | None]  # encrypted
 
 
 class Key(Entity):

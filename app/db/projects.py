@@ -10,9 +10,11 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.errors import ConflictError, NotFoundError
+from app.db.database import keys_of
+from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project_settings import ProjectSettings, changed, stored
 from app.records import Json
+from app.webhook import check_url, signing_key
 
 
 async def create(session: AsyncSession, name: str) -> models.Project:
@@ -54,13 +56,23 @@ def settings_of(project: models.Project) -> ProjectSettings:
 async def change_settings(
     session: AsyncSession, project_id: UUID, patch: Mapping[str, Json]
 ) -> tuple[ProjectSettings, ProjectSettings]:
-    """Apply a JSON merge patch. Returns the settings before and after. Raises NotFoundError and InvalidError."""
+    """Apply a JSON merge patch. Returns the settings before and after. Raises NotFoundError and InvalidError.
+
+    `webhook.secret` is no part of the settings: it is stored encrypted in `webhook_secret`.
+    """
     project = await session.get(models.Project, project_id, populate_existing=True, with_for_update=True)
     if project is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
     before = settings_of(project)
-    after = changed(before, patch)
+    shown, secret = _without_secret(patch)
+    after = changed(before, shown)
     project.settings = stored(after)
+    if secret is not None:
+        project.webhook_secret = keys_of(session).encrypt(secret)
+    if after.webhook is None:
+        project.webhook_secret = None
+    elif project.webhook_secret is None:
+        raise InvalidError("settings: webhook.secret is missing: messages are signed with it")
     await session.flush()
     return before, after
 
@@ -72,3 +84,17 @@ async def delete(session: AsyncSession, project_id: UUID) -> None:
     )
     if deleted is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
+
+
+def _without_secret(patch: Mapping[str, Json]) -> tuple[Mapping[str, Json], str | None]:
+    """The patch without `webhook.secret`, and that secret. Raises InvalidError if it or the address is invalid."""
+    webhook = patch.get("webhook")
+    if not isinstance(webhook, Mapping):
+        return patch, None
+    if isinstance(url := webhook.get("url"), str):
+        check_url(url)
+    secret = webhook.get("secret")
+    if "secret" in webhook:
+        signing_key(secret if isinstance(secret, str) else "")
+    shown = {name: value for name, value in webhook.items() if name != "secret"}
+    return {**patch, "webhook": shown}, secret

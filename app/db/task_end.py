@@ -2,17 +2,24 @@
 
 from uuid import UUID
 
-from sqlalchemy import delete, func, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
-from app.db.models import ApprovalState
+from app.db import models, webhooks
+from app.db.models import ApprovalState, TaskState
+from app.webhook import WebhookEvent
 
 _approval = models.Approval
+_EVENTS: dict[TaskState, WebhookEvent] = {
+    TaskState.DONE: "task.done",
+    TaskState.FAILED: "task.failed",
+    TaskState.CANCELLED: "task.cancelled",
+}
 
 
 async def clean_up(session: AsyncSession, task_id: UUID) -> None:
-    """Delete the journal of a task that has just ended, and withdraw the approval that it waited for.
+    """Delete the journal of a task that has just ended, withdraw the approval that it waited for, and have the
+    project's webhook told.
 
     The task is never resumed, and its turns, calls and digests of arguments tell of passwords.
     """
@@ -23,3 +30,12 @@ async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     await session.execute(
         update(_approval).where(_approval.task_id == task_id, _approval.digest != "").values(digest="")
     )
+    await _announce(session, task_id)
+
+
+async def _announce(session: AsyncSession, task_id: UUID) -> None:
+    task = models.Task
+    query = select(task.project_id, task.state, task.stop, task.score, task.scenario).where(task.id == task_id)
+    row = (await session.execute(query)).one()
+    data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
+    await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)

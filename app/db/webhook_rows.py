@@ -1,0 +1,35 @@
+"""The table of messages to webhooks, which is also their queue."""
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from sqlalchemy import ForeignKey, Index, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app.db.base import Entity, Leased
+
+
+class DeliveryState(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    FAILED = "failed"  # given up, until somebody has it sent again
+
+
+class WebhookDelivery(Entity, Leased):
+    """A message about an event, stored in the transaction of the event. `attempt` counts the times it was sent."""
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (
+        Index("ix_webhook_deliveries_queue", "created_at", postgresql_where=text("state = 'pending'")),
+        Index("ix_webhook_deliveries_listing", "project_id", "created_at", "id"),
+    )
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    event: Mapped[str]
+    body: Mapped[str]  # the same at every attempt
+    state: Mapped[DeliveryState] = mapped_column(default=DeliveryState.PENDING)
+    next_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())  # of the next attempt
+    status: Mapped[int | None]  # HTTP status of the latest answer
+    error: Mapped[str | None]  # of the latest attempt

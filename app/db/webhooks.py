@@ -1,0 +1,145 @@
+"""Messages to webhooks: written together with the event they are about, and sent by any process."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from app.db import lease, models
+from app.db.clock import from_now
+from app.db.database import keys_of
+from app.db.models import DeliveryState
+from app.db.page import Page, read_page
+from app.errors import ConflictError, NotFoundError
+from app.project_settings import ProjectSettings
+from app.records import Json
+from app.webhook import WebhookEvent, signing_key
+
+_delivery = models.WebhookDelivery
+_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended("claim a webhook's message", 0)))
+_queue = lease.LeaseQueue(_delivery, _delivery.state == DeliveryState.PENDING)
+
+
+class WebhookTarget(msgspec.Struct, frozen=True):
+    """Where the messages of a project go, and the key that signs them."""
+
+    url: str
+    key: bytes
+
+
+class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one attempt. Without an error the message was delivered."""
+
+    status: int | None = None
+    error: str | None = None
+    final: bool = False  # sending it again is pointless
+
+
+async def enqueue(
+    session: AsyncSession, project_id: UUID, task_id: UUID, event: WebhookEvent, data: dict[str, Json]
+) -> None:
+    """Store a message if the project's webhook wants the event. It is sent once this transaction is committed."""
+    query = select(models.Project.name, models.Project.settings).where(models.Project.id == project_id)
+    project = (await session.execute(query)).one()
+    webhook = msgspec.convert(project.settings, ProjectSettings).webhook
+    if webhook is None or event not in webhook.events:
+        return
+    shown = {"project": project.name, "task_id": str(task_id), **data}
+    message = {"type": event, "timestamp": datetime.now(UTC).isoformat(), "data": shown}
+    body = msgspec.json.encode(message).decode()
+    session.add(_delivery(project_id=project_id, task_id=task_id, event=event, body=body))
+    await session.flush()
+
+
+async def claim(
+    session: AsyncSession, owner: str, lease_seconds: float, *, per_project: int
+) -> models.WebhookDelivery | None:
+    """The oldest message that is due, of a project with fewer than `per_project` under way; or None.
+
+    Concurrent claims wait for each other: each sees how many are under way.
+    """
+    await session.execute(_LOCK)
+    other = aliased(_delivery)
+    busy = (
+        select(other.project_id)
+        .where(other.state == DeliveryState.PENDING, other.lease_until > func.clock_timestamp())
+        .group_by(other.project_id)
+        .having(func.count() >= per_project)
+    )
+    due = _delivery.next_at <= func.clock_timestamp()
+    claimed = _queue.claim(owner, lease_seconds, due, _delivery.project_id.not_in(busy)).returning(_delivery)
+    row: models.WebhookDelivery | None = await session.scalar(claimed.execution_options(populate_existing=True))
+    return row
+
+
+async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | None:
+    """None if the project has no webhook any more. Raises SettingError if its secret cannot be decrypted here."""
+    project = models.Project
+    query = select(project.settings, project.webhook_secret).where(project.id == project_id)
+    row = (await session.execute(query)).one_or_none()
+    webhook = msgspec.convert(row.settings, ProjectSettings).webhook if row else None
+    if row is None or webhook is None or row.webhook_secret is None:
+        return None
+    return WebhookTarget(webhook.url, signing_key(keys_of(session).decrypt(row.webhook_secret)))
+
+
+async def record(
+    session: AsyncSession, row: models.WebhookDelivery, owner: str, result: DeliveryResult, retry_in: float | None
+) -> None:
+    """Record an attempt: delivered, to be repeated in some seconds, or failed. Ignored if others have it."""
+    mine = _delivery.id == row.id
+    values = {"status": result.status, "error": result.error}
+    if result.error is None:
+        await session.execute(_queue.finish(owner, mine, state=DeliveryState.DELIVERED, **values))
+    elif result.final or retry_in is None:
+        await session.execute(_queue.finish(owner, mine, state=DeliveryState.FAILED, **values))
+    else:
+        await session.execute(_queue.hand_back(owner, mine, next_at=from_now(retry_in), **values))
+
+
+async def hand_back(session: AsyncSession, owner: str) -> None:
+    """Let others send the owner's messages at once; the attempts do not count."""
+    await session.execute(_queue.hand_back(owner, attempt=_delivery.attempt - 1))
+
+
+async def get(session: AsyncSession, delivery_id: UUID, project_id: UUID | None = None) -> models.WebhookDelivery:
+    """Raises NotFoundError also for one of another project than the one given."""
+    row = await session.get(_delivery, delivery_id, populate_existing=True)
+    if row is None or project_id not in (None, row.project_id):
+        raise NotFoundError(f"no delivery has the id {delivery_id}")
+    return row
+
+
+async def page(
+    session: AsyncSession,
+    project_id: UUID | None,
+    state: DeliveryState | None,
+    *,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[models.WebhookDelivery]:
+    """Newest first. Raises InvalidError for an invalid cursor."""
+    query = select(_delivery)
+    if project_id is not None:
+        query = query.where(_delivery.project_id == project_id)
+    if state is not None:
+        query = query.where(_delivery.state == state)
+    return await read_page(session, query, _delivery, cursor, limit)
+
+
+async def resend(session: AsyncSession, delivery_id: UUID) -> models.WebhookDelivery:
+    """Send a message again, with all attempts anew. Raises ConflictError if it has yet to be sent."""
+    again = (
+        update(_delivery)
+        .where(_delivery.id == delivery_id, _delivery.state != DeliveryState.PENDING)
+        .values(state=DeliveryState.PENDING, attempt=0, next_at=func.clock_timestamp(), finished_at=None)
+    )
+    row: models.WebhookDelivery | None = await session.scalar(
+        again.returning(_delivery).execution_options(populate_existing=True)
+    )
+    if row is None:
+        raise ConflictError(f"delivery {delivery_id} is pending already: it will be sent")
+    return row

@@ -1,0 +1,56 @@
+"""A receiver of webhooks on a socket, which answers as it is told and keeps what it got."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import uvicorn
+from litestar import Litestar, Request, Response, post
+
+
+class Received(msgspec.Struct, frozen=True):
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def event(self) -> str:
+        return str(msgspec.json.decode(self.body)["type"])
+
+
+class WebhookReceiver:
+    """`statuses` are those of the next answers, 204 after them; `pause` delays them, in seconds."""
+
+    def __init__(self, *statuses: int, pause: float = 0.0, location: str = "") -> None:
+        self.received: list[Received] = []
+        self.statuses = list(statuses)
+        self.pause = pause
+        self.location = location
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Serve on a socket; yields the URL."""
+
+        @post("/{path:path}")
+        async def receive(request: Request[Any, Any, Any]) -> Response[bytes]:
+            self.received.append(Received(dict(request.headers), await request.body()))
+            status = self.statuses.pop(0) if self.statuses else 204
+            await asyncio.sleep(self.pause)
+            headers = {"location": self.location} if self.location else {}
+            return Response(b"", status_code=status, headers=headers)
+
+        app = Litestar([receive], openapi_config=None, logging_config=None)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            config = uvicorn.Config(
+                app, lifespan="off", ws="none", log_level="critical", timeout_graceful_shutdown=1
+            )
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
+            server.should_exit = True
+            await serving
+
+    async def count(self, number: int) -> bool:
+        return len(self.received) >= number
