@@ -22,6 +22,7 @@ from app.api.request_log import configure_logging
 from app.broker import worker_notifier
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
+from app.encryption import KeyRing
 from app.engine.capability import Capabilities, ServerRequirements
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEmbedder, HttpEngine
@@ -71,6 +72,7 @@ def app() -> Litestar:
     parts = _Parts(
         settings=settings,
         profile=choose_profile(settings.prompt_profile, tokenizer.card),
+        keys=KeyRing.open(settings),
         retrieval=load_retrieval(settings.retrieval),
         judge=load_judge(settings.judge),
         tokenizer=_fit_context(tokenizer, _probe_servers(settings, tokenizer)),
@@ -82,6 +84,7 @@ class _Parts(NamedTuple):
     """The parts that are loaded once, before the application starts."""
 
     settings: Settings
+    keys: KeyRing
     tokenizer: ChatTokenizer
     profile: Profile
     retrieval: Retrieval
@@ -93,7 +96,7 @@ async def _open_dependencies(parts: _Parts) -> AsyncIterator[Dependencies]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(settings.database_url))
+        database = await stack.enter_async_context(open_database(settings.database_url, keys=parts.keys))
         engine = await stack.enter_async_context(_engine(settings, parts.tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)

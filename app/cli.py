@@ -93,7 +93,7 @@ def migrate_command() -> None:
 
 @main.group("keys")
 def keys_group() -> None:
-    """Manage API keys."""
+    """Manage API keys, and the key that encrypts secrets."""
 
 
 @keys_group.command()
@@ -116,6 +116,23 @@ def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
 
     with use_database(Settings.from_env()) as url:
         click.echo(asyncio.run(make(url)))
+
+
+@keys_group.command()
+def rotate() -> None:
+    """Encrypt all stored secrets with a new key."""
+    from app.db.encrypted_rows import rotate_keys  # noqa: PLC0415
+    from app.machine.local_database import use_database  # noqa: PLC0415
+
+    settings = Settings.from_env()
+    with use_database(settings) as url:
+        report = rotate_keys(url, settings)
+    click.echo(f"the key {report.key} encrypts the stored secrets; {report.encrypted} were encrypted anew")
+    if report.unreadable:
+        raise SettingError(
+            f"{report.unreadable} secrets need a key that is not here: add it to SAGE_SECRET_KEY after the first "
+            "one and rotate again, or store them again"
+        )
 
 
 if __name__ == "__main__":

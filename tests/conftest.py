@@ -15,10 +15,11 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from app.db import embedded_postgres
-from app.db.database import Sessions, full_url, open_database
+from app.db.database import Sessions, full_url, open_database, session_info
 from app.db.migrate import migrate
 from app.db.models import Base
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.encryption_keys import TEST_KEYS
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, open_ledger_project
 from tests.scripted_engine import byte_tokenizer
@@ -64,14 +65,19 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions whose commits only release savepoints. They share one connection: no two at once."""
     async with open_database(database_url) as database, database.engine.connect() as connection:
         outer = await connection.begin()
-        yield async_sessionmaker(connection, join_transaction_mode="create_savepoint", expire_on_commit=False)
+        yield async_sessionmaker(
+            connection,
+            join_transaction_mode="create_savepoint",
+            expire_on_commit=False,
+            info=session_info(TEST_KEYS),
+        )
         await outer.rollback()
 
 
 @pytest.fixture
 async def committed(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions with own connections, for tests of locks, races and notifications; tables are emptied after."""
-    async with open_database(database_url) as database:
+    async with open_database(database_url, keys=TEST_KEYS) as database:
         yield database.sessions
         async with database.engine.begin() as connection:
             for table in reversed(Base.metadata.sorted_tables):

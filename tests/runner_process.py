@@ -16,6 +16,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
+from tests.encryption_keys import TEST_KEYS
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 
 CONCURRENCY = 6
@@ -46,7 +47,7 @@ class Thinks(ScriptedEngine):
 async def run(database_url: str, directory: Path) -> None:
     tokenizer = byte_tokenizer(directory)
     async with (
-        open_database(database_url) as database,
+        open_database(database_url, keys=TEST_KEYS) as database,
         ForkedSandbox(bwrap=False) as sandbox,
         httpx.AsyncClient(trust_env=False) as client,
     ):

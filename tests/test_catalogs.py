@@ -13,7 +13,8 @@ def version(number: int, server: str | None = None) -> ApiDocument:
         name="mail",
         source="http://mail.test/openapi.json",
         server=server,
-        secret=None,
+        token=None,
+        bind={},
         digest=str(number),
         document={"openapi": "3.1.0", "paths": {f"/v{number}": {"get": {"operationId": f"v{number}"}}}},
     )

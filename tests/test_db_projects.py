@@ -111,15 +111,18 @@ async def test_a_replaced_api_keeps_its_secret_unless_it_is_removed(
     session: AsyncSession,
 ) -> None:
     project, other = await project_row(session), await project_row(session)
-    first = await apis.put(session, project.id, "mail", source="upload", document={"a": 1}, digest="1", secret="s")
+    first = await apis.put(session, project.id, "mail", source="upload", document={"a": 1}, digest="1", token="s")
     second = await apis.put(session, project.id, "mail", source="http://x", document={"b": 2}, digest="2")
     assert second.id == first.id
     found = await apis.get(session, project.id, "mail")
-    assert (found.source, found.document, found.digest, found.secret) == ("http://x", {"b": 2}, "2", "s")
-    third = await apis.put(
-        session, project.id, "mail", source="upload", document={"b": 2}, digest="2", secret=None
+    assert (found.source, found.document, found.digest, apis.token_of(session, found)) == (
+        "http://x",
+        {"b": 2},
+        "2",
+        "s",
     )
-    assert third.secret is None
+    third = await apis.put(session, project.id, "mail", source="upload", document={"b": 2}, digest="2", token=None)
+    assert apis.token_of(session, third) is None
     with pytest.raises(NotFoundError, match="'mail'"):
         await apis.get(session, other.id, "mail")
 

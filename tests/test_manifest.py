@@ -109,12 +109,12 @@ async def test_an_old_document_is_used_with_the_current_server(session: AsyncSes
         document={"version": 2},
         digest="mail 2",
         server="http://now",
-        secret="s",
+        token="s",
     )
     [document] = await manifest.api_documents(session, first)
     assert isinstance(document, ApiDocument)
     assert (document.document, document.digest) == ({"version": 1}, "mail 1")
-    assert (document.source, document.server, document.secret) == ("upload", "http://now", "s")
+    assert (document.source, document.server, document.token) == ("upload", "http://now", "s")
 
 
 async def test_a_removed_api_is_offered_by_no_release_and_named_by_a_rollback(

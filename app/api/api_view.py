@@ -10,6 +10,7 @@ from app.api.columns import columns
 from app.apis.catalog import App, Operation
 from app.apis.signature import signature
 from app.db import models
+from app.records import Json
 
 
 class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,12 +23,13 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     server: str | None
     digest: str
     has_token: bool
+    bind: dict[str, Json]
     created_at: datetime
 
     @classmethod
     def of(cls, row: models.Api, project: str) -> "ApiSummary":
         return ApiSummary(
-            project=project, has_token=row.secret is not None, **columns(row, ApiSummary, "project", "has_token")
+            project=project, has_token=_has_token(row), **columns(row, ApiSummary, "project", "has_token")
         )
 
 
@@ -57,10 +59,14 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     def full(cls, row: models.Api, project: str, app: App) -> "ApiView":
         return ApiView(
             project=project,
-            has_token=row.secret is not None,
+            has_token=_has_token(row),
             description=app.description,
             base_url=app.server,
             variables=app.variables,
             operations=[OperationView.of(each) for each in app.operations.values()],
             **columns(row, ApiSummary, "project", "has_token"),
         )
+
+
+def _has_token(row: models.Api) -> bool:
+    return row.token is not None or row.secret is not None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import httpx
 import msgspec
-from litestar import Controller, delete, get, post
+from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
@@ -15,7 +15,9 @@ from app.api.api_view import ApiSummary, ApiView
 from app.api.problem import problems
 from app.api.validation import AppName, ProjectName, Text
 from app.apis.api_documents import fetch_document, parse_document, read_document
-from app.db import apis
+from app.apis.bound_parameters import bind_parameters, check_bindings
+from app.apis.catalog import App
+from app.db import apis, models
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
 from app.release import manifest
@@ -29,6 +31,14 @@ Document = Annotated[
     ),
 ]
 Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
+Bindings = Annotated[
+    dict[str, str | dict[str, str]],
+    msgspec.Meta(
+        description='parameters that the server fills in: `{"password": "secret:NAME"}` in every operation that '
+        'has it, `{"log_in": {"password": "secret:NAME"}}` in one. The agent does not see them',
+        examples=[{"log_in": {"password": "secret:mail"}}],
+    ),
+]
 Token = Annotated[
     Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, and never shown")
 ]
@@ -43,6 +53,14 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     document: Document | UnsetType = UNSET
     server: Server | None = None
     bearer_token: Token | UnsetType | None = UNSET
+    bind: Bindings | UnsetType | None = UNSET
+
+
+class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that are left out stay; null removes."""
+
+    bearer_token: Token | UnsetType | None = UNSET
+    bind: Bindings | UnsetType | None = UNSET
 
 
 class ApiController(Controller):
@@ -60,13 +78,15 @@ class ApiController(Controller):
     ) -> ApiView:
         """Fetches, parses and stores the document, replacing one of the same name.
 
-        Without `bearer_token` a replaced API keeps its token; null removes it. If tasks have started with the
+        Without `bearer_token` or `bind` a replaced API keeps them; null removes. If tasks have started with the
         active release, a new release with the new tools becomes active: rolling back restores the documents."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
         document = await _read(data, http_client)
         app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
         serving = await manifest.lock_active(session, project.id)
+        bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
+        check_bindings(app, bind or {})
         row = await apis.put(
             session,
             project.id,
@@ -75,11 +95,12 @@ class ApiController(Controller):
             server=data.server,
             document=document,
             digest=app.digest,
-            secret=data.bearer_token,
+            token=data.bearer_token,
+            bind=bind or {},
         )
         await manifest.update_tools(session, serving, [data.name], access.actor)
         await session.commit()
-        return ApiView.full(row, project.name, app)
+        return ApiView.full(row, project.name, bind_parameters(app, row.bind))
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
@@ -91,9 +112,33 @@ class ApiController(Controller):
     async def show(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name)
-        source = None if row.source == "upload" else row.source
-        app = await asyncio.to_thread(parse_document, row.name, row.document, source=source, server=row.server)
-        return ApiView.full(row, owner.name, app)
+        return ApiView.full(row, owner.name, bind_parameters(await _parse(row), row.bind))
+
+    @patch(
+        "/{name:str}",
+        opt={"scope": "admin"},
+        summary="Change the token or the bindings of an API",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def change(
+        self,
+        name: FromPath[str],
+        data: JSONBody[ApiPatch],
+        session: Db,
+        access: Caller,
+        project: ProjectName = None,
+    ) -> ApiView:
+        """Effective from the next task on."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name)
+        app = await _parse(row)
+        if data.bind is not UNSET:
+            check_bindings(app, data.bind or {})
+            row.bind = dict(data.bind or {})
+        for column, value in apis.sealed(session, data.bearer_token).items():
+            setattr(row, column, value)
+        await session.commit()
+        return ApiView.full(row, owner.name, bind_parameters(app, row.bind))
 
     @delete(
         "/{name:str}",
@@ -108,6 +153,11 @@ class ApiController(Controller):
         await apis.delete(session, owner.id, name)
         await manifest.update_tools(session, serving, [name], access.actor)
         await session.commit()
+
+
+async def _parse(row: models.Api) -> App:
+    source = None if row.source == "upload" else row.source
+    return await asyncio.to_thread(parse_document, row.name, row.document, source=source, server=row.server)
 
 
 async def _read(data: ApiRequest, client: httpx.AsyncClient) -> dict[str, Json]:

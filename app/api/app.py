@@ -30,6 +30,7 @@ from app.api.request_log import log_requests
 from app.api.run_events import RunEventsController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
+from app.api.secrets import SecretController
 from app.api.shadows import ShadowController
 from app.api.skills import SkillController
 from app.api.task_events import TaskEventsController
@@ -45,6 +46,7 @@ _CONTROLLERS = [
     SkillController,
     FeedbackController,
     ApiController,
+    SecretController,
     ProjectController,
     KeyController,
     ReleaseController,

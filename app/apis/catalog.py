@@ -26,6 +26,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     explode: bool = True
 
 
+class BoundParameter(msgspec.Struct, frozen=True):
+    """A parameter that the gateway fills in with a stored secret."""
+
+    parameter: Parameter
+    secret: str  # its name
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     """One `apis.<app>.<name>(...)`. Compared by identity, so that values derived from it can be cached.
 
@@ -39,6 +46,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
+    bound: tuple[BoundParameter, ...] = ()
     body_is_object: bool = True  # False: the whole body is the one argument `body`
     body_type: str = "application/json"
     body_required: bool = False  # True: a body without fields is sent as {}

@@ -1,10 +1,11 @@
 """Credentials of APIs, added by the gateway and never seen by the agent's code, and their removal from records."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
 
+from app.errors import HostError
 from app.records import Call, Json
 from app.secret_values import is_telling
 
@@ -15,13 +16,23 @@ class Credentials(Protocol):
         ...
 
 
-class BearerTokens:
-    """One static token per app."""
+class SecretStore(Protocol):
+    async def value(self, name: str) -> str:
+        """The value of a stored secret. Raises HostError that names it if there is none."""
+        ...
 
-    def __init__(self, tokens: Mapping[str, str]) -> None:
+
+class BearerTokens:
+    """One static token per app. Those of `unreadable` apps are stored, but cannot be decrypted."""
+
+    def __init__(self, tokens: Mapping[str, str], unreadable: Collection[str] = ()) -> None:
         self._tokens = dict(tokens)
+        self._unreadable = frozenset(unreadable)
 
     async def headers(self, app: str) -> dict[str, str]:
+        """Raises HostError for an app whose token is unreadable."""
+        if app in self._unreadable:
+            raise HostError("ApiError", f"the server cannot read its token for {app}: check SAGE_SECRET_KEY")
         return {"Authorization": f"Bearer {self._tokens[app]}"} if app in self._tokens else {}
 
 

@@ -1,6 +1,6 @@
 """The OpenAPI documents of projects, in the database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
@@ -10,7 +10,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.errors import NotFoundError
+from app.db.database import keys_of
+from app.errors import NotFoundError, SettingError
 from app.records import Json
 
 
@@ -23,12 +24,14 @@ async def put(  # noqa: PLR0913 - the columns of a row
     document: dict[str, Json],
     digest: str,
     server: str | None = None,
-    secret: str | UnsetType | None = UNSET,
+    token: str | UnsetType | None = UNSET,
+    bind: Mapping[str, Json] | UnsetType = UNSET,
 ) -> models.Api:
-    """Insert an API, or replace the one of that name. Keeps the stored secret if `secret` is UNSET."""
-    given = {"source": source, "document": document, "digest": digest, "server": server}
-    if secret is not UNSET:
-        given["secret"] = secret
+    """Insert an API, or replace the one of that name. Keeps the stored token and bindings if they are UNSET."""
+    given: dict[str, Json] = {"source": source, "document": document, "digest": digest, "server": server}
+    given |= sealed(session, token)
+    if bind is not UNSET:
+        given["bind"] = bind
     row = await session.scalar(
         insert(models.Api)
         .values(project_id=project_id, name=name, **given)
@@ -38,6 +41,29 @@ async def put(  # noqa: PLR0913 - the columns of a row
     )
     assert row is not None  # an upsert always returns its row
     return row
+
+
+async def bindings(session: AsyncSession, project_id: UUID, name: str) -> dict[str, Json]:
+    """The bindings of an API; {} if there is no such API yet."""
+    query = select(models.Api.bind).where(models.Api.project_id == project_id, models.Api.name == name)
+    return await session.scalar(query) or {}
+
+
+def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, str | None]:
+    """The columns that store a token, encrypted; none if it is UNSET."""
+    if token is UNSET:
+        return {}
+    return {"secret": None, "token": None if token is None else keys_of(session).encrypt(str(token))}
+
+
+def token_of(session: AsyncSession, row: models.Api) -> str | None:
+    """The token of an API. Raises SettingError if it cannot be decrypted here."""
+    if row.token is None:
+        return row.secret  # of an older version that still runs
+    try:
+        return keys_of(session).decrypt(row.token)
+    except SettingError as error:
+        raise SettingError(f"the token of the API {row.name!r} cannot be read: {error}") from error
 
 
 async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Api]:

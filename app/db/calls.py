@@ -1,5 +1,9 @@
-"""The journal of API calls: a row is committed before a call goes out, and completed with its result."""
+"""The journal of API calls: a row is committed before a call goes out, and completed with its result.
 
+Arguments and results are encrypted: they hold passwords.
+"""
+
+import json
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -9,7 +13,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, task_queue
-from app.db.column_types import pack
+from app.db.column_types import pack, to_json
+from app.db.database import keys_of
+from app.encryption import KeyRing
 from app.errors import ConflictError
 from app.records import Call, Json
 
@@ -30,7 +36,7 @@ async def begin(session: AsyncSession, task_id: UUID, owner: str, call: Call, *,
     Raises ConflictError if the call went out before, or the task is no longer the owner's.
     """
     await task_queue.hold(session, task_id, owner)
-    row = {"api": call.api, "arguments": call.arguments, "repeatable": repeatable, "record": None}
+    row = {**_request(session, call), "repeatable": repeatable, "record": None}
     lost = models.TaskCall.record.is_(None)
     begun = await session.scalar(
         insert(models.TaskCall)
@@ -49,7 +55,7 @@ async def end(session: AsyncSession, task_id: UUID, call: Call) -> None:
     await session.execute(
         update(models.TaskCall)
         .where(models.TaskCall.task_id == task_id, models.TaskCall.seq == call.seq)
-        .values(record=pack(call))
+        .values(record=keys_of(session).encrypt_bytes(pack(call)))
     )
 
 
@@ -64,15 +70,15 @@ async def record(session: AsyncSession, task_id: UUID, owner: str, made: Sequenc
             {
                 "task_id": task_id,
                 "seq": call.seq,
-                "api": call.api,
-                "arguments": call.arguments,
                 "repeatable": True,
-                "record": pack(call),
+                "record": keys_of(session).encrypt_bytes(pack(call)),
+                **_request(session, call),
             }
             for call in made
         ]
     )
-    known = {name: new.excluded[name] for name in ("api", "arguments", "repeatable", "record")}
+    names = ("api", "arguments", "sealed_arguments", "repeatable", "record")
+    known = {name: new.excluded[name] for name in names}
     await session.execute(new.on_conflict_do_update(index_elements=["task_id", "seq"], set_=known))
 
 
@@ -84,9 +90,19 @@ async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:
         .order_by(models.TaskCall.seq)
         .execution_options(populate_existing=True)
     )
-    return [_journal_call(row) for row in rows]
+    keys = keys_of(session)
+    return [_journal_call(row, keys) for row in rows]
 
 
-def _journal_call(row: models.TaskCall) -> JournalCall:
-    call = None if row.record is None else msgspec.msgpack.decode(row.record, type=Call)
-    return JournalCall(seq=row.seq, api=row.api, arguments=row.arguments, repeatable=row.repeatable, call=call)
+def _request(session: AsyncSession, call: Call) -> dict[str, Json]:
+    """The columns of what was called. Arguments may be passwords."""
+    sealed = keys_of(session).encrypt_bytes(to_json(call.arguments).encode())
+    return {"api": call.api, "arguments": {}, "sealed_arguments": sealed}
+
+
+def _journal_call(row: models.TaskCall, keys: KeyRing) -> JournalCall:
+    call = None if row.record is None else msgspec.msgpack.decode(keys.opened(row.record), type=Call)
+    arguments = row.arguments
+    if row.sealed_arguments is not None:
+        arguments = json.loads(keys.opened(row.sealed_arguments))
+    return JournalCall(seq=row.seq, api=row.api, arguments=arguments, repeatable=row.repeatable, call=call)

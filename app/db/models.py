@@ -25,6 +25,7 @@ from app.db.release_rows import (
     ToolDocument,
     ToolSet,
 )
+from app.db.secret_rows import Secret
 from app.db.skill_rows import LIVE_SKILLS, SKILL_MOVES, Skill, SkillOffer, SkillReplay, SkillState
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
@@ -58,6 +59,7 @@ __all__ = [
     "RunStep",
     "RunnerProcess",
     "Schedule",
+    "Secret",
     "Shadow",
     "Skill",
     "SkillOffer",
@@ -103,7 +105,7 @@ class Key(Entity):
 
 
 class Api(Entity):
-    """An OpenAPI document of a project. `secret` is a static bearer token that the gateway adds."""
+    """An OpenAPI document of a project. The gateway adds its static bearer token."""
 
     __tablename__ = "apis"
     __table_args__ = (UniqueConstraint("project_id", "name"),)
@@ -114,7 +116,9 @@ class Api(Entity):
     server: Mapped[str | None]  # overrides the document's server
     document: Mapped[dict[str, Any]] = mapped_column(JSON)  # not JSONB, which forgets the order of arguments
     digest: Mapped[str]
-    secret: Mapped[str | None]
+    secret: Mapped[str | None]  # a token that is not encrypted yet
+    token: Mapped[str | None]  # encrypted
+    bind: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # see `apis.bound_parameters`
 
 
 class TaskState(StrEnum):

@@ -97,6 +97,8 @@ class AuditAction(StrEnum):
     CANARY_BEGAN = "canary began"
     CANARY_ENDED = "canary ended"
     APPROVAL_DECIDED = "approval decided"  # about an API call of a task
+    SECRET_STORED = "secret stored"  # `detail` has its name
+    SECRET_DELETED = "secret deleted"
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after
     SKILL_MOVED = "skill moved"  # to another state; `detail` has both, the reason and the evidence
 

@@ -29,7 +29,7 @@ class TaskTurn(Base):
 
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True)
-    record: Mapped[bytes]  # msgpack of records.Turn
+    record: Mapped[bytes]  # msgpack of records.Turn, encrypted
     ended: Mapped[bool] = mapped_column(default=False)  # the record also holds the observation
 
 
@@ -41,6 +41,7 @@ class TaskCall(Base):
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int] = mapped_column(primary_key=True)
     api: Mapped[str]
-    arguments: Mapped[dict[str, Any]]
+    arguments: Mapped[dict[str, Any]]  # {} where they are encrypted
+    sealed_arguments: Mapped[bytes | None]  # JSON, encrypted
     repeatable: Mapped[bool]  # safe to send again if the result was lost
-    record: Mapped[bytes | None]  # msgpack of records.Call; NULL while the call is in flight
+    record: Mapped[bytes | None]  # msgpack of records.Call, encrypted; NULL while the call is in flight

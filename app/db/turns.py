@@ -1,4 +1,4 @@
-"""The turns of a running task: stored before their code runs, replayed when the task is resumed."""
+"""The turns of a running task: stored before their code runs, encrypted, and replayed when the task is resumed."""
 
 from uuid import UUID
 
@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, task_queue
 from app.db.column_types import pack
+from app.db.database import keys_of
 from app.records import Turn
 
 
@@ -23,7 +24,7 @@ class RecordedTurn(msgspec.Struct, frozen=True):
 async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
     """Record a turn; commit this before its code runs. Raises ConflictError if the task has another owner."""
     await task_queue.hold(session, task_id, owner)
-    record = pack(turn)
+    record = keys_of(session).encrypt_bytes(pack(turn))
     await session.execute(
         insert(models.TaskTurn)
         .values(task_id=task_id, index=index, record=record)
@@ -37,7 +38,7 @@ async def end(session: AsyncSession, task_id: UUID, owner: str, index: int, turn
     await session.execute(
         update(models.TaskTurn)
         .where(models.TaskTurn.task_id == task_id, models.TaskTurn.index == index)
-        .values(record=pack(turn), ended=True)
+        .values(record=keys_of(session).encrypt_bytes(pack(turn)), ended=True)
     )
 
 
@@ -49,4 +50,8 @@ async def of_task(session: AsyncSession, task_id: UUID) -> list[RecordedTurn]:
         .order_by(models.TaskTurn.index)
         .execution_options(populate_existing=True)
     )
-    return [RecordedTurn(row.index, msgspec.msgpack.decode(row.record, type=Turn), row.ended) for row in rows]
+    keys = keys_of(session)
+    return [
+        RecordedTurn(row.index, msgspec.msgpack.decode(keys.opened(row.record), type=Turn), row.ended)
+        for row in rows
+    ]

@@ -12,9 +12,10 @@ from app.apis import api_docs
 from app.apis.address import address
 from app.apis.api_documents import encode
 from app.apis.bind_arguments import bind
+from app.apis.bound_parameters import filled
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import Credentials, secret_parts
+from app.apis.credentials import Credentials, SecretStore, secret_parts
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
@@ -53,6 +54,7 @@ class Gateway:
         timeout: float = 30,
         allow_private_hosts: bool = True,
         secrets: SecretValues | None = None,
+        store: SecretStore | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
         self._http = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
@@ -75,6 +77,7 @@ class Gateway:
         self.would_write: str | None = None  # the first "app.operation" refused because it is not read-only
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
+        self._store = store  # of bound parameters
         self._hidden = SecretValues()  # what not even the agent may see
 
     def names(self) -> dict[str, list[str]]:
@@ -134,7 +137,7 @@ class Gateway:
         return call
 
     async def _make(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
-        request = encode(app, operation, arguments)
+        request = await self._encode(app, operation, arguments)
         url = self._address(app, operation) + request.target
         self._authorize(operation)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
@@ -143,6 +146,19 @@ class Gateway:
         if refusal is not None:
             return await self._refuse(call, refusal)
         return await self._begin(call, operation.safe) or await self._send(call, operation, url, request)
+
+    async def _encode(self, app: App, operation: Operation, arguments: dict[str, Json]) -> OutgoingRequest:
+        """The request, with the secrets of bound parameters, which only this method and the server see."""
+        if not operation.bound:
+            return encode(app, operation, arguments)
+        if self._store is None:
+            raise HostError("PermissionError", f"{operation.api} needs a secret, and none is available here")
+        values = {each.parameter.name: await self._store.value(each.secret) for each in operation.bound}
+        self._hide(*values.values())
+        try:
+            return encode(app, *filled(operation, arguments, values))
+        except HostError as error:
+            raise HostError(error.kind, self._hidden.mask(error.message)) from None
 
     def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
@@ -212,12 +228,12 @@ class Gateway:
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         """The call with its result or error, without secrets, as the journal records it."""
-        credentials = await self._credentials.headers(operation.app) if self._credentials else {}
-        self._hide(*secret_parts(credentials))
         result: Json = None
         error: str | None = None
         started = time.perf_counter()
         try:
+            credentials = await self._credentials.headers(operation.app) if self._credentials else {}
+            self._hide(*secret_parts(credentials))
             known = {name.lower() for name in credentials}
             headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
             sent = (operation.method, url, headers | credentials, request.content)

@@ -12,6 +12,7 @@ import click
 from sqlalchemy import make_url
 
 from app.db import embedded_postgres
+from app.db.encrypted_rows import prepare_secrets
 from app.db.migrate import migrate
 from app.errors import DatabaseError
 from app.loop import Loop
@@ -32,14 +33,14 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
     Raises DatabaseError. The caller must hold the lock on the data directory.
     """
     if settings.database_url:
-        await _finish(lambda: migrate(settings.database_url))
+        await _finish(lambda: _migrate(settings.database_url, settings))
         yield settings.database_url
         return
     directory = _directory(settings)
     rotate(directory / "log")
     try:
         url = await _finish(lambda: embedded_postgres.start(directory))
-        await _finish(lambda: migrate(url))
+        await _finish(lambda: _migrate(url, settings))
         async with Loop("PostgreSQL watcher", partial(_restart_if_dead, directory, _socket(url)), _WATCH_SECONDS):
             yield url
     finally:
@@ -50,7 +51,7 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
 def use_database(settings: Settings) -> Iterator[str]:
     """The URL of the migrated database, for one command. The embedded one is started unless `sage up` runs it."""
     if settings.database_url:
-        migrate(settings.database_url)
+        _migrate(settings.database_url, settings)
         yield settings.database_url
         return
     directory = _directory(settings)
@@ -61,8 +62,13 @@ def use_database(settings: Settings) -> Iterator[str]:
         except DataDirLockedError:
             click.echo("using the database of the running `sage up`", err=True)
         url = embedded_postgres.start(directory)
-        migrate(url)
+        _migrate(url, settings)
         yield url
+
+
+def _migrate(url: str, settings: Settings) -> None:
+    migrate(url)
+    prepare_secrets(url, settings)
 
 
 def _directory(settings: Settings) -> Path:

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import apis, audit, manifests, models, releases, skill_sets
 from app.db.manifests import SkillName
 from app.db.models import AuditAction, ReleaseState
+from app.errors import SettingError
 from app.records import Json
 
 SkillsMode = Literal["restore", "keep"]
@@ -23,13 +24,14 @@ SERVER = "server"  # the actor of automatic changes
 
 
 class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that a task may call: the release's document, with the current server and token."""
+    """An API that a task may call: the release's document, with the current server, token and bindings."""
 
     id: UUID  # of the API
     name: str
     source: str
     server: str | None
-    secret: str | None
+    token: str | SettingError | None  # or why it cannot be read
+    bind: dict[str, Json]
     digest: str
     document: dict[str, Json]
 
@@ -46,13 +48,21 @@ async def api_documents(session: AsyncSession, release: models.Release) -> Seque
             name=row.name,
             source=row.source,
             server=row.server,
-            secret=row.secret,
+            token=_token(session, row),
+            bind=row.bind,
             digest=digests[row.name],
             document=kept[digests[row.name]] if row.name in changed else row.document,
         )
         for row in rows
         if row.name in digests
     ]
+
+
+def _token(session: AsyncSession, row: models.Api) -> str | SettingError | None:
+    try:
+        return apis.token_of(session, row)
+    except SettingError as error:
+        return error
 
 
 async def tools_of(session: AsyncSession, release: models.Release) -> dict[str, str]:

@@ -1,16 +1,23 @@
 """Catalogs of projects, parsed from the documents in the database and cached until these change."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from uuid import UUID
 
+import structlog
+
 from app.apis.api_documents import parse_document
+from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
 from app.apis.credentials import BearerTokens
+from app.errors import SettingError
 from app.release.manifest import ApiDocument
 
+log = structlog.get_logger(__name__)
+
 _KEPT = 3  # versions per API: releases that serve side by side may have different ones
-_Version = tuple[str, str, str | None]
+_Version = tuple[str, str, str | None, str]
 
 
 class Catalogs:
@@ -24,12 +31,12 @@ class Catalogs:
         return Catalog({api.name: await self._app(api) for api in apis})
 
     async def _app(self, api: ApiDocument) -> App:
-        version = (api.digest, api.source, api.server)
+        version = (api.digest, api.source, api.server, json.dumps(api.bind, sort_keys=True))
         versions = self._apps.setdefault(api.id, {})
         if version not in versions:
             source = None if api.source == "upload" else api.source
             app = await asyncio.to_thread(parse_document, api.name, api.document, source=source, server=api.server)
-            versions[version] = app
+            app = versions[version] = bind_parameters(app, api.bind)
             if len(versions) > _KEPT:
                 del versions[next(iter(versions))]
             return app
@@ -37,4 +44,8 @@ class Catalogs:
 
 
 def bearer_tokens(apis: Sequence[ApiDocument]) -> BearerTokens:
-    return BearerTokens({api.name: api.secret for api in apis if api.secret})
+    """The tokens of the APIs. One that cannot be decrypted is logged, and fails the calls of its API alone."""
+    unreadable = {api.name: api.token for api in apis if isinstance(api.token, SettingError)}
+    for name, error in unreadable.items():
+        log.error("a token cannot be read", api=name, cause=str(error))
+    return BearerTokens({api.name: api.token for api in apis if isinstance(api.token, str)}, unreadable)

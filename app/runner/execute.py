@@ -28,6 +28,7 @@ from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.condemned import failure_of, recorded_trajectory
 from app.runner.judge import Judge, ask_judge
 from app.runner.mask_trajectory import masked
+from app.runner.project_secrets import ProjectSecrets
 from app.runner.score import score
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_selection import SkillSelection
@@ -194,6 +195,7 @@ class TaskExecutor:
             timeout=self.settings.api_timeout_seconds,
             allow_private_hosts=self.settings.allow_private_hosts,
             secrets=secrets,
+            store=ProjectSecrets(self.sessions, row.project_id),
         )
 
     async def score(

@@ -1,0 +1,6 @@
+"""The keys that encrypt the secrets of test databases."""
+
+from app.encryption import KeyRing
+
+TEST_KEY = "a key of tests, which is no secret"
+TEST_KEYS = KeyRing([TEST_KEY])
