@@ -11,7 +11,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 COMPOSE = ROOT / "docker" / "compose.yaml"
-PASSWORDS = {"POSTGRES_PASSWORD": "one", "REDIS_PASSWORD": "two"}
+PASSWORDS = {"POSTGRES_PASSWORD": "one", "REDIS_PASSWORD": "two", "SAGE_SECRET_KEY": "three" * 8}
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::(?P<sign>[-?])(?P<rest>[^${}]*))?\}")  # the innermost
 
 

@@ -2,5 +2,5 @@
 
 from app.encryption import KeyRing
 
-TEST_KEY = "a key of tests, which is no secret"
+TEST_KEY = "a key of tests that hides nothing"
 TEST_KEYS = KeyRing([TEST_KEY])

@@ -16,6 +16,7 @@ import pytest
 
 from app.db import keys, projects
 from app.db.database import Sessions
+from tests.encryption_keys import TEST_KEY
 from tests.faulty_proxy import Reply, faulty_proxy
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer
@@ -46,6 +47,7 @@ def environment(directory: Path, database_url: str, port: int = 0) -> dict[str, 
         "DATABASE_URL": database_url,
         "ENGINE_URLS": "http://127.0.0.1:9",
         "SAGE_MODEL": str(directory),
+        "SAGE_SECRET_KEY": TEST_KEY,
         "SAGE_PORT": str(port or free_ports(1)[0]),
     }
 
@@ -97,11 +99,11 @@ async def test_serving_imports_no_torch_and_readyz_names_what_is_not_ready(
     assert "ENGINE_URLS" in out
 
 
-@pytest.mark.parametrize("name", ["DATABASE_URL", "ENGINE_URLS"])
+@pytest.mark.parametrize("name", ["DATABASE_URL", "ENGINE_URLS", "SAGE_SECRET_KEY"])
 async def test_a_missing_setting_is_reported_without_a_traceback(
     name: str, database_url: str, tmp_path: Path
 ) -> None:
-    env = environment(tmp_path, database_url) | {name: ""}
+    env = environment(tmp_path, database_url) | {name: "", "SAGE_DATA_DIR": str(tmp_path)}
     status, out, err = await run("-m", "app.cli", "serve", env=env)
     assert status != 0
     assert name in out + err
