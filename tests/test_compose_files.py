@@ -44,7 +44,9 @@ def test_the_file_is_valid_by_the_compose_specification(values: dict[str, str]) 
 def test_every_password_is_required(name: str) -> None:
     with pytest.raises(UnsetError, match=f"{name}: set it in docker/.env"):
         read({key: value for key, value in PASSWORDS.items() if key != name})
-    named = re.findall(r"(?m)^(?:# )?(\w*PASSWORD)=(.*)$", (ROOT / "docker" / ".env.example").read_text())
+    named = re.findall(
+        r"(?m)^(?:# )?(\w*PASSWORD|SAGE_SECRET_KEY)=(.*)$", (ROOT / "docker" / ".env.example").read_text()
+    )
     assert (name, "") in named, "the example names it, without a value"
 
 
