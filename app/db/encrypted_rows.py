@@ -21,6 +21,7 @@ _COLUMNS = (  # table, column: encrypted texts, bytes, or JSON that has encrypte
     (models.TaskCall.__tablename__, "record"),
     (models.TaskCall.__tablename__, "sealed_arguments"),
     (models.Project.__tablename__, "settings"),
+    (models.Project.__tablename__, "webhook_secret"),
 )
 _BATCH = 100
 _ENCRYPTED = re.compile(r"enc:[0-9a-f]{8}:[A-Za-z0-9_=-]+")
