@@ -34,6 +34,7 @@ from app.gateway.http_call import NoCookies
 from app.gateway.ssrf import resolve_public
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.hot_swap.loader import AdapterLoader
+from app.project_settings import Limits
 from app.records import Json
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
@@ -132,6 +133,7 @@ async def _open_dependencies(parts: _Parts) -> AsyncIterator[Dependencies]:
                 "sandbox": lambda: _open_and_close(sandbox),
             },
             occupancy=engine.occupancy,
+            limits=Limits.defaults(settings),
         )
 
 
@@ -156,7 +158,11 @@ async def _start_runners(
     stack: AsyncExitStack, settings: Settings, executor: TaskExecutor, listener: NotificationListener
 ) -> Runner:
     """The runner of tasks and, while there is room, of their shadows."""
-    options = RunnerOptions(concurrency=settings.max_tasks_in_flight, lease_seconds=settings.lease_seconds)
+    options = RunnerOptions(
+        concurrency=settings.max_tasks_in_flight,
+        lease_seconds=settings.lease_seconds,
+        limits=Limits.defaults(settings),
+    )
     runner = await stack.enter_async_context(Runner(executor.sessions, executor.execute, options))
     listener.on_task(runner.wake)
     shadows = ShadowRunner(executor.sessions, executor, lambda: runner.running < settings.max_tasks_in_flight)

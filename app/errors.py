@@ -39,6 +39,19 @@ class ConflictError(AppError):
     status = 409
 
 
+class LimitError(AppError):
+    """A limit is reached. After `retry_after` seconds another attempt may succeed."""
+
+    status = 429
+
+    def __init__(self, message: str, *, name: str, value: int, setting: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.name = name
+        self.value = value
+        self.setting = setting
+        self.retry_after = retry_after
+
+
 class ApiDocumentError(InvalidError):
     """An OpenAPI document cannot be fetched, parsed or turned into operations."""
 

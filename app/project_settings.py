@@ -1,16 +1,49 @@
 """The settings of one project. Every field has a default, and only what differs from it is stored."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
 from app.approval import ApprovalRules
 from app.errors import InvalidError
 from app.records import Json
+from app.settings import Settings
 from app.webhook import Webhook
 
+_Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
 SkillPolicy: TypeAlias = Literal["open", "evidence", "review"]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one project. null is the server's default, the setting `SAGE_LIMIT_<NAME>`; 0 is no limit."""
+
+    requests_per_minute: _Limit = None
+    """Requests of one key, in each API process."""
+    queued_tasks: _Limit = None
+    """Tasks that wait."""
+    running_tasks: _Limit = None
+    """Tasks that run at once; more of them wait."""
+    tasks_per_day: _Limit = None
+    """Tasks submitted in a day. Days are UTC."""
+    tokens_per_day: _Limit = None
+    """Tokens generated in a day by tasks that ended. Over it, waiting tasks wait for the next day."""
+    calls_per_day: _Limit = None
+    """API calls in a day of tasks that ended. Over it, waiting tasks wait for the next day."""
+
+    @classmethod
+    def defaults(cls, settings: Settings) -> "Limits":
+        """The server's limits, for projects that have none of their own."""
+        return cls(**{name: getattr(settings, f"limit_{name}") for name in cls.__struct_fields__})
+
+    def over(self, defaults: "Limits") -> "Limits":
+        """These limits, with those of the server where they are null. 0 becomes None: no limit.
+
+        >>> Limits(queued_tasks=0).over(Limits(queued_tasks=5, running_tasks=2)).running_tasks
+        2
+        """
+        own, others = msgspec.structs.asdict(self), msgspec.structs.asdict(defaults)
+        return Limits(**{name: (others[name] if own[name] is None else own[name]) or None for name in own})
 
 
 class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +52,10 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     skills: SkillPolicy = "evidence"
     """How new skills come to be offered: `open` to every task at once, `evidence` as they prove themselves,
     `review` once a person approves them."""
+    limits: Limits = Limits()
+    """What the project may use. Only a key for all projects may change it."""
+    weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
+    """Share of the runners while tasks of several projects wait. Only a key for all projects may change it."""
 
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""

@@ -20,6 +20,7 @@ _PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +97,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     judge: str = ""
     """Scores finished tasks without a check: `NAME?OPTION=VALUE`, a name of the entry-point group `sage.judges` or
     `module:attribute`. Empty: they stay unscored."""
+
+    # Limits
+    limit_queued_tasks: Limit = 100_000
+    """Tasks of a project that wait. 0 is no limit, here and below; a project may have limits of its own."""
+    limit_running_tasks: Limit = 0
+    """Tasks of a project that run at once; more of them wait."""
+    limit_tasks_per_day: Limit = 0
+    """Tasks that a project may submit in a day (UTC)."""
+    limit_tokens_per_day: Limit = 0
+    """Tokens that a project's tasks may generate in a day. Over it, new ones are refused and others wait."""
+    limit_calls_per_day: Limit = 0
+    """API calls that a project's tasks may make in a day. Over it, new ones are refused and others wait."""
+    limit_requests_per_minute: Limit = 30_000
+    """Requests of one key to one API process."""
+    limit_failed_keys_per_minute: Limit = 20
+    """Requests with unknown keys from one address to one API process."""
+    trusted_proxies: str = ""
+    """Addresses and networks of proxies, comma-separated. Only their `X-Forwarded-For` is believed."""
+    max_connections: Count = 4_000
+    """Open connections of one API process."""
+    max_connections_per_address: Count = 1_000
+    """Open connections of one address, proxies excepted."""
+    header_timeout_seconds: Seconds = 10
+    """The headers of a request must arrive within this time."""
+    body_timeout_seconds: Seconds = 20
+    """The body of a request must arrive within this time, and a second more for each 5,000 bytes."""
 
     # Skills
     retrieval: str = "fused"

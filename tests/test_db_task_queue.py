@@ -47,17 +47,6 @@ async def test_two_runners_never_get_the_same_task(committed: Sessions) -> None:
     assert set(everything) == submitted
 
 
-async def test_a_task_locked_by_another_claimer_is_skipped_not_waited_for(committed: Sessions) -> None:
-    async with committed.begin() as session:
-        project = await project_row(session)
-        first, second = [(await task_row(session, project.id)).id for _ in range(2)]
-    async with committed.begin() as one, committed.begin() as other, asyncio.timeout(5):
-        mine, yours = await task_queue.claim(one, "one", LEASE), await task_queue.claim(other, "other", LEASE)
-        assert mine is not None
-        assert yours is not None
-        assert (mine.id, yours.id) == (first, second)
-
-
 async def test_the_first_claim_pins_the_active_release_and_the_clock(session: AsyncSession) -> None:
     project = await project_row(session)
     task = await task_row(session, project.id)

@@ -12,6 +12,7 @@ from app.api.notifications import NotificationListener
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.project_settings import Limits
 from app.records import Offer
 from app.release.promote import Promoter
 
@@ -44,3 +45,4 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
     readiness_checks: Mapping[str, ReadinessCheck]
     occupancy: Callable[[], Occupancy]  # of the model servers
+    limits: Limits = Limits()  # of projects that have none of their own

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ExceptionHandlersMap
+from msgspec import UNSET, UnsetType
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
@@ -19,6 +21,7 @@ from app.errors import (
     DatabaseError,
     ForbiddenError,
     InvalidError,
+    LimitError,
     NotFoundError,
     UnauthorizedError,
 )
@@ -26,7 +29,7 @@ from app.errors import (
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-_KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError)
+_KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, LimitError)
 _NAMES = {kind.status: kind.__name__ for kind in _KINDS}
 
 _BODY = "data"  # the handler parameter that holds the request body
@@ -39,6 +42,14 @@ _PUBLIC_NAMES = {"in_state": "state"}  # the framework reserves the parameter na
 AnyRequest = Request[Any, Any, Any]
 
 
+class ReachedLimit(msgspec.Struct, frozen=True):
+    """The limit that a request with status 429 reached, and the setting that changes it."""
+
+    name: str
+    value: int
+    setting: str
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The body of every error response. `field` is the invalid part of the request, if known."""
 
@@ -48,6 +59,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     error: str
     field: str | None = None
+    limit: ReachedLimit | UnsetType = UNSET
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
@@ -67,8 +79,10 @@ def answer(
     *,
     field: str | None = None,
     headers: Mapping[str, str] | None = None,
+    limit: ReachedLimit | UnsetType = UNSET,
 ) -> Response[Problem]:
-    body = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, error=error, field=field)
+    phrase = HTTPStatus(status).phrase
+    body = Problem(title=phrase, status=status, detail=detail, error=error, field=field, limit=limit)
     return Response(body, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -77,6 +91,12 @@ def _answer_app_error(_: AnyRequest, error: AppError) -> Response[Problem]:
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request failed", error=type(error).__name__, detail=str(error), cause=repr(error.__cause__))
     return answer(error.status, type(error).__name__, str(error), headers=headers)
+
+
+def _answer_limit_error(_: AnyRequest, error: LimitError) -> Response[Problem]:
+    headers = {"Retry-After": str(max(1, ceil(error.retry_after)))}
+    limit = ReachedLimit(error.name, error.value, error.setting)
+    return answer(error.status, LimitError.__name__, str(error), headers=headers, limit=limit)
 
 
 def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Response[Problem]:
@@ -123,6 +143,7 @@ def _answer_unexpected(request: AnyRequest, error: Exception) -> Response[Proble
 
 HANDLERS: ExceptionHandlersMap = {
     AppError: _answer_app_error,
+    LimitError: _answer_limit_error,
     HTTPException: _answer_http_exception,
     UnicodeDecodeError: _answer_invalid_utf8,
     DataError: _answer_invalid_value,

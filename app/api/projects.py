@@ -6,15 +6,19 @@ from uuid import UUID
 
 import msgspec
 from litestar import Controller, delete, get, patch, post
+from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Caller, Db, find_project
 from app.api.problem import problems
+from app.api.usage_view import UsageView, view_usage
 from app.api.validation import Name
 from app.db import audit, models, projects
 from app.errors import ForbiddenError
-from app.project_settings import ProjectSettings
+from app.project_settings import Limits, ProjectSettings
 from app.records import Json
+
+_OPERATORS = {"limits", "weight"}  # settings that share the server out
 
 
 class ProjectRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +76,8 @@ class ProjectController(Controller):
         self, name: FromPath[str], data: JSONBody[ProjectPatch], session: Db, access: Caller
     ) -> ProjectView:
         """Fields that are left out stay, and null restores a default. The audit log records the change."""
+        if access.project_id is not None and (own := sorted(_OPERATORS & data.settings.keys())):
+            raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
         project = await find_project(session, access, name)
         secret = project.webhook_secret
         before, after = await projects.change_settings(session, project.id, data.settings)
@@ -83,6 +89,13 @@ class ProjectController(Controller):
             await audit.add(session, project.id, None, access.actor, action, detail)
         await session.commit()
         return ProjectView.of(project)
+
+    @get("/{name:str}/usage", summary="Show what a project uses", responses=problems(401, 403, 404))
+    async def usage(
+        self, name: FromPath[str], session: Db, access: Caller, limits: NamedDependency[Limits]
+    ) -> UsageView:
+        """Today's usage, its limits and what is left of them, and the usage of the last 30 days (UTC)."""
+        return await view_usage(session, await find_project(session, access, name), limits)
 
     @delete(
         "/{name:str}",

@@ -12,6 +12,7 @@ from app.api.access import Access, find_project
 from app.api.validation import Scenario, Text
 from app.db import models, tasks
 from app.errors import InvalidError
+from app.project_settings import Limits
 
 Instruction = Annotated[
     str,
@@ -47,6 +48,10 @@ Principal = Annotated[
         examples=["iris@example.org"],
     ),
 ]
+Priority = Annotated[
+    int,
+    msgspec.Meta(ge=-100, le=100, description="waiting tasks of the project with a higher one start first"),
+]
 TaskProject = Annotated[
     str, msgspec.Meta(description="default: the key's own project, or the only one", examples=["demo"])
 ]
@@ -59,6 +64,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     project: TaskProject | None = None
     scenario: Scenario | None = None
     principal: Principal = ""
+    priority: Priority = 0
     variables: Variables = {}
     use_skills: bool = True
     check: Check | None = None
@@ -102,9 +108,9 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 async def submit_all(
-    session: AsyncSession, access: Access, submission: Submission, key: str | None
+    session: AsyncSession, access: Access, submission: Submission, key: str | None, limits: Limits
 ) -> list[models.Task]:
-    """Store every task, or raise and store none. The caller commits.
+    """Store every task, or raise and store none. The caller commits. `limits` are the server's.
 
     The first task gets the idempotency key itself, each other one the key with its index, so that a repeated
     submission finds them all.
@@ -118,6 +124,7 @@ async def submit_all(
             instruction=task.instruction,
             scenario=task.scenario,
             principal=task.principal,
+            priority=task.priority,
             variables=task.variables,
             use_skills=task.use_skills,
             check_code=task.check,
@@ -125,7 +132,7 @@ async def submit_all(
             request_digest=digest,
         )
         batch.append((projects[task.project].id, new))
-    return await tasks.submit_all(session, batch)
+    return await tasks.submit_all(session, batch, limits)
 
 
 def _refuse_unparsable(check: str) -> None:

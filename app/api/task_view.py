@@ -7,9 +7,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import project_names
 from app.api.columns import columns
-from app.db import approvals, models, offers, releases, skills
+from app.db import approvals, models, offers, projects, quotas, releases, skills
+from app.project_settings import Limits
 from app.records import Json, Stop
 
 
@@ -52,6 +52,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     instruction: str
     scenario: str | None
     principal: str
+    priority: int
     state: models.TaskState
     stop: Stop | None = msgspec.field(name="stop_reason")  # why the rollout ended
     answer: Json
@@ -124,6 +125,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     skills: TaskSkills
     release: ServedBy | None
     approval: WantedApproval | None  # that it waits for
+    waits_for: str | None  # the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
     check: str | None
@@ -140,6 +142,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
         skills: TaskSkills,
         release: models.Release | None,
         approval: models.Approval | None,
+        waits_for: str | None,
     ) -> "TaskView":
         started, finished = task.started_at, task.finished_at
         return TaskView(
@@ -147,6 +150,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             skills=skills,
             release=ServedBy(release.number, release.model) if release else None,
             approval=WantedApproval.of(approval) if approval else None,
+            waits_for=waits_for,
             variables=task.variables,
             use_skills=task.use_skills,
             check=task.check_code,
@@ -158,11 +162,15 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
         )
 
 
-async def view_task(session: AsyncSession, task: models.Task) -> TaskView:
-    names = await project_names(session)
+async def view_task(session: AsyncSession, task: models.Task, limits: Limits) -> TaskView:
+    """`limits` are the server's."""
+    project = await projects.by_id(session, task.project_id)
     release = await releases.get(session, task.release_id) if task.release_id else None
     approval = await approvals.waiting(session, task.id)
-    return TaskView.full(task, names[task.project_id], await _skills_of(session, task.id), release, approval)
+    limit = None
+    if task.state is models.TaskState.ACCEPTED:
+        limit = await quotas.exhausted(session, project, limits)
+    return TaskView.full(task, project.name, await _skills_of(session, task.id), release, approval, limit)
 
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:

@@ -15,6 +15,7 @@ from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.db import events, models, task_queue, tasks
+from app.project_settings import Limits
 from app.records import Stop
 
 IdempotencyKey = Annotated[
@@ -33,17 +34,20 @@ class TaskController(Controller):
     tags = ("Tasks",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(status_code=202, summary="Submit one task or many", responses=problems(400, 401, 403, 404, 409, 413))
+    @post(
+        status_code=202, summary="Submit one task or many", responses=problems(400, 401, 403, 404, 409, 413, 429)
+    )
     async def submit(
         self,
         data: JSONBody[Submission],
         session: Db,
         access: Caller,
         wake_runner: NamedDependency[WakeRunner],
+        limits: NamedDependency[Limits],
         idempotency_key: IdempotencyKey = None,
     ) -> Accepted | AcceptedMany:
         """Stores and queues the tasks. Either all tasks of a submission are accepted or none."""
-        rows = await submit_all(session, access, data, idempotency_key)
+        rows = await submit_all(session, access, data, idempotency_key, limits)
         await session.commit()  # first, so that the runner sees the rows
         wake_runner()
         accepted = [Accepted.of(row) for row in rows]
@@ -79,9 +83,11 @@ class TaskController(Controller):
         return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
     @get("/{task_id:uuid}", summary="Show a task", responses=problems(400, 401, 403, 404))
-    async def show(self, task_id: FromPath[UUID], session: Db, access: Caller) -> TaskView:
+    async def show(
+        self, task_id: FromPath[UUID], session: Db, access: Caller, limits: NamedDependency[Limits]
+    ) -> TaskView:
         """Its state and answer, what it cost, its skills, and the release that served it."""
-        return await view_task(session, await find_task(session, access, task_id))
+        return await view_task(session, await find_task(session, access, task_id), limits)
 
     @post(
         "/{task_id:uuid}/cancel",
@@ -95,6 +101,7 @@ class TaskController(Controller):
         session: Db,
         access: Caller,
         wake_runner: NamedDependency[WakeRunner],
+        limits: NamedDependency[Limits],
     ) -> TaskView:
         """A queued or waiting task is cancelled immediately, a running one within about a second. 409 if it has
         ended."""
@@ -106,4 +113,4 @@ class TaskController(Controller):
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()
         wake_runner()
-        return await view_task(session, task)
+        return await view_task(session, task, limits)

@@ -1,5 +1,7 @@
 """The database, and sessions on it."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import msgspec
@@ -89,6 +91,14 @@ def _keep_alive(connection: Any, _: object) -> None:
     connection.autocommit = True
     connection.cursor().execute(_KEEP_ALIVE)
     connection.autocommit = False
+
+
+@asynccontextmanager
+async def autocommit(sessions: Sessions) -> AsyncIterator[AsyncSession]:
+    """A session that commits each statement by itself, so that a process which stops between two holds no lock."""
+    async with sessions() as session:
+        await session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+        yield session
 
 
 def full_url(url: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import BigInteger, cast, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -70,3 +70,17 @@ async def after(
         .limit(limit)
     )
     return (await session.scalars(query)).all()
+
+
+async def used(session: AsyncSession, task_id: UUID) -> dict[str, int]:
+    """The turns, generated tokens and calls of a task, by its events."""
+    event = models.TaskEvent
+    is_turn, is_call = event.kind == "turn", event.kind == "call"
+    tokens = cast(event.data["tokens"].astext, BigInteger)
+    query = select(
+        func.count().filter(is_turn).label("turns"),
+        func.coalesce(func.sum(tokens).filter(is_turn), 0).label("generated_tokens"),
+        func.count().filter(is_call).label("calls"),
+    ).where(event.task_id == task_id)
+    row = (await session.execute(query)).one()
+    return {name: int(value) for name, value in row._mapping.items()}

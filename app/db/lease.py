@@ -40,8 +40,12 @@ class LeaseQueue(Generic[T]):
             .limit(1)
             .cte("oldest")
         )
-        lease = {"owner": owner, "lease_until": from_now(seconds), "attempt": row.attempt + 1}
-        return update(row).where(*(key == oldest.c[key.name] for key in keys)).values(**lease, **values)
+        return self.take(owner, seconds, *(key == oldest.c[key.name] for key in keys), **values)
+
+    def take(self, owner: str, seconds: float, *which: ColumnExpressionArgument[bool], **values: Any) -> Update:
+        """Lease rows that the caller has found free, and locked."""
+        lease = {"owner": owner, "lease_until": from_now(seconds), "attempt": self._row.attempt + 1}
+        return update(self._row).where(*which).values(**lease, **values)
 
     def extend(self, owner: str, seconds: float, *which: ColumnExpressionArgument[bool]) -> Update:
         return update(self._row).where(self.held(owner, *which)).values(lease_until=from_now(seconds))

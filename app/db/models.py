@@ -8,12 +8,22 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, UniqueConstraint, false, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    SmallInteger,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity, Leased
+from app.db.quota_rows import ProjectTurn, ProjectUsage
 from app.db.release_rows import (
     RELEASE_MOVES,
     AuditAction,
@@ -53,6 +63,8 @@ __all__ = [
     "Feedback",
     "Key",
     "Project",
+    "ProjectTurn",
+    "ProjectUsage",
     "Release",
     "ReleaseState",
     "RunState",
@@ -148,6 +160,15 @@ class Task(Entity, Leased):
     __table_args__ = (
         UniqueConstraint("project_id", "idempotency_key"),
         Index("ix_tasks_queue", "created_at", postgresql_where=text("state IN ('accepted', 'running')")),
+        Index(
+            "ix_tasks_waiting",
+            "project_id",
+            text("priority DESC"),
+            "created_at",
+            "id",
+            postgresql_where=text("state = 'accepted'"),
+        ),
+        Index("ix_tasks_running", "project_id", "lease_until", postgresql_where=text("state = 'running'")),
         Index("ix_tasks_listing", "project_id", "created_at", "id"),
         Index("ix_tasks_release", "release_id", "started_at"),
         Index("ix_tasks_principal", "project_id", "principal"),
@@ -159,6 +180,7 @@ class Task(Entity, Leased):
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))  # pinned when it is first claimed
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
+    priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
     instruction: Mapped[str]
     scenario: Mapped[str | None]
     variables: Mapped[dict[str, Any]] = mapped_column(default=dict)  # of the documents' server URLs

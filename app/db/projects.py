@@ -26,6 +26,7 @@ async def create(session: AsyncSession, name: str) -> models.Project:
         raise ConflictError(f"a project named {name!r} exists already: choose another name")
     active = models.ReleaseState.ACTIVE
     session.add(models.Release(project_id=project.id, number=1, state=active, activated_at=func.clock_timestamp()))
+    session.add(models.ProjectTurn(project_id=project.id))
     await session.flush()
     return project
 

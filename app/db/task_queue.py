@@ -4,23 +4,32 @@ A task whose runner died is a suspect: its next runner executes it alone, so tha
 harmful one are cleared. If a runner dies again while it executes a suspect alone, the suspect is condemned.
 """
 
+import asyncio
+import random
 from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, ScalarSelect, Update, and_, case, func, or_, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, Select, Update, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
+from sqlalchemy.sql.dml import ReturningUpdate
 
-from app.db import canaries, lease, models, runners, task_end
+from app.db import canaries, events, lease, models, runners, task_end, usage
+from app.db.fair_queue import RUNNING, any_candidate, next_task
 from app.db.models import TASK_END_STATES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
+from app.project_settings import Limits
 from app.records import Json, Stop
 
 _CONDEMNING_DEATHS = 2
 
 _task = models.Task
-_queue = lease.LeaseQueue(_task, _task.state.in_([TaskState.ACCEPTED, TaskState.RUNNING]))
+_queue = lease.LeaseQueue(_task, RUNNING)
+_TRIES = 20  # of a claim that others overtake
+_PAUSE = 0.002  # seconds between two tries, at most; each is longer
+NO_LIMITS = Limits()
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,30 +56,52 @@ def is_condemned(task: models.Task) -> bool:
 
 
 async def claim(
-    session: AsyncSession, owner: str, lease_seconds: float, *, abandoned: bool = True
+    session: AsyncSession, owner: str, lease_seconds: float, limits: Limits = NO_LIMITS, *, abandoned: bool = True
 ) -> models.Task | None:
-    """The oldest task that waits or whose lease has expired, or None. Two runners never get the same one.
+    """The next task whose project may run it within its limits, or None; `limits` are the server's.
 
-    The first claim pins the release, the canary for its share of the tasks and otherwise the active one, and sets
-    the clock that the sandbox shows. A claim of a task that another runner let expire counts as a death of that
-    runner; without `abandoned` these tasks are left alone.
+    Two runners never get the same task. The first claim pins the release, the canary for its share of the tasks
+    and otherwise the active one, and sets the clock that the sandbox shows. A claim of a task that another runner
+    let expire counts as a death of that runner; without `abandoned` these tasks are left alone.
     """
-    died = and_(_task.owner.is_not(None), _task.owner != owner)
+    connection = (
+        await session.connection()
+    )  # the statements are large: only those of the core keep their cache key
+    for attempt in range(_TRIES):
+        skip = attempt // 4
+        task_id = await connection.scalar(_claiming(owner, lease_seconds, limits, abandoned, skip))
+        if task_id is not None:
+            return await session.get(_task, task_id, populate_existing=True)
+        if not await connection.scalar(_asking(limits)):
+            return None
+        await asyncio.sleep(random.uniform(0, min(_PAUSE * (attempt + 1), 0.02)))
+    return None
+
+
+@lru_cache(maxsize=64)
+def _claiming(
+    owner: str, lease_seconds: float, limits: Limits, abandoned: bool, skip: int
+) -> ReturningUpdate[UUID]:
+    """Returns the id of the claimed task, if there is one."""
+    died = and_(_task.owner.is_not(None), _task.owner != owner)  # of a task whose lease has expired
+    found, charged = next_task(limits, skip, *_resumable(died, abandoned))
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
-    claimed = _queue.claim(
+    claimed = _queue.take(
         owner,
         lease_seconds,
-        *_claimable(died, abandoned),
+        _task.id == found.c.id,
         state=TaskState.RUNNING,
         started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
         release_id=func.coalesce(_task.release_id, canary, active),
         deaths=_task.deaths + case((died, 1), else_=0),
     )
-    task: models.Task | None = await session.scalar(
-        claimed.returning(_task).execution_options(populate_existing=True)
-    )
-    return task
+    return claimed.add_cte(charged).returning(_task.id)
+
+
+@lru_cache(maxsize=8)
+def _asking(limits: Limits) -> Select[bool]:
+    return select(any_candidate(limits))
 
 
 async def mark_alone(session: AsyncSession, task_id: UUID, owner: str) -> None:
@@ -108,16 +139,26 @@ async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
 async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: TaskOutcome) -> bool:
     """False, and nothing is written: the task is no longer the owner's, and the rollout is to be dropped.
 
-    Deletes the journal of turns and calls; see `task_end`.
+    Counts what the task used for its project, and deletes the journal of turns and calls; see `task_end`.
     """
     if outcome.state not in TASK_END_STATES:
         raise ValueError(f"a task cannot end as {outcome.state}")
     values = msgspec.structs.asdict(outcome) | {"checked": outcome.score is not None}
     finished = _queue.finish(owner, _task.id == task_id, **values)
-    if await session.scalar(finished.returning(_task.id)) is None:
+    project_id = await session.scalar(finished.returning(_task.project_id))
+    if project_id is None:
         return False
+    await usage.add(session, project_id, usage.writer_of(owner), **await _used(session, task_id, outcome))
     await task_end.clean_up(session, task_id)
     return True
+
+
+async def _used(session: AsyncSession, task_id: UUID, outcome: TaskOutcome) -> dict[str, int]:
+    """Counts for the project's usage. The outcome of a task that failed has none: its events do."""
+    counts = {"turns": outcome.turns, "generated_tokens": outcome.generated_tokens, "calls": outcome.calls}
+    if outcome.state is TaskState.FAILED and not any(counts.values()):
+        counts = await events.used(session, task_id)
+    return {outcome.state.value: 1, **counts}
 
 
 async def suspend(session: AsyncSession, task_id: UUID, owner: str) -> bool:
@@ -164,8 +205,8 @@ async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
     return freed
 
 
-def _claimable(died: ColumnElement[bool], abandoned: bool) -> Iterator[ColumnElement[bool]]:
-    """Conditions in addition to a free lease. Suspects may occupy half of the runners, and at least one."""
+def _resumable(died: ColumnElement[bool], abandoned: bool) -> Iterator[ColumnElement[bool]]:
+    """Conditions on begun tasks without a lease. Suspects may occupy half of the runners, and at least one."""
     if not abandoned:
         yield _task.owner.is_(None)
     beside = and_(_task.deaths == 0, ~died)

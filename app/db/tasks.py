@@ -1,5 +1,6 @@
 """Tasks, as their submitters see them. Runners use `task_queue`."""
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
@@ -9,10 +10,12 @@ from sqlalchemy import case, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, task_end
+from app.db import events, models, task_end, usage
 from app.db.models import TaskState
 from app.db.page import Page, read_page
+from app.db.quotas import admit
 from app.errors import ConflictError, NotFoundError
+from app.project_settings import Limits
 from app.records import Stop
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
@@ -23,6 +26,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
     instruction: str
     principal: str = ""
+    priority: int = 0
     scenario: str | None = None
     variables: dict[str, str] = {}
     use_skills: bool = True
@@ -52,8 +56,15 @@ async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> model
     return task
 
 
-async def submit_all(session: AsyncSession, batch: Sequence[tuple[UUID, NewTask]]) -> list[models.Task]:
-    """Queue several tasks in order, with one notification."""
+async def submit_all(
+    session: AsyncSession,
+    batch: Sequence[tuple[UUID, NewTask]],
+    limits: Limits = Limits(),  # noqa: B008  frozen
+) -> list[models.Task]:
+    """Queue several tasks in order, with one notification. `limits` are the server's.
+
+    Raises LimitError if a project has reached one of its limits; then roll back.
+    """
     rows = [
         {
             "id": uuid4(),
@@ -71,6 +82,7 @@ async def submit_all(session: AsyncSession, batch: Sequence[tuple[UUID, NewTask]
     )
     fresh = {task.id: task for task in stored}
     if fresh:
+        await admit(session, Counter(task.project_id for task in fresh.values()), limits)
         await session.execute(select(func.pg_notify(CHANNEL, "")))
     return [
         fresh.get(row["id"]) or await _first(session, project_id, new)
@@ -133,6 +145,8 @@ async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
         if task.state != TaskState.CANCELLED:
             raise ConflictError(f"task {task_id} is already {task.state}: it cannot be cancelled")
     elif task.state == TaskState.CANCELLED:
+        used = await events.used(session, task_id)
+        await usage.add(session, task.project_id, usage.SUBMISSIONS, cancelled=1, **used)
         await task_end.clean_up(session, task_id)
     return task
 

@@ -15,9 +15,10 @@ import structlog
 
 from app.agent.stop_signal import StopSignal
 from app.db import models, task_queue
-from app.db.database import TRANSIENT, Sessions
+from app.db.database import TRANSIENT, Sessions, autocommit
 from app.errors import first_line
 from app.loop import Loop
+from app.project_settings import Limits
 from app.runner.database_contact import DatabaseContact
 from app.runner.process_identity import new_owner
 
@@ -34,6 +35,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: int = 16
     lease_seconds: float = 30.0
+    limits: Limits = Limits()  # of projects that have none of their own
     poll_seconds: float = 1.0  # between polls of an empty queue, unless woken
     grace_seconds: float = 5.0  # on leaving, for turns whose code is running
 
@@ -108,9 +110,11 @@ class Runner:
         """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""
         if not self.has_room:
             return None
-        abandoned = self._contact.is_proof
-        async with self._sessions.begin() as session:
-            task = await task_queue.claim(session, self.owner, self._options.lease_seconds, abandoned=abandoned)
+        abandoned, options = self._contact.is_proof, self._options
+        async with autocommit(self._sessions) as session:
+            task = await task_queue.claim(
+                session, self.owner, options.lease_seconds, options.limits, abandoned=abandoned
+            )
         self._contact.confirm()
         if task is None:
             return None

@@ -1,0 +1,76 @@
+"""The limits of a project's tasks: whether more are accepted, and whether those that wait may start."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, projects, usage
+from app.db.fair_queue import ACCEPTED, RUNNING
+from app.errors import LimitError
+from app.project_settings import Limits
+
+_QUEUE_SECONDS = 5.0  # after which some of the waiting tasks will have been claimed
+
+
+async def admit(session: AsyncSession, submitted: Mapping[UUID, int], defaults: Limits) -> None:
+    """Count tasks that this transaction has added, by project. Raises LimitError: then roll them back.
+
+    Submissions of a project are admitted one after the other, so a limit holds exactly.
+    """
+    for project_id, count in sorted(submitted.items()):  # in one order, so that none waits for one that waits
+        await usage.add(session, project_id, usage.SUBMISSIONS, submitted=count)
+        await _check(session, project_id, defaults)
+
+
+async def _check(session: AsyncSession, project_id: UUID, defaults: Limits) -> None:
+    project = await projects.by_id(session, project_id)
+    limits = projects.settings_of(project).limits.over(defaults)
+    if limits.queued_tasks is not None and await _count(session, project_id, ACCEPTED) > limits.queued_tasks:
+        what = f"{project.name} would have more than {limits.queued_tasks:,} tasks waiting: submit fewer, or later"
+        raise _limit_error("queued_tasks", limits.queued_tasks, what, _QUEUE_SECONDS)
+    used = await usage.of_today(session, project_id)
+    for name, spent, value in (
+        ("tasks_per_day", used.submitted - 1, limits.tasks_per_day),
+        ("tokens_per_day", used.generated_tokens, limits.tokens_per_day),
+        ("calls_per_day", used.calls, limits.calls_per_day),
+    ):
+        if value is not None and spent >= value:
+            now = await usage.clock(session)
+            reset = usage.next_day(now)
+            what = f"{project.name} has used up the {value:,} {name.replace('_per_day', '')} of today"
+            seconds = (reset - now).total_seconds()
+            raise _limit_error(name, value, f"{what}: submit again from {reset:%Y-%m-%dT%H:%MZ}", seconds)
+
+
+async def in_progress(session: AsyncSession, project_id: UUID) -> tuple[int, int]:
+    """The numbers of the project's tasks that wait and that run."""
+    return await _count(session, project_id, ACCEPTED), await _count(session, project_id, RUNNING)
+
+
+async def exhausted(session: AsyncSession, project: models.Project, defaults: Limits) -> str | None:
+    """The limit that keeps the project's waiting tasks waiting, if one does."""
+    limits = projects.settings_of(project).limits.over(defaults)
+    used = await usage.of_today(session, project.id)
+    running = await _count(session, project.id, RUNNING) if limits.running_tasks is not None else 0
+    for name, spent in (
+        ("tokens_per_day", used.generated_tokens),
+        ("calls_per_day", used.calls),
+        ("running_tasks", running),
+    ):
+        value = getattr(limits, name)
+        if value is not None and spent >= value:
+            return name
+    return None
+
+
+async def _count(session: AsyncSession, project_id: UUID, state: ColumnElement[bool]) -> int:
+    query = select(func.count()).select_from(models.Task).where(state, models.Task.project_id == project_id)
+    return (await session.scalars(query)).one()
+
+
+def _limit_error(name: str, value: int, what: str, seconds: float) -> LimitError:
+    setting = f"SAGE_LIMIT_{name.upper()}"
+    message = f"{what}, or ask an administrator to raise limits.{name} of the project, or {setting}"
+    return LimitError(message, name=name, value=value, setting=setting, retry_after=seconds)

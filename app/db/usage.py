@@ -1,0 +1,84 @@
+"""What each project used, by day. Days are UTC, by the database's clock."""
+
+import zlib
+from datetime import UTC, date, datetime, time, timedelta
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, Date, cast, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from app.db import models
+
+_usage = models.ProjectUsage
+_RUNNERS = 16  # rows of a project and day that runners write to
+SUBMISSIONS = 0  # the row that submissions write to, one at a time
+_DAY = cast(func.timezone("UTC", func.statement_timestamp()), Date)
+
+
+class UsageCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Tasks by how they ended, and what those that ended have used."""
+
+    submitted: int = 0
+    done: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    turns: int = 0
+    generated_tokens: int = 0
+    calls: int = 0
+
+
+class UsageOfDay(UsageCounts, frozen=True, kw_only=True):
+    day: date
+
+
+async def add(session: AsyncSession, project_id: UUID, writer: int, **counts: int) -> None:
+    """Add to today's usage. The row stays locked until the transaction ends."""
+    row = insert(_usage).values(project_id=project_id, day=_DAY, writer=writer, **counts)
+    more = {name: getattr(_usage, name) + count for name, count in counts.items()}
+    await session.execute(row.on_conflict_do_update(index_elements=["project_id", "day", "writer"], set_=more))
+
+
+def writer_of(owner: str) -> int:
+    """The row that a runner adds to."""
+    return 1 + zlib.crc32(owner.encode()) % _RUNNERS
+
+
+def today(column: str, project_id: ColumnElement[UUID]) -> ColumnElement[int]:
+    """The sum of today's column, as a subquery."""
+    row = aliased(_usage)
+    total = func.coalesce(func.sum(getattr(row, column)), 0)
+    return select(total).where(row.project_id == project_id, row.day == _DAY).scalar_subquery()
+
+
+async def of_days(session: AsyncSession, project_id: UUID, days: int) -> list[UsageOfDay]:
+    """Today and the days before, newest first, without those on which nothing happened."""
+    names = UsageCounts.__struct_fields__
+    sums = [func.sum(getattr(_usage, name)).label(name) for name in names]
+    rows = await session.execute(
+        select(_usage.day, *sums)
+        .where(_usage.project_id == project_id, _usage.day > _DAY - days)
+        .group_by(_usage.day)
+        .order_by(_usage.day.desc())
+    )
+    return [UsageOfDay(day=row.day, **{name: int(getattr(row, name)) for name in names}) for row in rows]
+
+
+async def of_today(session: AsyncSession, project_id: UUID) -> UsageCounts:
+    return next(iter(await of_days(session, project_id, 1)), UsageCounts())
+
+
+async def clock(session: AsyncSession) -> datetime:
+    """The database's time, in UTC."""
+    now: datetime = (await session.scalars(select(func.statement_timestamp()))).one()
+    return now.astimezone(UTC)
+
+
+def next_day(now: datetime) -> datetime:
+    """
+    >>> next_day(datetime(2026, 2, 28, 23, 59, tzinfo=UTC)).isoformat()
+    '2026-03-01T00:00:00+00:00'
+    """
+    return datetime.combine(now.date() + timedelta(days=1), time(), UTC)
