@@ -3,7 +3,7 @@
 import asyncio
 import json
 import tracemalloc
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -50,10 +50,10 @@ async def _read_call(*args: Json) -> SessionMessage:
 
 @pytest.mark.parametrize("name", _HOSTILE)
 async def test_a_hostile_frame_is_rejected_in_time_linear_in_its_size(name: str) -> None:
-    started = perf_counter()
+    started = process_time()
     with pytest.raises(ViolationError):
         await _read(_HOSTILE[name])
-    assert perf_counter() - started < _SECONDS
+    assert process_time() - started < _SECONDS
 
 
 @pytest.mark.parametrize("character", ["a,", "[{", '\\"', "\\\\,"])
@@ -127,6 +127,6 @@ async def test_padding_does_not_buy_a_run_more_bytes_than_its_calls_need() -> No
 
 def test_a_result_of_the_most_values_is_copied_fast() -> None:
     value = [[number] for number in range(MAX_NODES // 2 - 1)]
-    started = perf_counter()
+    started = process_time()
     assert plain(value, _BYTES) == value
-    assert perf_counter() - started < 2  # a tenth of it on an idle machine
+    assert process_time() - started < 2  # a tenth of it on an idle machine

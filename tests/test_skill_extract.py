@@ -3,7 +3,8 @@
 import msgspec
 
 from app.records import Use
-from app.skills.extract import api_references, extract, parse
+from app.skills.extract import api_references, extract
+from app.syntax_tree import parse
 from tests.written_functions import ARCHIVE, archived, offer, ran, rollout
 
 

@@ -140,5 +140,7 @@ def _refuse_unparsable(check: str) -> None:
         ast.parse(check)
     except SyntaxError as error:
         raise InvalidError(f"check: not valid Python, line {error.lineno}: {error.msg}") from error
+    except ValueError as error:  # of NUL, or half a surrogate pair
+        raise InvalidError(f"check: not valid Python: {error}") from error
     except (RecursionError, MemoryError) as error:
         raise InvalidError("check: too deeply nested to parse") from error

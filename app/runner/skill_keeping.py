@@ -1,5 +1,6 @@
 """Keeps the functions that a task wrote as skills, and follows what the task showed about those it used."""
 
+import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -34,7 +35,7 @@ class SkillKeeping:
         self, row: models.Task, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
     ) -> None:
         """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
-        validated = validate_drafts(trajectory, catalog)
+        validated = await asyncio.to_thread(validate_drafts, trajectory, catalog)
         kept = [draft.name for draft in validated.kept]
         said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
         log.debug("skills of a task", task=str(row.id), **said)

@@ -11,7 +11,10 @@ import msgspec
 
 from app.agent.action import extract_code
 from app.records import Trajectory
+from app.syntax_tree import compiled, is_analysable, parse
 
+MAX_CHARS = 10_000  # of a draft with all that it needs, which the checks walk many times
+_MAX_DRAFTS = 32  # each is compiled several times
 _WORD = re.compile(r"\w+")
 
 
@@ -32,7 +35,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extract(trajectory: Trajectory) -> list[Draft]:
-    """Every top-level function defined by the rollout's code; for each name the latest definition.
+    """Every top-level function defined by the rollout's code, the last 32; for each name the latest definition.
 
     Offered skills are part of the session (a function may call them), but are not drafts themselves.
     """
@@ -42,18 +45,8 @@ def extract(trajectory: Trajectory) -> list[Draft]:
     for number, turn in enumerate(trajectory.turns):
         code = extract_code(turn.text) if turn.outcome else None
         session.read(code or "", turn=number)
-    return [_draft(name, session, trajectory) for name, turn in session.written.items() if turn >= 0]
-
-
-def parse(code: str) -> ast.Module | None:
-    """The syntax tree; None for code that does not compile."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the agent's code, not ours
-            compile(code, "<skill>", "exec", dont_inherit=True)
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    own = [name for name, turn in session.written.items() if turn >= 0]
+    return [_draft(name, session, trajectory) for name in own[-_MAX_DRAFTS:]]
 
 
 def global_names(source: str) -> set[str]:
@@ -89,10 +82,11 @@ class _Session:
         self.written: dict[str, int] = {}  # function -> the turn of its latest definition
         self.arguments: dict[str, list[str]] = defaultdict(list)  # function -> constants it was called with
         self._constants: dict[str, str] = {}  # top-level variables with a plain value
+        self._used: dict[str, list[str]] = {}  # source -> the global names it uses
 
     def read(self, code: str, turn: int) -> None:
         lines = re.split(r"\r\n|\r|\n", code)
-        tree = parse(code)
+        tree = compiled(code)
         for statement in tree.body if tree else ():
             match statement:
                 case ast.FunctionDef(name=name):
@@ -105,7 +99,7 @@ class _Session:
                 case ast.ImportFrom(module=module, names=names, level=level):
                     for each in names:
                         self._bind(each.asname or each.name, ast.unparse(ast.ImportFrom(module, [each], level)))
-                case _:
+                case _ if is_analysable(statement):
                     self._observe(statement)
 
     def closure(self, name: str) -> str:
@@ -117,16 +111,25 @@ class _Session:
 
     def needed(self, name: str) -> list[str]:
         """The names that `name` needs to stand alone, each after those it needs, and `name` itself."""
-        order: list[str] = []
-        self._visit(name, set(), order)
+        order, seen = [], {name}
+        waiting = [(name, self._uses(name))]
+        while waiting:
+            user, used = waiting[-1]
+            needed = next((each for each in used if each not in seen), None)
+            if needed is None:
+                order.append(user)
+                waiting.pop()
+            else:
+                seen.add(needed)
+                waiting.append((needed, self._uses(needed)))
         return order
 
-    def _visit(self, name: str, seen: set[str], order: list[str]) -> None:
-        seen.add(name)
-        for needed in sorted(global_names(self.bound[name])):
-            if needed in self.bound and needed not in seen:
-                self._visit(needed, seen, order)
-        order.append(name)
+    def _uses(self, name: str) -> Iterator[str]:
+        """The names of the session that a function uses itself."""
+        source = self.bound[name]
+        if source not in self._used:
+            self._used[source] = sorted(global_names(source)) if parse(source) else []
+        return (each for each in self._used[source] if each in self.bound)
 
     def _bind(self, name: str, source: str) -> None:
         self.bound[name] = source
@@ -156,7 +159,8 @@ def _draft(name: str, session: _Session, trajectory: Trajectory) -> Draft:
     since = trajectory.turns[session.written[name] :]
     uses = [use for turn in since for use in turn.uses if use.function == name and not use.inherited]
     source = session.closure(name)
-    tree = ast.parse(source)
+    tree = parse(source) if len(source) <= MAX_CHARS else None
+    tree = tree or ast.parse(f"def {name}(): ...")  # refused later: nothing can be said about it
     node = next(each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == name)
     apis, dynamic = api_references(tree)
     if dynamic:

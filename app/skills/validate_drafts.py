@@ -5,7 +5,8 @@ import msgspec
 from app import plugins
 from app.apis.catalog import Catalog
 from app.records import Trajectory
-from app.skills.extract import Draft, extract, parse
+from app.skills.extract import MAX_CHARS, Draft, extract
+from app.syntax_tree import compiled, parse
 
 
 class ValidatedDrafts(msgspec.Struct, frozen=True):
@@ -28,7 +29,11 @@ def refusals(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str
     A check is a function `(Draft, Trajectory, Catalog) -> Iterable[str]` of the entry-point group
     `sage.skill_checks`. It may rely on a draft that compiles.
     """
-    if parse(draft.source) is None:
+    if len(draft.source) > MAX_CHARS:
+        return ["It is too long to be analysed."]
+    if compiled(draft.source) is None:
         return ["It does not compile."]
+    if parse(draft.source) is None:
+        return ["It is too deep to be analysed."]
     checks = plugins.load_all("sage.skill_checks").values()
     return [reason for check in checks for reason in check(draft, trajectory, catalog)]

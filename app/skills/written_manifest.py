@@ -10,7 +10,8 @@ from app.gateway.skill_guard import constants_of
 from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOperation, SkillManifest
 from app.gateway.value_origins import ValueOrigins
 from app.records import Call, Json, Trajectory
-from app.skills.extract import Draft, api_references, parse
+from app.skills.extract import Draft, api_references
+from app.syntax_tree import parse
 
 
 def manifest_of(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> SkillManifest:

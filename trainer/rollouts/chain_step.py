@@ -28,7 +28,10 @@ def _called_by_name(trajectory: Trajectory) -> frozenset[UUID]:
     called: set[str] = set()
     defined: set[str] = set()
     for turn in trajectory.turns:
-        for node in ast.walk(_parse(turn.text)):
+        tree = _parse(turn.text)
+        if tree is None:
+            return frozenset()
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 called.add(node.func.id)
             elif isinstance(node, ast.FunctionDef):
@@ -36,8 +39,11 @@ def _called_by_name(trajectory: Trajectory) -> frozenset[UUID]:
     return frozenset(offer.skill_id for offer in trajectory.offered if offer.name in called - defined)
 
 
-def _parse(text: str) -> ast.AST:
+def _parse(text: str) -> ast.AST | None:
+    """The code of a turn; None if it is too deep to be parsed, and so may define and call anything."""
     try:
         return ast.parse(extract_code(text) or "")
     except (SyntaxError, ValueError):
         return ast.Module([], [])
+    except (RecursionError, MemoryError):
+        return None

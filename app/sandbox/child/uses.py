@@ -50,13 +50,10 @@ class Uses:
             warnings.simplefilter("ignore")  # the compiler warns about calls of constants
             if "def " not in source:
                 return compile(source, label, "exec", dont_inherit=True)
-            self._marks.clear()
-            tree = ast.parse(source, label)
-            for body in _statement_lists(tree):
-                for node in body:
-                    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                        self._count(node)
-            code = compile(tree, label, "exec", dont_inherit=True)
+            try:
+                code = self._instrumented(source, label)
+            except (RecursionError, MemoryError):  # a tree needs more of both than the compiler alone
+                return compile(source, label, "exec", dont_inherit=True)
         return _replace(code, self._marks)
 
     def report(self) -> list[tuple[str, int, int]]:
@@ -69,6 +66,15 @@ class Uses:
                 total[0] += calls
                 total[1] += returned
         return [(name, calls, returned) for name, (calls, returned) in totals.items()]
+
+    def _instrumented(self, source: str, label: str) -> CodeType:
+        self._marks.clear()
+        tree = ast.parse(source, label)
+        for body in _statement_lists(tree):
+            for node in body:
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    self._count(node)
+        return compile(tree, label, "exec", dont_inherit=True)
 
     def _count(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Body B becomes: try: entered(); B; except BaseException: raised(); raise.

@@ -1,0 +1,38 @@
+"""Syntax trees of untrusted Python, which every analysis can walk, recursively too. Pure."""
+
+import ast
+import warnings
+
+_MAX_DEPTH = 150  # levels of nodes: Python's own analyses recurse a few times for each, within 1,000
+_MAX_NODES = 50_000
+_MAX_CHARS = 64_000
+
+
+def parse(code: str) -> ast.Module | None:
+    """The syntax tree; None for code that does not compile, or is too deep or too long to be analysed."""
+    tree = compiled(code) if len(code) <= _MAX_CHARS else None
+    return tree if tree is not None and is_analysable(tree) else None
+
+
+def compiled(code: str) -> ast.Module | None:
+    """The syntax tree of code that compiles, even a deep one: walk it with `ast.walk`, never recursively."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the agent's code, not ours
+            compile(code, "<skill>", "exec", dont_inherit=True)
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def is_analysable(tree: ast.AST) -> bool:
+    """Whether a tree is within the limits of depth and nodes."""
+    level, nodes = [tree], 0
+    for _ in range(_MAX_DEPTH):
+        nodes += len(level)
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return True
+        if nodes > _MAX_NODES:
+            return False
+    return False

@@ -1,0 +1,103 @@
+"""Functions too deep or too long to be analysed are no skills, and nothing more happens."""
+
+from collections.abc import Callable
+from time import process_time
+
+import pytest
+
+from app.agent.limits import RolloutLimits
+from app.apis.catalog import Catalog
+from app.db.models import TaskState
+from app.records import Stop, Use
+from app.skills.extract import extract
+from app.skills.validate_drafts import validate_drafts
+from app.syntax_tree import is_analysable, parse
+from tests.ledger_project import LedgerProject
+from tests.scripted_engine import ScriptedEngine, block
+from tests.written_functions import offer, ran, rollout
+from trainer.rollouts.chain_step import chain_step
+
+_DEPTHS = (120, 990, 10_000)
+
+
+def _functions(depth: int) -> str:
+    levels = min(depth, 95)  # more indentation does not compile
+    lines = [" " * (4 + level) + f"def f{level}():" for level in range(levels)]
+    return "\n".join([*lines, " " * (4 + levels) + "pass"]).lstrip()
+
+
+_BODIES: dict[str, Callable[[int], str]] = {
+    "sum": lambda depth: "return " + " + ".join(["n"] * depth),
+    "lists": lambda depth: "return " + "[" * depth + "]" * depth,
+    "negations": lambda depth: "return " + "not " * depth + "n",
+    "chained calls": lambda depth: "return n" + ".f()" * depth,
+    "nested calls": lambda depth: "return " + "f(" * depth + ")" * depth,
+    "lambdas": lambda depth: "return " + "lambda: " * depth + "n",
+    "elif": lambda depth: "if n: return 0\n    " + "elif n == 1: return 0\n    " * depth,
+    "functions": _functions,
+    "long": lambda depth: "n = n + 1\n    " * depth,
+}
+
+
+@pytest.mark.parametrize("depth", _DEPTHS)
+@pytest.mark.parametrize("form", _BODIES)
+def test_a_function_of_any_depth_is_kept_or_refused_with_a_reason(form: str, depth: int) -> None:
+    code = f"def deep(n: int) -> int:\n    {_BODIES[form](depth)}\n"
+    other = "def other() -> int:\n    return apis.ledger.list_entries()\n"
+    turns = (
+        ran(code, Use("deep", False, 1, 1)),
+        ran(other, Use("other", False, 1, 1)),
+        ran("def user() -> int:\n    return deep(1)\n", Use("user", False, 1, 1)),
+    )
+    validated = validate_drafts(rollout("go", *turns), Catalog({}))
+    assert validated.refused["other"] == ["It names APIs that do not exist: ledger.list_entries."]
+    assert validated.refused["user"]
+    assert not validated.kept
+    if depth >= 10_000 and form != "functions":
+        assert parse(code) is None
+
+
+@pytest.mark.parametrize("form", _BODIES)
+def test_a_deep_function_does_not_hide_the_others_of_its_turn(form: str) -> None:
+    code = f"def before(): ...\ndef deep(n):\n    {_BODIES[form](400)}\ndef after(): deep(1)\n"
+    names = {draft.name for draft in extract(rollout("go", ran(code)))}
+    assert names in ({"before", "deep", "after"}, set())
+
+
+def test_functions_that_call_each_other_in_a_long_row_are_extracted() -> None:
+    code = "".join(f"def f{n}(): return f{n - 1}()\n" for n in range(1, 400))
+    drafts = {draft.name: draft for draft in extract(rollout("go", ran("def f0(): return 1\n" + code)))}
+    assert drafts["f399"].source.count("def ") == 400
+
+
+def test_many_functions_that_share_a_long_one_take_seconds_at_most() -> None:
+    long = "def long(n: int) -> int:\n" + "    n = n + 1\n" * 600 + "    return apis.a.b(n)\n"
+    many = "".join(f"def f{n}(): long(1)\n" for n in range(100))
+    started = process_time()
+    validated = validate_drafts(rollout("go", ran(long + many)), Catalog({}))
+    assert process_time() - started < 8  # three times what it takes
+    assert len(validated.refused) == 32
+
+
+@pytest.mark.parametrize("form", _BODIES)
+def test_a_turn_too_deep_to_parse_earns_no_credit_by_name(form: str) -> None:
+    skill = offer("known", "def known(): ...")
+    deep = rollout("go", ran("known()"), ran(f"def deep(n):\n    {_BODIES[form](10_000)}"), offered=(skill,))
+    step = chain_step(deep, 1.0, success=True, creditable=frozenset())
+    assert step.called_by_name <= {skill.skill_id}
+
+
+def test_an_honest_function_is_far_from_the_limits() -> None:
+    tree = parse("def f(n):\n    return " + " + ".join(["n"] * 100))
+    assert tree is not None
+    assert is_analysable(tree)
+
+
+@pytest.mark.parametrize("form", ["sum", "lists", "lambdas", "elif"])
+async def test_a_task_that_writes_a_deep_function_ends_normally(form: str, project: LedgerProject) -> None:
+    source = f"def deep(n):\n    {_BODIES[form](990)}\n"
+    writing = block(f"apis.ledger.list_entries()\n{source}")
+    engine = ScriptedEngine(project.tokenizer, writing, block("apis.supervisor.complete_task()"))
+    async with project.runner(engine, limits=RolloutLimits(turn_tokens=30_000, task_tokens=60_000)):
+        row = await project.ended(await project.submit())
+    assert (row.state, row.stop, row.failure) == (TaskState.DONE, Stop.COMPLETED, None)
