@@ -51,14 +51,15 @@ def _check(value: Json, max_depth: int) -> None:
             elif isinstance(each, list):
                 below.extend(each)
             elif isinstance(each, int | float):
-                _check_number(each)
+                check_number(each)
         if not below:
             return
         level = below
     raise _too_deep(max_depth)
 
 
-def _check_number(value: float) -> None:
+def check_number(value: float) -> None:
+    """Raises JsonError if it is beyond the range of a float."""
     if isinstance(value, int):
         if value.bit_length() > _MAX_INT_BITS:
             raise JsonError(f"an integer has more than {_MAX_INT_BITS} bits")

@@ -5,11 +5,17 @@ from collections.abc import Iterator
 
 from app.apis.catalog import App, Catalog, Operation, Parameter
 from app.apis.names import nearest
+from app.apis.short_text import short_repr
 from app.apis.signature import signature, type_name
 from app.errors import HostError
 from app.records import Json
 
 _SHAPE_DEPTH = 5
+_SHAPE_FIELDS = 5_000
+_SHOWN = 2_000  # parameters of one operation
+_BOUND_CHARS = 4_000  # of one constraint
+_SEARCHED_CHARS = 2_000_000
+_QUERY_CHARS = 10_000
 _BOUNDS = {
     "minimum": "value >= {}",
     "maximum": "value <= {}",
@@ -48,7 +54,7 @@ def show_api_doc(catalog: Catalog, app_name: str, api_name: str) -> dict[str, Js
         "path": operation.path,
         "method": operation.method,
         "description": operation.description or operation.summary,
-        "parameters": [_parameter(parameter) for parameter in operation.parameters],
+        "parameters": [_parameter(parameter) for parameter in operation.parameters[:_SHOWN]],
         "response_schemas": {"success": shape(operation.returns)},
     }
 
@@ -60,12 +66,12 @@ def show_signatures(catalog: Catalog, app_name: str) -> str:
 
 def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
     """The operations that share words with the query, most words first."""
-    words = set(_words(query))
+    words, texts = set(_words(query[:_QUERY_CHARS])), _Texts()
     scored = [
         (score, operation)
         for app in catalog.apps.values()
         for operation in app.operations.values()
-        if (score := _score(words, operation)) > 0
+        if (score := _score(words, operation, texts)) > 0
     ]
     scored.sort(key=lambda pair: -pair[0])
     return [
@@ -74,18 +80,27 @@ def search(catalog: Catalog, query: str, limit: int = 10) -> list[Json]:
     ]
 
 
-def shape(schema: dict[str, Json], depth: int = _SHAPE_DEPTH) -> Json:
-    """The schema as an example of its values, with type names in their place.
+def shape(schema: dict[str, Json]) -> Json:
+    """The schema as an example of its values, with type names in their place; down to a depth, and a size.
 
     >>> shape({"type": "array", "items": {"properties": {"id": {"type": "integer"}}}})
     [{'id': 'integer'}]
     """
-    fields = schema.get("properties")
-    if fields and depth:
-        return {name: shape(field, depth - 1) for name, field in fields.items()}
-    if "items" in schema and depth:
-        return [shape(schema["items"], depth - 1)]
-    return type_name(schema)
+    return _Shape().of(schema, _SHAPE_DEPTH)
+
+
+class _Shape:
+    def __init__(self) -> None:
+        self._left = _SHAPE_FIELDS
+
+    def of(self, schema: dict[str, Json], depth: int) -> Json:
+        fields = schema.get("properties")
+        if fields and depth and len(fields) <= self._left:
+            self._left -= len(fields)
+            return {name: self.of(field, depth - 1) for name, field in fields.items()}
+        if "items" in schema and depth:
+            return [self.of(schema["items"], depth - 1)]
+        return type_name(schema)
 
 
 def _app(catalog: Catalog, name: str) -> App:
@@ -103,14 +118,30 @@ def _parameter(parameter: Parameter) -> dict[str, Json]:
         "required": parameter.required,
         "description": parameter.description or schema.get("description", ""),
         "default": schema.get("default"),
-        "constraints": [text.format(schema[word]) for word, text in _BOUNDS.items() if word in schema],
+        "constraints": [text.format(_bound(schema[word])) for word, text in _BOUNDS.items() if word in schema],
     }
 
 
-def _score(words: set[str], operation: Operation) -> float:
+def _bound(value: Json) -> str:
+    return value[:_BOUND_CHARS] if isinstance(value, str) else short_repr(value, _BOUND_CHARS)
+
+
+class _Texts:
+    """Texts to search, up to a total length."""
+
+    def __init__(self) -> None:
+        self._left = _SEARCHED_CHARS
+
+    def words(self, text: str) -> set[str]:
+        text = text[: self._left]
+        self._left -= len(text)
+        return set(_words(text))
+
+
+def _score(words: set[str], operation: Operation, texts: _Texts) -> float:
     """Words of the name weigh 3, of the summary 2, of the description 1."""
-    named = set(_words(f"{operation.app} {operation.name}"))
-    summarized, described = set(_words(operation.summary)), set(_words(operation.description))
+    named = texts.words(f"{operation.app} {operation.name}")
+    summarized, described = texts.words(operation.summary), texts.words(operation.description)
     return 3 * len(words & named) + 2 * len(words & summarized) + len(words & described)
 
 

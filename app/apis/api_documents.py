@@ -13,10 +13,12 @@ from app import plugins
 from app.apis.catalog import App, Operation
 from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
-from app.errors import ApiDocumentError
+from app.bounded_body import BodyError, read_body
+from app.errors import ApiDocumentError, HostError
 from app.records import Json
 
 MAX_DOCUMENT_BYTES = 20 << 20
+_HEADERS = {"Accept-Encoding": "gzip, deflate"}
 _RESERVED = {"api_docs"}
 
 
@@ -57,7 +59,10 @@ def parse_document(
     _check_name(name)
     for protocol_name, protocol in _protocols().items():
         if protocol.recognizes(document):
-            app = protocol.parse(name, document, source, server)
+            try:
+                app = protocol.parse(name, document, source, server)
+            except RecursionError as error:
+                raise ApiDocumentError("the document is nested too deeply") from error
             return msgspec.structs.replace(app, protocol=protocol_name)
     raise ApiDocumentError(
         f"this document is of no known kind ({', '.join(_protocols())}); "
@@ -67,7 +72,11 @@ def parse_document(
 
 def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
     """The request of a call, in the app's protocol. Raises HostError, a ValidationError."""
-    return _protocols()[app.protocol].encode(operation, arguments)
+    try:
+        return _protocols()[app.protocol].encode(operation, arguments)
+    except (OverflowError, UnicodeEncodeError) as error:
+        reason = "an integer of more than 64 bits" if isinstance(error, OverflowError) else "half a surrogate pair"
+        raise HostError("ValidationError", f"{operation.name}() cannot send {reason}") from error
 
 
 def _protocols() -> Mapping[str, ApiProtocol]:
@@ -76,16 +85,14 @@ def _protocols() -> Mapping[str, ApiProtocol]:
 
 async def _download(client: httpx.AsyncClient, source: str) -> str:
     try:
-        async with client.stream("GET", source, follow_redirects=True) as response:
+        async with client.stream("GET", source, headers=_HEADERS, follow_redirects=True) as response:
             if not response.is_success:
                 raise ApiDocumentError(
                     f"{source} answered with status {response.status_code} instead of a document"
                 )
-            read = bytearray()
-            async for part in response.aiter_bytes():
-                read += part
-                if len(read) > MAX_DOCUMENT_BYTES:
-                    raise ApiDocumentError(f"{source} is larger than {MAX_DOCUMENT_BYTES >> 20} MB")
+            read = await read_body(response, MAX_DOCUMENT_BYTES)
+    except BodyError as error:
+        raise ApiDocumentError(f"{source} {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
     try:

@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
-
 from app.apis.catalog import Operation
 from app.apis.names import nearest
+from app.apis.schema_validator import Check, TooComplexError, start_counting
 from app.apis.signature import call_form
 from app.errors import HostError
 from app.records import Json
 
 _MESSAGE_CHARS = 300
-_validators: WeakKeyDictionary[Operation, dict[str, Draft202012Validator]] = WeakKeyDictionary()
+_validators: WeakKeyDictionary[Operation, dict[str, Check]] = WeakKeyDictionary()
 
 
 def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
@@ -23,6 +21,7 @@ def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> 
     """
     given = _by_name(operation, args, kwargs)
     checks = _checks(operation)
+    start_counting()
     bound: dict[str, Json] = {}
     for parameter in operation.parameters:
         name = parameter.name
@@ -31,16 +30,16 @@ def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> 
                 raise _type_error(operation, f"missing the required argument {name!r}")
             continue
         value, check = given[name], checks.get(name)
-        if check is not None and not check.is_valid(value):
+        if check is not None and (reason := _reason(check, value)):
             if value is None and not parameter.required:
                 continue
-            raise HostError("ValidationError", f"{operation.name}() argument {name!r}: {_reason(check, value)}")
+            raise HostError("ValidationError", f"{operation.name}() argument {name!r}: {reason}")
         bound[name] = value
     return bound
 
 
 def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:
-    names = [parameter.name for parameter in operation.parameters]
+    names = dict.fromkeys(parameter.name for parameter in operation.parameters)
     if len(args) > len(names):
         raise _type_error(operation, f"takes {len(names)} arguments but {len(args)} were given")
     given = dict(zip(names, args, strict=False))
@@ -53,11 +52,11 @@ def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json])
     return given
 
 
-def _checks(operation: Operation) -> dict[str, Draft202012Validator]:
+def _checks(operation: Operation) -> dict[str, Check]:
     """One validator per argument with a schema, built when the operation is first called."""
     checks = _validators.get(operation)
     if checks is None:
-        checks = {each.name: Draft202012Validator(each.schema) for each in operation.parameters if each.schema}
+        checks = {each.name: Check(each.schema) for each in operation.parameters if each.schema}
         _validators[operation] = checks
     return checks
 
@@ -66,9 +65,15 @@ def _type_error(operation: Operation, problem: str) -> HostError:
     return HostError("TypeError", f"{operation.name}() {problem}; signature: {call_form(operation)}")
 
 
-def _reason(check: Draft202012Validator, value: Json) -> str:
-    error = best_match(check.iter_errors(value))
-    if not isinstance(error, ValidationError):
+def _reason(check: Check, value: Json) -> str | None:
+    """Why the value is refused; None if it is valid."""
+    try:
+        if check.accepts(value):
+            return None
+        error = check.error(value)
+    except TooComplexError:
+        return "it takes too long to check against its schema; pass less at once"
+    if error is None:
         return "does not fit its schema"
     place = "".join(f"[{part!r}]" for part in error.absolute_path)
     message = error.message if len(error.message) <= _MESSAGE_CHARS else f"{error.message[:_MESSAGE_CHARS]}..."

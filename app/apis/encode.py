@@ -3,18 +3,21 @@
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import httpx
 import msgspec
 
 from app.apis.catalog import Operation, Parameter
 from app.apis.protocol import OutgoingRequest
+from app.apis.request_headers import is_header_name, is_reserved
 from app.errors import HostError
 from app.records import Json
 
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _HEADER = re.compile(r"[\t\x20-\x7e]*")
+_SLASH = re.compile(r"[/\\]")
+_DECODED = 4  # times that a text is decoded to find what it hides
 
 
 def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
@@ -27,6 +30,7 @@ def encode(operation: Operation, arguments: Mapping[str, Json]) -> OutgoingReque
     for parameter, value in places.get("path", ()):
         path = path.replace("{" + parameter.wire_name + "}", _segment(parameter, value))
     query = [pair for parameter, value in places.get("query", ()) for pair in _pairs(parameter, value)]
+    _check_path(operation, path)
     headers = {parameter.wire_name: _header(parameter, value) for parameter, value in places.get("header", ())}
     if cookies := [pair for parameter, value in places.get("cookie", ()) for pair in _pairs(parameter, value)]:
         headers["Cookie"] = "; ".join(f"{quote(name, safe='')}={quote(each, safe='')}" for name, each in cookies)
@@ -58,13 +62,31 @@ def _pairs(parameter: Parameter, value: Json) -> Iterable[tuple[str, str]]:
 
 def _segment(parameter: Parameter, value: Json) -> str:
     """A path segment that cannot change the rest of the path."""
-    text = ",".join(quote(part, safe="") for part in _parts(parameter, value))
-    if text in ("", ".", ".."):
+    parts = _parts(parameter, value)
+    text = ",".join(quote(part, safe="") for part in parts)
+    if not text or _climbs(",".join(parts)):
         raise HostError("ValidationError", f"argument {parameter.name!r}: {text!r} cannot be part of an address")
     return text
 
 
+def _check_path(operation: Operation, path: str) -> None:
+    """Several arguments may form one segment: together they are no .. either."""
+    if path != operation.path and _climbs(path):
+        raise HostError("ValidationError", f"the arguments make {path!r}, which cannot be an address")
+
+
+def _climbs(text: str) -> bool:
+    """Whether a segment is . or .., also for a server that decodes the text again."""
+    for _ in range(_DECODED):
+        if any(segment in (".", "..") for segment in _SLASH.split(text)):
+            return True
+        text = unquote(text)
+    return False
+
+
 def _header(parameter: Parameter, value: Json) -> str:
+    if is_reserved(parameter.wire_name) or not is_header_name(parameter.wire_name):
+        raise HostError("ValidationError", f"argument {parameter.name!r}: this header cannot be set")
     text = ",".join(_parts(parameter, value))
     if not _HEADER.fullmatch(text):
         raise HostError(

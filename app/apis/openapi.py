@@ -1,6 +1,7 @@
 """The protocol `openapi`: OpenAPI 3.0 and 3.1 documents as apps."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from urllib.parse import urljoin, urlsplit
@@ -57,8 +58,16 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
             else msgspec.structs.replace(each, server=_absolute(each.server, base))
             for key, each in parsed.items()
         },
-        digest=hashlib.sha256(msgspec.json.encode(document)).hexdigest(),
+        digest=_digest(document),
     )
+
+
+def _digest(document: Mapping[str, Json]) -> str:
+    try:
+        encoded = msgspec.json.encode(document)
+    except (OverflowError, UnicodeEncodeError):  # an integer of more than 64 bits, half a surrogate pair
+        encoded = json.dumps(document).encode()
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _check_version(document: Mapping[str, Json]) -> None:
@@ -70,7 +79,7 @@ def _check_version(document: Mapping[str, Json]) -> None:
     if not isinstance(version, str):
         raise ApiDocumentError("this is not an OpenAPI document: it has no `openapi` version at the top")
     if not re.fullmatch(r"3\.[01](\..*)?", version):
-        raise ApiDocumentError(f"OpenAPI {version} is not supported; 3.0 and 3.1 are")
+        raise ApiDocumentError(f"OpenAPI {version[:50]} is not supported; 3.0 and 3.1 are")
     if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast, get_args
 
 from app.apis.catalog import Operation, Parameter
-from app.apis.names import argument_name, operation_name, unique
+from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
 from app.apis.request_body import Body, request_body
@@ -12,15 +12,22 @@ from app.approval import Risk
 from app.errors import ApiDocumentError
 from app.records import Json
 
+_MAX_OPERATIONS = 20_000
+_OPERATION_STEPS = 20
+_PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 
 
 def operations(app: str, document: Mapping[str, Json], references: References) -> dict[str, Operation]:
     """Every operation, under a unique name. Raises ApiDocumentError with the place of the problem."""
     named: dict[str, Operation] = {}
+    names = UniqueNames()
     for path, method, item, node in _nodes(document, references):
-        name = unique(operation_name(_text(node, "operationId"), method, path), named)
+        name = names.add(operation_name(_text(node, "operationId"), method, path))
         where = f"{method.upper()} {path}"
+        if len(named) == _MAX_OPERATIONS:
+            raise ApiDocumentError(f"{where}: the document has more than {_MAX_OPERATIONS:,} operations")
+        _spend(node, references, where)
         body = request_body(node.get("requestBody"), references, where)
         named[name] = Operation(
             app=app,
@@ -41,11 +48,19 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
     return named
 
 
+def _spend(node: Mapping[str, Json], references: References, where: str) -> None:
+    references.budget.spend(_OPERATION_STEPS, where)
+    for word in ("operationId", "summary", "description"):
+        references.budget.spend_text(_text(node, word), where)
+
+
 def _nodes(
     document: Mapping[str, Json], references: References
 ) -> Iterator[tuple[str, str, Mapping[str, Json], Mapping[str, Json]]]:
     for path, item in document["paths"].items():
         if path.startswith("/"):  # other keys are extensions
+            if len(path) > _PATH_CHARS:
+                raise ApiDocumentError(f"paths/{path[:100]}...: a path has more than {_PATH_CHARS:,} characters")
             item = references.follow(item, f"paths/{path}")
             for method in item:
                 if method in _METHODS:
@@ -55,10 +70,10 @@ def _nodes(
 def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
     """Required arguments first, as in Python. If a name is taken, the later one is prefixed with its place."""
     named: dict[str, Parameter] = {}
+    names = UniqueNames()
     for each in [*outside, *body.fields]:
         name = argument_name(each.wire_name)
-        if name in named:
-            name = unique(f"{each.place}_{name}", named)
+        name = names.add(f"{each.place}_{name}" if name in names else name)
         named[name] = Parameter(
             name=name,
             wire_name=each.wire_name,

@@ -5,6 +5,8 @@ from typing import Final
 
 from app.apis.catalog import Parameter, Place, Style
 from app.apis.references import References
+from app.apis.request_headers import is_header_name, is_reserved
+from app.apis.short_text import short_repr
 from app.errors import ApiDocumentError
 from app.records import Json
 
@@ -24,7 +26,7 @@ _STYLES: Final[dict[tuple[str, str], Style]] = {
     ("query", "spaceDelimited"): "spaceDelimited",
     ("query", "pipeDelimited"): "pipeDelimited",
 }
-_NOT_ARGUMENTS: Final = {"accept", "content-type", "authorization"}  # OpenAPI ignores these headers
+_STEPS: Final = 10  # of a parameter
 
 
 def parameters(
@@ -39,15 +41,21 @@ def parameters(
         for entry in listed:
             parameter = _parameter(references.follow(entry, f"{where} parameters"), references, where)
             merged[parameter.place, parameter.wire_name] = parameter
-    return [each for each in merged.values() if each.place != "header" or each.name.lower() not in _NOT_ARGUMENTS]
+    return [each for each in merged.values() if each.place != "header" or not is_reserved(each.wire_name)]
 
 
 def _parameter(node: Mapping[str, Json], references: References, where: str) -> Parameter:
-    name, place = node.get("name"), _PLACES.get(str(node.get("in")))
+    name, located = node.get("name"), node.get("in")
+    place = _PLACES.get(located) if isinstance(located, str) else None
     if not isinstance(name, str) or not name or place is None:
         raise ApiDocumentError(f"{where}: a parameter needs a name and `in`: path, query, header or cookie")
-    where = f"{where} parameter {name}"
+    where = f"{where} parameter {name[:100]}"
+    if place == "header" and not is_header_name(name):
+        raise ApiDocumentError(f"{where}: this cannot name a header")
     description = node.get("description")
+    description = description.strip() if isinstance(description, str) else ""
+    references.budget.spend(_STEPS, where)
+    references.budget.spend_text(description, where)
     style = _style(node, place, where)
     explode = node.get("explode")
     return Parameter(
@@ -56,7 +64,7 @@ def _parameter(node: Mapping[str, Json], references: References, where: str) -> 
         place=place,
         required=place == "path" or node.get("required") is True,
         schema=_schema(node, references, where),
-        description=description.strip() if isinstance(description, str) else "",
+        description=description,
         style=style,
         explode=explode if isinstance(explode, bool) else style in ("form", "deepObject"),
     )
@@ -67,9 +75,10 @@ def _style(node: Mapping[str, Json], place: Place, where: str) -> Style:
         return "json"
     if "style" not in node:
         return _DEFAULT_STYLE[place]
-    style = _STYLES.get((place, str(node["style"])))
+    given = node["style"]
+    style = _STYLES.get((place, given)) if isinstance(given, str) else None
     if style is None:
-        raise ApiDocumentError(f"{where}: style {node['style']!r} is not supported in {place}")
+        raise ApiDocumentError(f"{where}: style {short_repr(given, 50)} is not supported in {place}")
     return style
 
 

@@ -1,18 +1,25 @@
 """Resolves the references of one document. Schemas become JSON Schema 2020-12 without references."""
 
-import re
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 
-from app.apis.merge import merged
+from app.apis.document_budget import DocumentBudget
+from app.apis.merge import Merges, merged
+from app.apis.patterns import compiled
 from app.errors import ApiDocumentError
 from app.records import Json
 
 _DEPTH = 8  # of nested references; below this a schema is reduced to its type
 _ALIASES = 20  # references that point to another reference
+_REFERENCE_CHARS = 2_000
+_LOOK_UP_STEPS = 10
+_PATTERN_STEPS = 30
+_PLACE_CHARS = 500  # of the path to a place, in messages
+_MAX_INT_BITS = 1023  # the range of a float
 _TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -32,10 +39,14 @@ class References:
     def __init__(self, document: Mapping[str, Json]) -> None:
         self._resolver = Registry().with_resource("", Resource.opaque(document)).resolver()
         self._schemas: dict[tuple[str, int], dict[str, Json]] = {}
+        self.budget = DocumentBudget()
+        self._merges = Merges(lambda steps: self.budget.spend(steps, self._merging))
+        self._merging = ""
 
     def follow(self, node: Json, where: str) -> Mapping[str, Json]:
         """The object itself, or the one its reference points to. Raises ApiDocumentError with the place."""
         for _ in range(_ALIASES):
+            self.budget.spend(1, where)
             if not isinstance(node, Mapping):
                 raise ApiDocumentError(f"{where}: expected an object, found {_kind(node)}")
             if not isinstance(node.get("$ref"), str):
@@ -53,8 +64,11 @@ class References:
         reference = node.get("$ref")
         if isinstance(reference, str):
             target = self._referred(reference, where, depth)
-            result = _without_read_only(merged({"allOf": [target], **result})) if result else target
-        return _nullable(result) if node.get("nullable") is True else result
+            result = self._merged({"allOf": [target], **result}, where) if result else target
+        if node.get("nullable") is not True:
+            return result
+        self.budget.spend(len(result.get("enum", ())), where)
+        return _nullable(result)
 
     def _referred(self, reference: str, where: str, depth: int) -> dict[str, Json]:
         key = (reference, depth)
@@ -68,38 +82,59 @@ class References:
         return self._schemas[key]
 
     def _lookup(self, reference: str, where: str) -> Json:
+        self.budget.spend(_LOOK_UP_STEPS, where)
+        if len(reference) > _REFERENCE_CHARS:
+            raise ApiDocumentError(f"{where}: a reference has more than {_REFERENCE_CHARS:,} characters")
         if not reference.startswith("#"):
             raise ApiDocumentError(
                 f"{where}: {reference!r} refers to another document; bundle everything into one document first"
             )
         try:  # ValueError, TypeError: a list index that is not a number, an item of a scalar
             return self._resolver.lookup(reference).contents
-        except (
-            Unresolvable,
-            ValueError,
-            TypeError,
-        ) as error:
+        except (Unresolvable, LookupError, ValueError, TypeError) as error:
             raise ApiDocumentError(
                 f"{where}: {reference!r} refers to something the document does not have"
             ) from error
 
     def _plain(self, node: Mapping[str, Json], where: str, depth: int) -> dict[str, Json]:
         result: dict[str, Json] = {}
+        self.budget.spend(1 + len(node), where)
         for word, value in node.items():
             if word in _ONE:
                 result[word] = self.schema(value, where, depth)
             elif word in _MANY and isinstance(value, list) and value:
                 result[word] = [self.schema(each, where, depth) for each in value]
             elif word in _NAMED and isinstance(value, Mapping):
-                result[word] = {name: self.schema(each, f"{where}/{name}", depth) for name, each in value.items()}
-            elif _usable(word, value):
+                result[word] = {
+                    name: self.schema(each, _place(where, name), depth) for name, each in value.items()
+                }
+            elif _usable(word, value) and (word != "pattern" or self._compiles(value, where)):
                 result[word] = value
-        return _without_read_only(merged(_bounded(result | _typed(node.get("type")), node)))
+        self._drop_foreign_patterns(result, where)
+        return self._merged(_bounded(result | _typed(node.get("type")), node), where)
+
+    def _merged(self, schema: dict[str, Json], where: str) -> dict[str, Json]:
+        self._merging = where
+        return _without_read_only(merged(schema, self._merges))
+
+    def _compiles(self, pattern: str, where: str) -> bool:
+        """Patterns are ECMAScript; those that RE2 cannot compile are left to the server."""
+        machine = compiled(pattern)
+        self.budget.spend(_PATTERN_STEPS + (machine.size if machine else 0), where)
+        return machine is not None
+
+    def _drop_foreign_patterns(self, schema: dict[str, Json], where: str) -> None:
+        """Without one of the patterns it is unknown which properties are additional."""
+        patterns = schema.get("patternProperties", {})
+        kept = {pattern: each for pattern, each in patterns.items() if self._compiles(pattern, where)}
+        if len(kept) < len(patterns):
+            schema["patternProperties"] = kept
+            schema.pop("additionalProperties", None)
 
 
 def _usable(word: str, value: Any) -> bool:
     """Whether it is a JSON Schema keyword with a valid value; all others are dropped."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and _storable(value)
     if word in _NUMBERS:
         return number and (word != "multipleOf" or value > 0)
     if word in _COUNTS:
@@ -111,22 +146,23 @@ def _usable(word: str, value: Any) -> bool:
     if word == "required":
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
     if word == "pattern":
-        return isinstance(value, str) and _compiles(value)
+        return isinstance(value, str)
     return word in {"const", "default"} or (word == "enum" and isinstance(value, list))
 
 
-def _compiles(pattern: str) -> bool:
-    """Patterns are ECMAScript; those that Python cannot compile are left to the server."""
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return True
+def _storable(number: float) -> bool:
+    return math.isfinite(number) if isinstance(number, float) else number.bit_length() <= _MAX_INT_BITS
+
+
+def _place(where: str, name: str) -> str:
+    return f"{where}/{name[:_PLACE_CHARS]}" if len(where) < _PLACE_CHARS else where
 
 
 def _typed(kind: Json) -> dict[str, Json]:
     kinds = kind if isinstance(kind, list) else [kind]
-    return {"type": kind} if kinds and all(isinstance(each, str) and each in _TYPES for each in kinds) else {}
+    if not kinds or not all(isinstance(each, str) and each in _TYPES for each in kinds):
+        return {}
+    return {"type": list(dict.fromkeys(kind)) if isinstance(kind, list) else kind}
 
 
 def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Json]:
@@ -139,9 +175,9 @@ def _bounded(schema: dict[str, Json], node: Mapping[str, Json]) -> dict[str, Jso
 
 def _without_read_only(schema: dict[str, Json]) -> dict[str, Json]:
     """Drop read-only fields from `required`: they are required of responses only."""
-    fields = schema.get("properties", {})
-    needed = [name for name in schema.get("required", ()) if fields.get(name, {}).get("readOnly") is not True]
-    return schema if len(needed) == len(schema.get("required", ())) else {**schema, "required": needed}
+    fields, required = schema.get("properties", {}), schema.get("required", ())
+    needed = [name for name in required if fields.get(name, {}).get("readOnly") is not True]
+    return schema if len(needed) == len(required) else {**schema, "required": needed}
 
 
 def _nullable(schema: dict[str, Json]) -> dict[str, Json]:

@@ -7,6 +7,8 @@ import msgspec
 
 from app.apis.catalog import Parameter
 from app.apis.references import References
+from app.apis.short_text import short_repr
+from app.errors import ApiDocumentError
 from app.records import Json
 
 _SIMPLEST_FIRST = (
@@ -17,6 +19,10 @@ _SIMPLEST_FIRST = (
     r"text/.*",
     r".*",  # passed as text
 )
+
+
+_FIELD_STEPS = 3
+_SENDABLE = re.compile(r"[\x20-\x7e]{1,200}")
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +44,13 @@ def request_body(node: Json, references: References, where: str) -> Body:
     if not isinstance(content, Mapping) or not content:
         return Body()
     media_type = _media_type(list(content))
+    if not _SENDABLE.fullmatch(media_type):
+        raise ApiDocumentError(f"{where}: {short_repr(media_type, 50)} is not a media type")
     media = references.follow(content[media_type], where)
     schema = references.schema(media.get("schema", {}), where)
     required = node.get("required") is True
     media_type = "application/json" if "*" in media_type else media_type
+    references.budget.spend(_FIELD_STEPS * len(schema.get("properties", ())), where)
     if fields := _fields(schema, required):
         return Body(fields=fields, media_type=media_type, required=required)
     whole = _body_field("body", schema, required)
@@ -55,7 +64,7 @@ def _media_type(offered: list[str]) -> str:
 
 def _effort(media_type: str) -> int:
     plain = media_type.partition(";")[0].strip().lower()
-    return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, plain))
+    return next(place for place, pattern in enumerate(_SIMPLEST_FIRST) if re.fullmatch(pattern, plain, re.DOTALL))
 
 
 def _fields(schema: dict[str, Json], required: bool) -> tuple[Parameter, ...]:

@@ -1,9 +1,15 @@
 """Formats an operation in one line: arguments, results and summary."""
 
 import json
+from itertools import islice
 
 from app.apis.catalog import Operation, Parameter
+from app.apis.short_text import short_repr
 from app.records import Json
+
+_SHOWN_CHARS = 4_000  # of one default value, or of the fields of a result
+_RESULT_FIELDS = 1_000
+_ALTERNATIVES = 100  # that the name of a type is made of
 
 
 def signature(operation: Operation) -> str:
@@ -25,7 +31,7 @@ def result(schema: dict[str, Json]) -> str:
         return ""
     rows = schema.get("items", {}) if "array" in type_name(schema).split() else schema
     if fields := rows.get("properties"):
-        return ", ".join(fields)
+        return _cut(", ".join(islice(fields, _RESULT_FIELDS)))
     return f"list of {type_name(rows)}" if rows is not schema and rows else type_name(schema)
 
 
@@ -35,22 +41,38 @@ def type_name(schema: dict[str, Json]) -> str:
     >>> type_name({"anyOf": [{"type": "string"}, {"type": "null"}]})
     'string or null'
     """
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        return " or ".join(kind)
-    if kind:
-        return str(kind)
-    choices = schema.get("anyOf") or schema.get("oneOf")
-    if choices:
-        return " or ".join(dict.fromkeys(type_name(choice) for choice in choices))
-    if "properties" in schema:
-        return "object"
-    return "array" if "items" in schema else "any"
+    return _Types().of(schema)
+
+
+class _Types:
+    """Names of types, for a limited number of schemas: alternatives that share parts unfold without bound."""
+
+    def __init__(self) -> None:
+        self._left = _ALTERNATIVES
+
+    def of(self, schema: dict[str, Json]) -> str:
+        self._left -= 1
+        kind = schema.get("type")
+        if isinstance(kind, list):
+            return " or ".join(kind)
+        if kind:
+            return str(kind)
+        choices = schema.get("anyOf") or schema.get("oneOf")
+        if choices and self._left > 0:
+            return " or ".join(dict.fromkeys(self.of(choice) for choice in choices[: self._left]))
+        if "properties" in schema:
+            return "object"
+        return "array" if "items" in schema else "any"
 
 
 def _argument(parameter: Parameter) -> str:
     if parameter.required:
         return parameter.name
     default = parameter.schema.get("default")
-    shown = json.dumps(default, ensure_ascii=False) if isinstance(default, str) else repr(default)
-    return f"{parameter.name}={shown}"
+    if isinstance(default, str):
+        return f"{parameter.name}={_cut(json.dumps(default, ensure_ascii=False))}"
+    return f"{parameter.name}={short_repr(default, _SHOWN_CHARS)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."

@@ -3,13 +3,13 @@
 import re
 from typing import Any
 
-import msgspec
 import yaml
 
+from app.bounded_json import JsonError, check_number, decode_json
 from app.errors import ApiDocumentError
 from app.records import Json
 
-_NODES = 5_000_000  # aliases let a small text expand without bound
+_NODES = 2_000_000  # aliases let a small text expand without bound
 _DEPTH = 200
 
 
@@ -20,11 +20,9 @@ def read_text(text: str) -> Json:
         raise ApiDocumentError("this is an HTML or XML page; give the address of the OpenAPI document itself")
     if start.startswith(("{", "[")):
         try:
-            return msgspec.json.decode(start)
-        except msgspec.DecodeError as error:
+            return decode_json(start.encode(), max_values=_NODES, max_depth=_DEPTH)
+        except (JsonError, UnicodeEncodeError) as error:
             raise ApiDocumentError(f"the document is not valid JSON: {error}") from error
-        except RecursionError as error:
-            raise ApiDocumentError("the document is nested too deeply") from error
     return _yaml(text)
 
 
@@ -68,7 +66,10 @@ class _Plain:
             return {_key(name): self.of(each, depth + 1) for name, each in value.items()}
         if isinstance(value, list):
             return [self.of(each, depth + 1) for each in value]
-        if value is None or isinstance(value, str | int | float):
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, int | float):
+            check_number(value)
             return value
         raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON lacks")
 

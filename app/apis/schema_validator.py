@@ -1,0 +1,202 @@
+"""JSON Schema validation at limited cost: the schemas are foreign, and sandboxed code chooses the values.
+
+jsonschema's keywords do the work. Replaced are those that take more than linear time (patterns,
+`uniqueItems`, `enum`), or whose messages show a schema, which may be endless; the messages stay the same.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Final
+
+from jsonschema import Draft202012Validator, validators
+from jsonschema.exceptions import ValidationError, best_match
+from referencing import Registry
+
+from app.apis.patterns import compiled
+from app.apis.short_text import short_repr
+from app.records import Json
+
+_STEPS = 60_000  # for one call of an API; a step takes up to 5 us
+_CHARS_PER_STEP = 256  # of a text that is compared or shown
+_PATTERN_STEP = 1024  # instructions times characters
+_SCHEMA_CHARS = 400  # of a schema in a message
+_NO_DOCUMENTS: Final[Registry[Any]] = Registry()  # the default one fetches what a schema refers to
+
+
+class TooComplexError(Exception):
+    """The arguments cannot be checked within the steps of one call."""
+
+
+class _Steps:
+    def __init__(self) -> None:
+        self.left = _STEPS
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise TooComplexError
+
+
+_steps: ContextVar[_Steps] = ContextVar("_steps")
+_Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
+
+class Check:
+    """Checks one argument against its schema, at the expense of the call: see `start_counting`."""
+
+    def __init__(self, schema: Mapping[str, Json]) -> None:
+        self._validator = _LimitedValidator(schema, registry=_NO_DOCUMENTS)
+
+    def accepts(self, value: Json) -> bool:
+        """Raises TooComplexError."""
+        try:
+            return bool(self._validator.is_valid(value))
+        except RecursionError as error:
+            raise TooComplexError from error
+
+    def error(self, value: Json) -> ValidationError | None:
+        """The most relevant error. Raises TooComplexError."""
+        try:
+            found = best_match(self._validator.iter_errors(value))
+        except RecursionError as error:
+            raise TooComplexError from error
+        return found if isinstance(found, ValidationError) else None
+
+
+def start_counting() -> None:
+    """Give the checks that follow, in this context, the steps of one call."""
+    _steps.set(_Steps())
+
+
+def _limited(keyword: _Keyword) -> _Keyword:
+    """The keyword at its cost: the schema's alternatives, the value's parts, and the messages."""
+
+    def run(validator: Any, given: Json, instance: Json, schema: Json) -> Iterator[ValidationError]:
+        steps = _steps.get()
+        steps.spend(1 + _parts(given) // (1 if given.__class__ is list else 8) + _parts(instance))
+        for error in keyword(validator, given, instance, schema) or ():
+            steps.spend(2 + len(error.message) // _CHARS_PER_STEP)
+            yield error
+
+    return run
+
+
+def _parts(value: Json) -> int:
+    return len(value) if isinstance(value, dict | list) else 0
+
+
+def _search(pattern: str, text: str) -> bool:
+    """Whether the pattern is in the text; True for a pattern that is left to the server."""
+    machine = compiled(pattern)
+    if machine is None:
+        return True
+    _steps.get().spend(1 + len(text) * machine.size // _PATTERN_STEP)
+    return machine.found_in(text)
+
+
+def _pattern(validator: Any, pattern: str, instance: Json, _: Json) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _search(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "object"):
+        for pattern, subschema in given.items():
+            for name, value in instance.items():
+                if _search(pattern, name):
+                    yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, given: Json, instance: Json, schema: Json) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    extras = [name for name in instance if name not in known and not any(_search(each, name) for each in patterns)]
+    if isinstance(given, dict):
+        for name in extras:
+            yield from validator.descend(instance[name], given, path=name)
+    elif not given and extras:
+        shown = ", ".join(map(repr, sorted(extras)))
+        if patterns:
+            verb, listed = "does" if len(extras) == 1 else "do", ", ".join(map(repr, sorted(patterns)))
+            yield ValidationError(f"{shown} {verb} not match any of the regexes: {listed}")
+        else:
+            verb = "was" if len(extras) == 1 else "were"
+            yield ValidationError(f"Additional properties are not allowed ({shown} {verb} unexpected)")
+
+
+def _unique_items(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
+    if not given or not validator.is_type(instance, "array"):
+        return
+    if len({_canonical(each) for each in instance}) < len(instance):
+        yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _enum(_: Any, given: Json, instance: Json, __: Json) -> Iterator[ValidationError]:
+    if isinstance(instance, str):
+        among = instance in given
+    else:
+        own = _canonical(instance)
+        among = any(own == _canonical(each) for each in given)
+    if not among:
+        yield ValidationError(f"{instance!r} is not one of {given!r}")
+
+
+def _const(_: Any, given: Json, instance: Json, __: Json) -> Iterator[ValidationError]:
+    if _canonical(instance) != _canonical(given):
+        yield ValidationError(f"{given!r} was expected")
+
+
+def _canonical(value: Json) -> str:
+    """A text that two values share if they are equal in JSON Schema: 1 is 1.0, and neither is true.
+
+    A text, because numbers with equal hashes are easily found, and would make a set of them slow.
+    """
+    if isinstance(value, dict):
+        members = ",".join(f"{name!r}:{_canonical(value[name])}" for name in sorted(value))
+        text = f"{{{members}}}"
+    elif isinstance(value, list):
+        text = f"[{','.join(map(_canonical, value))}]"
+    else:
+        whole = isinstance(value, float) and value.is_integer()
+        text = repr(int(value) if whole else value)
+    _steps.get().spend(1 + len(text) // _CHARS_PER_STEP)
+    return text
+
+
+def _one_of(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
+    context: list[ValidationError] = []
+    choices = iter(enumerate(given))
+    for index, subschema in choices:
+        errors = list(validator.descend(instance, subschema, schema_path=index))
+        if not errors:
+            more = [each for _, each in choices if validator.evolve(schema=each).is_valid(instance)]
+            break
+        context.extend(errors)
+    else:
+        yield ValidationError(f"{instance!r} is not valid under any of the given schemas", context=context)
+        return
+    if more:
+        shown = ", ".join(short_repr(each, _SCHEMA_CHARS) for each in [*more, subschema])
+        yield ValidationError(f"{instance!r} is valid under each of {shown}")
+
+
+def _not(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
+    if validator.evolve(schema=given).is_valid(instance):
+        shown = short_repr(given, _SCHEMA_CHARS)
+        yield ValidationError(f"{instance!r} should not be valid under {shown}")
+
+
+_KEYWORDS: Final[Mapping[str, Any]] = {
+    **Draft202012Validator.VALIDATORS,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+    "enum": _enum,
+    "const": _const,
+    "oneOf": _one_of,
+    "not": _not,
+}
+_extend: Any = validators.extend  # it has no types
+_LimitedValidator = _extend(Draft202012Validator, {name: _limited(each) for name, each in _KEYWORDS.items()})
