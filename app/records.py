@@ -97,6 +97,7 @@ class SkillCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     turn: int
     arguments: dict[str, Json]  # by parameter; a large one is cut to a text
+    exact: bool = False  # the arguments are complete, and plain JSON
     first_call: int | None  # the `seq` of the first API call made in it; None without one
     calls: int  # recorded API calls made in it: consecutive ones
     returned: bool

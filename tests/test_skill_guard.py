@@ -17,6 +17,7 @@ from app.gateway.skill_manifest import (
     widenings,
 )
 from app.gateway.value_origins import ValueOrigins
+from app.sandbox.protocol import EnteredSkill
 
 PASSWORD = "hunter2-and-more"
 LISTED = RESULT + "mail.list"
@@ -182,18 +183,28 @@ def test_a_manifest_is_wider_by_operations_methods_and_origins(
     assert widenings(new, old) == wider
 
 
-def test_each_call_of_a_skill_is_traced_alone_and_refusals_are_taken_once() -> None:
+def test_a_skill_that_remembers_what_it_read_cannot_pass_it_on_in_a_later_call() -> None:
     guard = SkillGuard({"send": GuardedSkill.of(manifest(PARAMETER), "def send(text: str) -> None: ...")})
-    guard.check(1, "send", {"text": "iris"}, operation("mail.list"), {})
-    guard.returned(1, "mail.list", "a long secret")
-    with pytest.raises(HostError) as refused:
-        guard.check(1, "send", {"text": "iris"}, operation("mail.send", "POST"), {"text": "a long secret"})
-    assert refused.value.kind == "PermissionError"
-    guard.leave(1)
-    guard.check(2, "send", {"text": "a long secret"}, operation("mail.send", "POST"), {"text": "a long secret"})
-    guard.check(3, "unknown", {}, operation("mail.send", "POST"), {"text": "anything"})
+    first, second = EnteredSkill("send", {"text": "iris"}), EnteredSkill("send", {"text": "omar"})
+    guard.check(first, operation("mail.list"), {})
+    guard.returned(first, "mail.list", "a long secret")
+    for _ in range(2):
+        with pytest.raises(HostError) as refused:
+            guard.check(second, operation("mail.send", "POST"), {"text": "a long secret"})
+        assert refused.value.kind == "PermissionError"
+    guard.check(second, operation("mail.send", "POST"), {"text": "omar"})
     reason = "the argument text of mail.send came from result:mail.list, unlike when it was kept"
     assert guard.take_refusals() == [SkillRefusal("send", "mail.send", reason)]
+    with pytest.raises(HostError):
+        guard.check(second, operation("mail.send", "POST"), {"text": "a long secret"})
+    assert guard.take_refusals() == [], "a turn that runs again violates nothing new"
+
+
+def test_a_skill_without_a_manifest_is_not_restricted() -> None:
+    other = EnteredSkill("unknown", {})
+    guard = SkillGuard({})
+    guard.check(other, operation("mail.send", "POST"), {"text": "anything"})
+    guard.returned(other, "mail.send", None)
     assert guard.take_refusals() == []
 
 

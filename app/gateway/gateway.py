@@ -22,6 +22,7 @@ from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
+from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
 from app.secret_values import SecretValues
@@ -75,6 +76,7 @@ class Gateway:
         self.call_limit_hit = False
         self.in_doubt: str | None = None  # why calls are no longer answered
         self.would_write: str | None = None  # the first "app.operation" refused because it is not read-only
+        self.guard = SkillGuard({})  # of the skills that the rollout is offered
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
         self._store = store  # of bound parameters
@@ -110,6 +112,8 @@ class Gateway:
         """
         app, operation = self._find(api)
         arguments = bind(operation, args, kwargs)
+        if skill is not None:
+            self.guard.check(skill, operation, arguments)
         if not operation.method:
             return self._built_in(operation, arguments)
         if self.in_doubt is not None:
@@ -120,6 +124,7 @@ class Gateway:
         self.made = max(self.made, done.seq + 1)
         if skill is not None:
             skill.calls.append(done.seq)
+            self.guard.returned(skill, api, done.result if done.error is None else done.error)
             done = msgspec.structs.replace(done, skill=skill.name)
         self._calls.append(done)
         if done.error is not None:

@@ -1,7 +1,7 @@
 """Holds offered skills to their manifests while they run: nothing else passes the gateway."""
 
 import ast
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,6 +10,7 @@ from app.errors import HostError
 from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, SkillManifest
 from app.gateway.value_origins import ValueOrigins
 from app.records import Json
+from app.sandbox.protocol import EnteredSkill
 
 
 class GuardedSkill(msgspec.Struct, frozen=True):
@@ -34,46 +35,47 @@ class SkillRefusal(msgspec.Struct, frozen=True):
 class SkillGuard:
     """Checks the calls of a rollout's skills. A skill without a manifest is not restricted.
 
-    `key` identifies one call of a skill: only what that call itself was given and has read counts.
+    A skill may remember what it met from one call to the next, so everything that it was given and has read in the
+    rollout counts.
     """
 
     def __init__(self, skills: Mapping[str, GuardedSkill]) -> None:
         self._skills = skills
-        self._seen: dict[Hashable, ValueOrigins] = {}
-        self._refused: list[SkillRefusal] = []
+        self._seen: dict[str, ValueOrigins] = {}
+        self._entered: EnteredSkill | None = None
+        self._refused: dict[SkillRefusal, None] = {}
+        self._reported: set[SkillRefusal] = set()
 
-    def check(
-        self, key: Hashable, skill: str, given: Json, operation: Operation, arguments: Mapping[str, Json]
-    ) -> None:
+    def check(self, skill: EnteredSkill, operation: Operation, arguments: Mapping[str, Json]) -> None:
         """Raises HostError, a PermissionError, for a call outside of the manifest."""
-        guarded = self._skills.get(skill)
+        guarded = self._skills.get(skill.name)
         if guarded is None:
             return
-        reason = refusal(guarded.manifest, operation, arguments, self._origins(key, guarded, given))
+        reason = refusal(guarded.manifest, operation, arguments, self._origins(skill, guarded))
         if reason is not None:
-            self._refused.append(SkillRefusal(skill, operation.api, reason))
-            raise HostError("PermissionError", f"the skill {skill} may not do this: {reason}")
+            self._refused[SkillRefusal(skill.name, operation.api, reason)] = None
+            raise HostError("PermissionError", f"the skill {skill.name} may not do this: {reason}")
 
-    def returned(self, key: Hashable, api: str, result: Json) -> None:
+    def returned(self, skill: EnteredSkill, api: str, result: Json) -> None:
         """Record what a checked call returned."""
-        if key in self._seen:
-            self._seen[key].add(RESULT + api, result)
-
-    def leave(self, key: Hashable) -> None:
-        """The call of the skill has ended."""
-        self._seen.pop(key, None)
+        if skill.name in self._seen:
+            self._seen[skill.name].add(RESULT + api, result)
 
     def take_refusals(self) -> list[SkillRefusal]:
-        """The refusals since the last time."""
-        taken, self._refused = self._refused, []
-        return taken
+        """The refusals since the last time; equal ones once per rollout."""
+        new = [each for each in self._refused if each not in self._reported]
+        self._reported.update(new)
+        self._refused.clear()
+        return new
 
-    def _origins(self, key: Hashable, guarded: GuardedSkill, given: Json) -> ValueOrigins:
-        seen = self._seen.get(key)
+    def _origins(self, skill: EnteredSkill, guarded: GuardedSkill) -> ValueOrigins:
+        seen = self._seen.get(skill.name)
         if seen is None:
-            seen = self._seen[key] = ValueOrigins()
-            seen.add(PARAMETER, given)
+            seen = self._seen[skill.name] = ValueOrigins()
             seen.add(CONSTANT, list(guarded.constants))
+        if self._entered is not skill:
+            self._entered = skill
+            seen.add(PARAMETER, skill.arguments)
         return seen
 
 

@@ -31,10 +31,12 @@ from app.runner.mask_trajectory import masked
 from app.runner.project_secrets import ProjectSecrets
 from app.runner.score import score
 from app.runner.skill_keeping import SkillKeeping
+from app.runner.skill_replays import SkillReplays
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_journal import TaskJournal
 from app.secret_values import SecretValues
 from app.settings import Settings
+from app.skills import lifecycle
 from app.skills.library import Library
 
 log = structlog.get_logger(__name__)
@@ -74,6 +76,10 @@ class TaskExecutor:
         return SkillKeeping(self.sessions, self.library)
 
     @cached_property
+    def skill_replays(self) -> SkillReplays:
+        return SkillReplays(self.sessions, self.agent.sandbox, self.agent.limits.session, self.client)
+
+    @cached_property
     def prompt(self) -> str:
         return prompt_hash(self.agent.profile, self.agent.tokenizer)
 
@@ -110,6 +116,7 @@ class TaskExecutor:
         secrets = journal.secrets
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
+        await journal.report_refusals()
         failure = trajectory.detail or None
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
@@ -124,6 +131,7 @@ class TaskExecutor:
             scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             await self.skill_keeping.keep(row, context.catalog, trajectory, secrets)
+            await self.skill_replays.run(row, context.catalog, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
         await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
@@ -164,9 +172,11 @@ class TaskExecutor:
             limit = self.settings.skills_offered
             offered = await self.skill_selection.select(row, resume, owner, limit=limit)
             journal.offered = offered
+            journal.guard = gateway.guard = await self.skill_selection.guard(offered)
             try:
                 return await run_rollout(self.agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
+                await journal.report_refusals()
                 if not left:
                     raise
                 log.warning(
@@ -225,10 +235,11 @@ class TaskExecutor:
                 return
             await trajectories.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
+            if outcome.score is not None:
+                await lifecycle.scored(session, row.id, outcome.score)
             await events.rewrite(session, row.id, secrets.mask_fields)  # some came before the secret was known
             await approvals.rewrite(session, row.id, secrets.mask_fields)
             await events.append(session, row.id, "done", _event_data(outcome))
-        await self.skill_keeping.judge(row.id, outcome.score)
 
     async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
         outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=failure)

@@ -101,6 +101,7 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     secrets = SecretValues()
     gateway = executor.gateway(row, context, secrets, read_only=True)
     offered = await executor.skill_selection.reuse(row)
+    gateway.guard = await executor.skill_selection.guard(offered)
     task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
     trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, resume)

@@ -1,4 +1,4 @@
-"""Keeps the functions that a task wrote as skills, and follows what the task showed about those it used."""
+"""Keeps the functions that a task wrote as skills, with their manifest and provenance."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from app.records import Offer, Trajectory
 from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
 from app.runner.task_journal import skill_event
 from app.secret_values import SecretValues
-from app.skills import lifecycle
 from app.skills.extract import Draft
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin, taint_of
@@ -25,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class SkillKeeping:
-    """Stores skills with their manifest and provenance."""
+    """Decides which functions of a task become skills."""
 
     def __init__(self, sessions: Sessions, library: Library) -> None:
         self._sessions = sessions
@@ -57,12 +56,6 @@ class SkillKeeping:
             taints={draft.name: taint_of(draft, trajectory, catalog, unproven) for draft in drafts},
         )
         await self._report(row.id, await self._library.save(row.project_id, drafts, provenance))
-
-    async def judge(self, task_id: UUID, score: float | None) -> None:
-        """Move the skills that the task wrote or used, if its end is the evidence they lacked."""
-        if score is not None:
-            async with self._sessions.begin() as session:
-                await lifecycle.scored(session, task_id, score)
 
     async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
         async with self._sessions.begin() as session:

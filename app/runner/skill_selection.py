@@ -6,12 +6,14 @@ from uuid import UUID
 import structlog
 
 from app.agent.rollout_loop import ResumeState
-from app.db import events, models, offers, task_queue
+from app.db import events, models, offers, skills, task_queue
 from app.db.database import Sessions
 from app.errors import SandboxError
+from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Offer
 from app.runner.task_journal import skill_event
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
+from app.skills.admission import stored_manifest
 from app.skills.library import Library
 
 log = structlog.get_logger(__name__)
@@ -60,6 +62,12 @@ class SkillSelection:
         async with self._sessions() as session:
             earlier = await offers.offered(session, row.id)
         return tuple((await self._check(row, earlier))[0])
+
+    async def guard(self, offered: Sequence[Offer]) -> SkillGuard:
+        """Hold these skills to their manifests."""
+        async with self._sessions() as session:
+            rows = await skills.of_ids(session, [offer.skill_id for offer in offered]) if offered else []
+        return SkillGuard({row.name: GuardedSkill.of(stored_manifest(row), row.source) for row in rows})
 
     async def _check(self, row: models.Task, offered: Sequence[Offer]) -> tuple[list[Offer], _Rejected]:
         good: list[Offer] = []

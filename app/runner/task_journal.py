@@ -1,6 +1,7 @@
 """Records a running task, so that another process can resume it."""
 
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,9 +13,10 @@ from app.agent.rollout_loop import ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
 from app.approval import ApprovalDecision, ApprovalRequest
-from app.db import approvals, calls, events, models, turns
+from app.db import approvals, calls, events, models, skill_moves, turns
 from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
+from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Offer, Turn
 from app.secret_values import SecretValues
 
@@ -31,6 +33,7 @@ class TaskJournal(RolloutHooks):
         super().__init__(stop_signal)
         self.secrets = SecretValues()
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
+        self.guard = SkillGuard({})  # of these skills
         self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts
         self._sessions = sessions
         self._task = task
@@ -74,6 +77,23 @@ class TaskJournal(RolloutHooks):
             await turns.end(session, self._task.id, self._owner, index, turn)
             if new := [*self._events_of(index, turn)]:
                 await events.append_all(session, self._task.id, new)
+        await self.report_refusals()
+
+    async def report_refusals(self) -> None:
+        """Take skills that attempted calls beyond their manifests from all tasks, and report them as events."""
+        by_skill = defaultdict(list)
+        for refused in self.guard.take_refusals():
+            by_skill[refused.skill].append(refused)
+        for offer in self.offered:
+            if refusals := by_skill.get(offer.name):
+                async with self._sessions.begin() as session:
+                    reason = f"it attempted a call beyond its manifest: {refusals[0].reason}"
+                    await skill_moves.quarantine(session, offer.skill_id, reason, len(refusals))
+                    data = [{"api": each.api, "reason": each.reason} for each in refusals]
+                    refused_events = [
+                        events.NewEvent("skill", skill_event("refused", offer) | each) for each in data
+                    ]
+                    await events.append_all(session, self._task.id, refused_events)
 
     async def on_approval_wanted(self, request: ApprovalRequest) -> None:
         """Commit the request together with the task's suspension, unless the task is to be cancelled."""
@@ -152,7 +172,7 @@ def seed_of(task: models.Task) -> int:
 
 
 def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
-    """The data of a skill's event; `status` is "offered", "skipped", "used" or "written"."""
+    """The data of a skill's event; `status` is "offered", "skipped", "used", "refused" or "written"."""
     return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 

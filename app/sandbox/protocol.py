@@ -54,6 +54,7 @@ class EnteredSkill:
 
     name: str
     arguments: dict[str, Json]  # by parameter, as JSON
+    exact: bool = False  # they are no texts for other values
     calls: list[int] = field(default_factory=list)  # the `seq` of each call made in it, by a HostCall that records
 
 

@@ -80,7 +80,7 @@ class SkillProcesses:
             process, loaded = await self._process(run, function)
         except UnusableSkillError as error:
             return _refusal(run, message, "RuntimeError", f"{function.name} cannot be called: {error}")
-        skill = EnteredSkill(function.name, await _arguments(loaded, message))
+        skill = EnteredSkill(function.name, *await _arguments(loaded, message))
         started, calls = time.perf_counter(), run.calls
         with run.inside(process):
             end = await self._relay(run, process, message, skill, serve, api_calls)
@@ -155,13 +155,17 @@ async def loaded_skill(process: ConfinedProcess) -> LoadedMessage:
     raise UnusableSkillError("it does something while it loads")
 
 
-async def _arguments(loaded: LoadedMessage, message: SkillMessage) -> dict[str, Json]:
-    """The arguments by parameter, as JSON."""
+async def _arguments(loaded: LoadedMessage, message: SkillMessage) -> tuple[dict[str, Json], bool]:
+    """The arguments by parameter, as JSON, and whether they were JSON."""
     bound = _bind(loaded.parameters, message.args, message.kwargs)
     if len(msgspec.json.encode(bound)) > _READ_AT_ONCE:
-        read: dict[str, Json] = await asyncio.to_thread(readable, bound)
-        return read
-    return {name: readable(value) for name, value in bound.items()}
+        return await asyncio.to_thread(_readable, bound)
+    return _readable(bound)
+
+
+def _readable(bound: dict[str, Json]) -> tuple[dict[str, Json], bool]:
+    read = {name: readable(value) for name, value in bound.items()}
+    return read, read == bound
 
 
 def _bind(
@@ -178,10 +182,12 @@ def _bind(
 
 
 def _record(skill: EnteredSkill, end: SkillEnd, seconds: float) -> SkillCall:
+    arguments = {name[:100]: _cut(value) for name, value in skill.arguments.items()}
     return SkillCall(
         name=skill.name,
         turn=0,  # the session does not know it
-        arguments={name[:100]: _cut(value) for name, value in skill.arguments.items()},
+        arguments=arguments,
+        exact=skill.exact and arguments == skill.arguments,
         first_call=skill.calls[0] if skill.calls else None,
         calls=len(skill.calls),
         returned=isinstance(end, ReturnedMessage),

@@ -1,0 +1,128 @@
+"""Runs skills that have not proved themselves again, on the recorded calls of a task, in sessions of their own.
+
+The task's own skill has to make the same calls and return. A version on probation that the task was not offered is
+tried too, in place of the version that it used: so it gathers evidence from tasks of other principals.
+"""
+
+import ast
+import json
+from collections.abc import Iterator, Sequence
+
+import httpx
+import structlog
+
+from app.apis.catalog import Catalog
+from app.db import models, skill_evidence, skills
+from app.db.database import Sessions
+from app.db.models import SkillState
+from app.errors import SandboxError
+from app.gateway.gateway import Gateway
+from app.gateway.skill_guard import GuardedSkill, SkillGuard
+from app.records import Call, Json, SkillCall, Trajectory
+from app.runner.task_journal import seed_of
+from app.sandbox.protocol import Function, Sandbox, SessionLimits
+from app.skills.admission import stored_manifest
+
+log = structlog.get_logger(__name__)
+
+_REPEATED = 3  # calls of one skill that are run again
+_OTHERS = 2  # versions of one name, besides the one that the task used
+_UNPROVEN = (SkillState.QUARANTINED, SkillState.PROBATION)
+
+
+class SkillReplays:
+    """Runs the replays that a finished task makes possible. Nothing is sent to an API."""
+
+    def __init__(
+        self, sessions: Sessions, sandbox: Sandbox, limits: SessionLimits, client: httpx.AsyncClient
+    ) -> None:
+        self._sessions = sessions
+        self._sandbox = sandbox
+        self._limits = limits
+        self._client = client
+
+    async def run(self, row: models.Task, catalog: Catalog, trajectory: Trajectory) -> None:
+        """Replay the skills that the task used, and record the results as evidence.
+
+        `trajectory` has its secrets: calls are compared with their exact values.
+        """
+        used = {offer.skill_id: offer.name for offer in trajectory.used()}
+        if not used:
+            return
+        async with self._sessions() as session:
+            rows = await skills.of_ids(session, used)
+            others = await skill_evidence.in_probation(session, row.project_id, list(used.values()))
+        for skill in [each for each in rows if each.state in _UNPROVEN]:
+            await self._replay(row, catalog, trajectory, skill, own=True)
+        for name in used.values():
+            newest = [each for each in others if each.name == name and each.id not in used][:_OTHERS]
+            for skill in newest:
+                await self._replay(row, catalog, trajectory, skill, own=False)
+
+    async def _replay(
+        self, row: models.Task, catalog: Catalog, trajectory: Trajectory, skill: models.Skill, *, own: bool
+    ) -> None:
+        """Of another version only a match counts: it may rightly do the same work with other calls."""
+        chosen = list(_repeatable(trajectory, skill.name))[:_REPEATED]
+        if not chosen:
+            return
+        try:
+            matched = [await self._matches(row, catalog, skill, *each) for each in chosen]
+        except SandboxError as error:
+            log.warning("a skill could not be replayed", task=str(row.id), skill=str(skill.id), cause=str(error))
+            return
+        if own or all(matched):
+            async with self._sessions.begin() as session:
+                await skill_evidence.add_replay(session, row.id, skill.id, all(matched))
+
+    async def _matches(
+        self, row: models.Task, catalog: Catalog, skill: models.Skill, call: SkillCall, made: Sequence[Call]
+    ) -> bool:
+        """Whether the skill makes exactly these calls again, and returns."""
+        gateway = Gateway(catalog, self._client, max_calls=0)
+        gateway.guard = SkillGuard({skill.name: GuardedSkill.of(stored_manifest(skill), skill.source)})
+        gateway.replay(made)
+        session = await self._sandbox.open(
+            gateway.names(),
+            gateway,
+            self._limits,
+            prelude=[Function(skill.name, skill.source)],
+            seed=seed_of(row),
+            now=row.started_at,
+        )
+        try:
+            observation = await session.run(invocation(skill.source, skill.name, call.arguments))
+        finally:
+            await session.close()
+        returned = [each.returned for each in observation.skill_calls] == [True]
+        return returned and gateway.in_doubt is None and len(gateway.take_calls()) == len(made)
+
+
+def _repeatable(trajectory: Trajectory, name: str) -> Iterator[tuple[SkillCall, tuple[Call, ...]]]:
+    """Calls of a skill that returned and whose arguments are known, with the API calls made in each."""
+    made = {call.seq: call for call in trajectory.calls}
+    for turn in trajectory.turns:
+        for call in turn.skill_calls:
+            if call.name == name and call.returned and call.exact and call.first_call is not None:
+                seqs = range(call.first_call, call.first_call + call.calls)
+                if all(seq in made for seq in seqs):
+                    yield call, tuple(made[seq] for seq in seqs)
+
+
+def invocation(source: str, name: str, arguments: dict[str, Json]) -> str:
+    """Code that calls a function with arguments by parameter.
+
+    >>> invocation("def f(a: int, *rest: int, b: int = 0) -> None: ...", "f", {"a": 1, "rest": [2], "b": 3})
+    'import json\\nf(*json.loads("[1, 2]"), **json.loads("{\\\\"b\\\\": 3}"))'
+    """
+    functions = [
+        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name
+    ]
+    given, left = functions[-1].args, dict(arguments)
+    positional: list[Json] = []
+    if given.posonlyargs or (given.vararg and given.vararg.arg in left):
+        positional = [left.pop(each.arg) for each in [*given.posonlyargs, *given.args] if each.arg in left]
+    if given.vararg:
+        positional += left.pop(given.vararg.arg, [])
+    values = (json.dumps(json.dumps(each)) for each in (positional, left))
+    return "import json\n{}(*json.loads({}), **json.loads({}))".format(name, *values)
