@@ -69,6 +69,22 @@ def test_a_name_that_hides_a_builtin_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (f"def f(who: str = {SEND}) -> str:\n    return {SEND}", "f has a default that is computed when"),
+        (f"import functools\n@functools.cache\ndef f(who: str) -> str:\n    return {SEND}", "f has a decorator"),
+        (f"def f(who: str) -> str:\n    yield {SEND}", "f is a generator"),
+        (f"def g(who: str = (1, -2)) -> str:\n    yield {SEND}\ndef f(who: str) -> str:\n    return g()", None),
+    ],
+)
+def test_a_function_that_does_something_when_it_is_loaded_is_refused(code: str, reason: str | None) -> None:
+    trajectory = rollout("go", ran(f"{code}\n", Use("f", False, 1, 1)))
+    draft = next(each for each in extract(trajectory) if each.name == "f")
+    against = refusals(draft, trajectory, CATALOG)
+    assert against == [] if reason is None else against[0].startswith(reason)
+
+
+@pytest.mark.parametrize(
     ("use", "reason"),
     [
         (Use("f", False, 2, 0), "No call of it returned."),

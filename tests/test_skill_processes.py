@@ -1,6 +1,8 @@
 """Offered skills run in processes of their own, and calls behave as if they ran in the session."""
 
 import asyncio
+import builtins
+import random
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
@@ -8,7 +10,8 @@ import pytest
 import pytest_asyncio
 
 from app.errors import HostError
-from app.records import Json
+from app.records import Json, Use
+from app.sandbox.child.load_effects import LoadEffects
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill, Function, Observation, RunStop, SessionLimits
 
@@ -254,6 +257,12 @@ async def test_arguments_are_copies(sandbox: ForkedSandbox) -> None:
     assert seen.stdout == "[1] []\n"
 
 
+async def test_the_uses_of_a_run_that_ends_its_session_are_counted(sandbox: ForkedSandbox) -> None:
+    skills = {"ask": "def ask() -> int:\n    return apis.t.echo(1)\n"}
+    (seen,) = await _run(sandbox, skills, "import os\nask()\nos._exit(1)")
+    assert (seen.stop, seen.alive, seen.uses) == (RunStop.CRASH, False, (Use("ask", True, 1, 1),))
+
+
 async def test_the_processes_of_skills_end_with_the_session(sandbox: ForkedSandbox) -> None:
     session = await sandbox.open(_APIS, _Host(), _LIMITS, prelude=[Function(*each) for each in _SAME.items()])
     await session.run("same(1)")
@@ -281,6 +290,7 @@ async def test_a_skill_that_is_not_called_has_no_process(sandbox: ForkedSandbox)
         ("class A:\n    pass\n\n\ndef f() -> int:\n    return 1\n", "Line 1 is neither"),
         ("def f(:\n", "SyntaxError"),
         ("def g() -> int:\n    return 1\n", "does not define 'f'"),
+        ("def f() -> int:\n    return 1\n\n\nimport json as f\n", "does not define 'f'"),
         ("import nothing_like_this\ndef f() -> int:\n    return 1\n", "ModuleNotFoundError"),
         ("def f(n: print('annotated') = -1, *, k=(1, 'a')) -> print('result'):\n    return n\n", None),
     ],
@@ -288,3 +298,16 @@ async def test_a_skill_that_is_not_called_has_no_process(sandbox: ForkedSandbox)
 async def test_a_skill_loads_only_if_it_is_inert(source: str, reason: str | None, sandbox: ForkedSandbox) -> None:
     found = await sandbox.load_error(Function("f", source), _LIMITS)
     assert found is None if reason is None else reason in (found or "")
+
+
+def test_everything_that_loading_changed_is_found() -> None:
+    namespace: dict[str, object] = {"apis": 1, "kept": 2}
+    effects = LoadEffects(namespace)
+    assert effects.found(set()) == []
+    namespace.update(apis=None, f=3, g=4)
+    random.random()
+    vars(builtins)["added"] = 5
+    try:
+        assert effects.found({"f"}) == ["builtins", "name g", "names", "random"]
+    finally:
+        del vars(builtins)["added"]

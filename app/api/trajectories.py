@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.db import trajectories
-from app.records import Call, Json, Offer, Policy, Stop, Trajectory, Turn, Use
+from app.records import Call, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +23,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     calls: tuple[Call, ...]
     uses: tuple[Use, ...]
+    skill_calls: tuple[SkillCall, ...]
     engine_seconds: float
     sandbox_seconds: float
     extends: bool  # False: the prompt was rewritten, and the sequence restarts with this turn
@@ -97,6 +98,7 @@ def _view_turn(turn: Turn, span: tuple[int, int], *, tokens: bool) -> TurnView:
         outcome=turn.outcome,
         calls=turn.calls,
         uses=turn.uses,
+        skill_calls=turn.skill_calls,
         engine_seconds=turn.engine_seconds,
         sandbox_seconds=turn.sandbox_seconds,
         extends=turn.extends,

@@ -105,14 +105,16 @@ class ForkedSandbox:
 
     async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
         """Fulfils `Sandbox.load_error`. Raises SandboxError if the sandbox itself fails."""
-        async with asyncio.timeout(limits.wall_seconds):
-            process = await self._skill_process(function, _setup({}, limits, 0, None), limits)
-            try:
+        process = await self._skill_process(function, _setup({}, limits, 0, None), limits)
+        try:
+            async with asyncio.timeout(limits.wall_seconds):
                 await loaded_skill(process)
-            except UnusableSkillError as error:
-                return str(error)
-            finally:
-                await process.close()
+        except UnusableSkillError as error:
+            return str(error)
+        except TimeoutError:
+            return f"it does not load within {limits.wall_seconds:g} s"
+        finally:
+            await process.close()
         return None
 
     async def _skill_process(

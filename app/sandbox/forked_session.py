@@ -81,7 +81,7 @@ class ForkedSession:
             run.watch.cancel()
             if not run.alive:
                 await self.close()
-        return run.observation()
+        return run.observation(self._skills.uses())
 
     async def close(self) -> None:
         """Kill its processes."""
@@ -98,7 +98,7 @@ class ForkedSession:
                 if not isinstance(done, DoneMessage):
                     raise ViolationError("a message out of turn")
                 self._process.pause()
-                run.finish(done, self._uses(done))
+                run.finish(done, self._claims(done))
         except TimeoutError:
             if not clock.expired():
                 raise  # raised by a host call
@@ -148,11 +148,11 @@ class ForkedSession:
         except (TypeError, ValueError) as error:
             return ["raise", "ValueError", f"the answer of {call.api} cannot be passed on: {error}"]
 
-    def _uses(self, done: DoneMessage) -> tuple[Use, ...]:
-        """Those of offered skills as counted here, and plausible claims about functions that the code defines."""
+    def _claims(self, done: DoneMessage) -> tuple[Use, ...]:
+        """Plausible claims about functions that the code defines."""
         claims = {
             name: Use(name, False, min(calls, _MAX_USES), min(returned, _MAX_USES))
             for name, calls, returned in done.uses
             if name in self._defined and 0 <= returned <= calls
         }
-        return (*self._skills.uses(), *claims.values())
+        return tuple(claims.values())

@@ -1,7 +1,7 @@
 """One run of code in a session: what it printed and used, in all of its processes together."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from app.records import SkillCall, Use
@@ -36,7 +36,7 @@ class SessionRun:
         self._chars_left = limits.output_chars + _NOTICE_CHARS
         self._stop = RunStop.OK
         self._error: str | None = None
-        self._uses: tuple[Use, ...] = ()
+        self._claims: tuple[Use, ...] = ()
         self.watch = asyncio.get_running_loop().call_later(self._cpu_until_kill(), self._check_cpu)
 
     @property
@@ -70,12 +70,12 @@ class SessionRun:
         if self._refused > REFUSALS:
             self._kill(RunStop.CALLS, "it kept calling after its budget was spent")
 
-    def finish(self, done: DoneMessage, uses: tuple[Use, ...]) -> None:
+    def finish(self, done: DoneMessage, claims: tuple[Use, ...]) -> None:
         if done.stop not in _STOPS:
             raise ViolationError("an unknown stop")
         self._stop = RunStop.CALLS if self._refused else _STOPS[done.stop]
         self._error = done.error
-        self._uses = uses
+        self._claims = claims
 
     def end(self, stop: RunStop, why: str) -> None:
         """End the run together with its session."""
@@ -83,14 +83,15 @@ class SessionRun:
         self._stop = stop
         self._error = f"The session was ended ({stop}): {why}. Its variables are lost."
 
-    def observation(self) -> Observation:
+    def observation(self, counted: Sequence[Use]) -> Observation:
+        """The result, with the uses that were counted and those that the code claims."""
         return Observation(
             stdout="".join(self._printed),
             error=self._error,
             stop=self._stop,
             alive=self.alive,
             calls=self.calls,
-            uses=self._uses,
+            uses=(*counted, *self._claims),
             skill_calls=tuple(self.skill_calls),
             cpu_ms=self.cpu_used() * 1000,
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from app.apis.catalog import Catalog
 from app.records import Json, Trajectory
+from app.sandbox.child.inert import objections
 from app.skills.api_terms import api_terms
 from app.skills.extract import Draft, api_references, global_names
 
@@ -43,6 +44,11 @@ def self_contained(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> 
     untyped = [each.arg for each in parameters if each and each.annotation is None]
     if untyped:
         yield f"Parameters without a type: {', '.join(untyped)}."
+
+
+def inert(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
+    """A skill does nothing until it is called: it has no decorators, and its defaults are constants."""
+    yield from objections(ast.parse(draft.source), draft.name)
 
 
 def returned(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:

@@ -12,6 +12,7 @@ from time import struct_time
 from typing import Any
 
 _BILLION = 1_000_000_000
+_MOST_NANOSECONDS = 1 << 62
 _gmtime, _strftime, _asctime = time.gmtime, time.strftime, time.asctime
 
 
@@ -30,6 +31,10 @@ class Clock:
 
     def monotonic_ns(self) -> int:
         return self._now - self._started
+
+    def slept_ns(self) -> int:
+        """The time since it was frozen, as a message can carry it."""
+        return min(self.monotonic_ns(), _MOST_NANOSECONDS)
 
     def advance_to(self, nanoseconds: int) -> None:
         """Let the clock show this time since it was frozen, unless it is later already."""

@@ -53,7 +53,7 @@ class SkillRelay:
             named = {}
             for parameter, value in kwargs.items():
                 named[parameter] = encoder.encode(value)
-            slept = 0 if self._clock is None else self._clock.monotonic_ns()
+            slept = 0 if self._clock is None else self._clock.slept_ns()
             message = ["skill", self._channel.run, name, values, named, slept]
             return pack(message, self._channel.frame_bytes + SLACK)
         except (TypeError, ValueError) as error:

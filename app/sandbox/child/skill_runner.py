@@ -3,8 +3,8 @@
 import __future__
 
 import ast
-from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from app.sandbox.child import raised, traces
@@ -31,7 +31,7 @@ class SkillRunner:
         self._namespace = namespace
         self._apis: Apis = namespace["apis"]
         self._clock = clock
-        self._function: Callable[..., Any] | None = None
+        self._function: FunctionType | None = None
 
     def load(self, name: str, source: str) -> None:
         """Define the skill, and report its parameters and all that loading it changed, or why it does not load."""
@@ -54,7 +54,7 @@ class SkillRunner:
         message = ("returned", results[0]) if error is None else ("raised", *self._describe(error), stop)
         del error
         self._execution.output.flush_to_host()
-        now = 0 if self._clock is None else self._clock.monotonic_ns()
+        now = 0 if self._clock is None else self._clock.slept_ns()
         try:
             self._channel.send(*message, now)
         except ValueError as large:  # as JSON it takes more bytes than it has
@@ -69,7 +69,8 @@ class SkillRunner:
         traces.remember(label, source)
         flags = __future__.annotations.compiler_flag
         exec(compile(tree, label, "exec", flags, dont_inherit=True), self._namespace)
-        self._function = self._namespace.get(name)
+        found = self._namespace.get(name)
+        self._function = found if isinstance(found, FunctionType) else None
         return bound_names(tree)
 
     def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:

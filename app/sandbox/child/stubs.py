@@ -35,7 +35,7 @@ def define(name: str, source: str, relay: Relay) -> Callable[..., Any]:
     return _stub(found[-1], label, relay)
 
 
-def parameters(function: Callable[..., Any]) -> list[tuple[str, str]]:
+def parameters(function: FunctionType) -> list[tuple[str, str]]:
     """(name, kind) of each parameter: "positional", "keyword", "args" or "kwargs"."""
     code = function.__code__
     names = list(code.co_varnames)

@@ -1,0 +1,59 @@
+"""A sandbox that defines offered skills in the session itself, to compare with a process for each."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from app.records import Use
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import Function, HostCall, Observation, Session, SessionLimits
+
+_DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
+
+
+class InSessionSandbox:
+    """Implements `Sandbox`. The process that runs the code counts its own uses, of all functions alike."""
+
+    def __init__(self, sandbox: ForkedSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def open(
+        self,
+        apis: Mapping[str, Sequence[str]],
+        call: HostCall,
+        limits: SessionLimits,
+        *,
+        prelude: Sequence[Function] = (),
+        seed: int | None = None,
+        now: datetime | None = None,
+    ) -> Session:
+        session = await self._sandbox.open(apis, call, limits, seed=seed, now=now)
+        for function in prelude:
+            await session.run(function.source)
+        return _Session(session, {function.name for function in prelude})
+
+    async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
+        return await self._sandbox.load_error(function, limits)
+
+
+class _Session:
+    def __init__(self, session: Session, offered: set[str]) -> None:
+        self._session = session
+        self._offered = offered
+
+    async def run(self, code: str) -> Observation:
+        observation = await self._session.run(code)
+        self._offered -= set(_DEFINED.findall(code))
+        uses = (
+            Use(each.function, each.function in self._offered, each.calls, each.returned)
+            for each in observation.uses
+        )
+        return msgspec.structs.replace(observation, uses=tuple(uses))
+
+    def _use(self, use: Use) -> Use:
+        return msgspec.structs.replace(use, inherited=use.function in self._offered)
+
+    async def close(self) -> None:
+        await self._session.close()
