@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from app.db import trajectories
+from app.agent.stop_signal import StopSignal
+from app.db import models, task_queue, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
 from app.runner.approval_expiry import ApprovalExpiry
+from app.runner.runner import Runner
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import problem
-from tests.approving import WRITES, ApprovingProject, open_approving_project
-from tests.ledger_project import until
+from tests.approving import COMPLETE, WRITES, ApprovingProject, open_approving_project
+from tests.ledger_project import OPTIONS, until
+from tests.scripted_engine import ScriptedEngine, block
 
 WRITE = "print(apis.ledger.add_entry(text='one'))"
 CAUGHT = """
@@ -149,6 +152,33 @@ async def test_more_suspensions_than_runners_may_die_do_not_end_a_task(demo: App
     assert (row.state, demo.written()) == (TaskState.DONE, texts)
 
 
+async def test_calls_inside_a_skill_wait_and_are_refused_alike(demo: ApprovingProject) -> None:
+    made = (
+        "def write_entry(text: str) -> int:\n    return apis.ledger.add_entry(text=text)['id']\nwrite_entry('{}')"
+    )
+    caught = "try:\n    print(write_entry('{}'))\nexcept PermissionError as error:\n    print('refused:', error)"
+
+    def script(prompt: str, turn: int) -> str:
+        word = prompt.partition("write ")[2].split()[0]
+        return COMPLETE if turn else block((caught if "skills:" in prompt else made).format(word))
+
+    async with demo.project.runner(ScriptedEngine(demo.project.tokenizer, script=script)):
+        await demo.project.ended(await demo.project.submit("write hello into the ledger"))
+        await demo.rules(WRITES)
+        second, third = [
+            await demo.project.submit(f"write {word} into the ledger") for word in ("goodbye", "later")
+        ]
+        await demo.decide(await demo.waiting(second), "approve")
+        await demo.decide(await demo.waiting(third), "refuse", "enough")
+        await demo.project.ended(second)
+        await demo.project.ended(third)
+    assert demo.written() == ["hello", "goodbye"]
+    assert "2" in (await observations(demo, second))[0]
+    assert "refused: ledger.add_entry was refused by a person: enough" in (await observations(demo, third))[0]
+    used = (await demo.api.client.get(f"/v1/tasks/{second}")).json()["skills"]["used"]
+    assert [skill["name"] for skill in used] == ["write_entry"]
+
+
 async def test_reads_of_the_same_turn_are_answered_as_before_the_wait(demo: ApprovingProject) -> None:
     await demo.rules(WRITES)
     task_id = await demo.project.submit()
@@ -227,3 +257,31 @@ async def test_a_decision_right_after_the_request_finds_the_runner_still_closing
     approving.cancel()
     assert {row.stop for row in rows} == {Stop.COMPLETED}
     assert len(demo.written()) == 4
+
+
+async def test_the_runner_that_asked_executes_the_task_again_while_its_first_rollout_closes(
+    demo: ApprovingProject,
+) -> None:
+    task_id = await demo.project.submit()
+    attempts = []
+
+    async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+        attempts.append(row.attempt)
+        if len(attempts) == 1:
+            stop_signal.released = True
+            async with demo.project.sessions.begin() as session:
+                assert await task_queue.suspend(session, row.id, owner)
+                await task_queue.wake(session, row.id)
+            await asyncio.sleep(0.5)
+            return
+        async with demo.project.sessions.begin() as session:
+            await task_queue.finish(session, row.id, owner, task_queue.TaskOutcome(state=TaskState.DONE))
+
+    async with Runner(demo.project.sessions, execute, OPTIONS) as runner:
+        await demo.project.ended(task_id, 2)
+        await until(lambda: is_idle(runner))
+    assert attempts == [1, 1]
+
+
+async def is_idle(runner: Runner) -> bool:
+    return runner.running == 0

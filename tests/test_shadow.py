@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, text
 
-from app.db import models, offers, releases, shadows, trajectories
+from app.db import models, offers, projects, releases, shadows, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineRefusalError
 from app.records import Stop
@@ -133,6 +133,15 @@ async def test_only_read_only_tasks_of_other_releases_are_replayed_latest_first(
     await served(project, READ, DONE)
     assert await ask(project, release) == 2
     assert older != newer
+
+
+async def test_a_task_whose_calls_need_approval_by_now_is_not_replayed(project: LedgerProject) -> None:
+    await served(project, READ, DONE)
+    release = await propose(project)
+    async with project.sessions.begin() as session:
+        await projects.change_settings(session, project.id, {"approvals": {"operations": {"ledger.*": "always"}}})
+    with pytest.raises(ConflictError):
+        await ask(project, release)
 
 
 async def test_a_shadow_that_fails_or_cannot_be_scored_stores_the_reason(project: LedgerProject) -> None:
