@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, task_queue, trajectories
+from app.db import apis, models, task_queue, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
@@ -190,6 +190,29 @@ async def test_reads_of_the_same_turn_are_answered_as_before_the_wait(demo: Appr
         await demo.project.ended(task_id)
     assert demo.project.ledger.reads == 1
     assert "before: 0" in (await observations(demo, task_id))[0]
+
+
+async def test_a_call_that_cannot_be_sent_fails_again_when_its_code_runs_again(demo: ApprovingProject) -> None:
+    document = demo.project.ledger.document("http://ledger.test")
+    parameter = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    show = {"operationId": "show_entry", "parameters": [parameter], "responses": {"200": {"description": "it"}}}
+    document["paths"]["/entries/{id}"] = {"get": show}
+    async with demo.project.sessions.begin() as session:
+        await apis.put(session, demo.project.id, "ledger", source="upload", document=document, digest="more")
+    await demo.rules(WRITES)
+    task_id = await demo.project.submit()
+    code = """
+try:
+    apis.ledger.show_entry(id='..')
+except Exception as error:
+    print(type(error).__name__)
+print(len(apis.ledger.list_entries()))
+apis.ledger.add_entry(text='one')"""
+    async with demo.project.runner(demo.engine(code)):
+        await demo.decide(await demo.waiting(task_id), "approve")
+        row = await demo.project.ended(task_id)
+    assert (row.stop, demo.written()) == (Stop.COMPLETED, ["one"])
+    assert "ValidationError\n0" in (await observations(demo, task_id))[0]
 
 
 async def test_an_approval_does_not_hold_for_other_arguments(demo: ApprovingProject) -> None:

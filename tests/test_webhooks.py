@@ -16,9 +16,8 @@ from sqlalchemy import select
 
 from app.approval import ApprovalRequest
 from app.db import approvals, models, projects, task_queue
-from app.db.database import Sessions, session_info
+from app.db.database import Sessions
 from app.db.models import TaskState
-from app.encryption import KeyRing
 from app.manual.site.manual_pages import DIRECTORY
 from app.runner.webhook_sender import WebhookOptions, WebhookSender
 from tests.api_app import ApiApp, open_api_app, problem
@@ -31,14 +30,8 @@ FAST = WebhookOptions(poll_seconds=0.05, timeout=0.4, delays=(0.05, 0.05))
 
 
 @pytest.fixture
-def keyed(committed: Sessions) -> Sessions:
-    committed.configure(info=session_info(KeyRing(["a key for tests, of 32 characters"])))
-    return committed
-
-
-@pytest.fixture
-async def api(keyed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
-    async with open_api_app(keyed, database_url) as opened:
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
         yield opened
 
 

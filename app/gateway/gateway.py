@@ -119,7 +119,7 @@ class Gateway:
         if self.in_doubt is not None:
             raise HostError("InDoubt", self.in_doubt)
         self.secrets.note(api, arguments)
-        done = self._recorded(api, arguments) or await self._make(app, operation, arguments)
+        done = await self._recorded(app, operation, arguments) or await self._make(app, operation, arguments)
         self.secrets.note_call(done)
         self.made = max(self.made, done.seq + 1)
         if skill is not None:
@@ -132,18 +132,18 @@ class Gateway:
             raise HostError(kind, text)
         return done.result
 
-    def _recorded(self, api: str, arguments: dict[str, Json]) -> Call | None:
+    async def _recorded(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call | None:
         if not self._replayed:
             return None
-        call = self._replayed.popleft()
+        call, api = self._replayed[0], operation.api
         if (call.api, call.arguments) != (api, arguments):
+            await self._prepare(app, operation, arguments)  # one that cannot be sent was not recorded either
             self.in_doubt = f"run again, the code called {api} instead of {call.api}, or with other values"
             raise HostError("InDoubt", self.in_doubt)
-        return call
+        return self._replayed.popleft()
 
     async def _make(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
-        request = await self._encode(app, operation, arguments)
-        url = self._address(app, operation) + request.target
+        request, url = await self._prepare(app, operation, arguments)
         self._authorize(operation)
         call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
         refusal = self._refusal(operation, call, url)
@@ -151,6 +151,13 @@ class Gateway:
         if refusal is not None:
             return await self._refuse(call, refusal)
         return await self._begin(call, operation.safe) or await self._send(call, operation, url, request)
+
+    async def _prepare(
+        self, app: App, operation: Operation, arguments: dict[str, Json]
+    ) -> tuple[OutgoingRequest, str]:
+        """The request and its URL. Raises HostError for a call that cannot be sent."""
+        request = await self._encode(app, operation, arguments)
+        return request, self._address(app, operation) + request.target
 
     async def _encode(self, app: App, operation: Operation, arguments: dict[str, Json]) -> OutgoingRequest:
         """The request, with the secrets of bound parameters, which only this method and the server see."""
