@@ -51,7 +51,7 @@ def up_command() -> None:
 
 @main.command()
 def serve() -> None:
-    """Run only the API, with DATABASE_URL and ENGINE_URLS."""
+    """Run only the API, with DATABASE_URL and ENGINE_URLS. Runners execute its tasks."""
     import uvicorn  # noqa: PLC0415
 
     from app.ports import check_port  # noqa: PLC0415
@@ -67,6 +67,14 @@ def serve() -> None:
         access_log=False,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
+
+
+@main.command("runner")
+def runner_command() -> None:
+    """Run one runner, which executes tasks, with DATABASE_URL and ENGINE_URLS."""
+    from app.standalone_runner import main as run_tasks  # noqa: PLC0415
+
+    run_tasks()
 
 
 @main.command()

@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of the embedded model server."""
     engine_max_in_flight: Count = 64
-    """Requests in flight to one model server, per API process."""
+    """Requests in flight to one model server, per runner."""
     engine_timeout_seconds: Seconds = 600
     """Limit for one completion, after which another model server is tried."""
     engine_load_timeout_seconds: Seconds = 120
@@ -78,8 +78,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A directory or fsspec URL (`s3://bucket/prefix`) shared by all hosts. Empty: the data directory alone."""
 
     # Tasks
-    max_tasks_in_flight: Count = 16
-    """Tasks executed concurrently by one API process."""
+    runners: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    """Runner processes that `sage up` starts. 0: one per core."""
+    max_tasks_in_flight: Count = 8
+    """Tasks executed concurrently by one runner."""
+    runner_memory_mb: Count = 2048
+    """Memory of one runner: allocations beyond it fail, and a runner that comes near it is replaced."""
+    runner_watchdog_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 10
+    """A runner whose event loop does not respond for this long ends, and is replaced."""
     lease_seconds: Seconds = 30
     """A task whose runner has been silent for this long is taken over by another."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
@@ -165,6 +171,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def model_dir(self) -> Path:
         return _SEED if self.model == "seed" else Path(self.model)
+
+    @property
+    def runner_count(self) -> int:
+        """Runners on this machine."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return self.runners or cores or 1
 
     @property
     def adapters_dir(self) -> Path:

@@ -14,12 +14,12 @@ from litestar import Litestar
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
-from app.api.notifications import NotificationListener
 from app.db import keys, models, projects
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.engine.replica import ReplicaState
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.notifications import NotificationListener
 from app.records import Offer
 from app.release.promote import Promoter
 from tests.recording_swapper import RecordingSwapper
@@ -29,14 +29,10 @@ PROMPT = "the prompt's hash"
 
 
 class WakeRecorder:
-    """Stands in for the runner and the broker: counts the calls, and keeps the announced runs."""
+    """Stands in for the broker: keeps the announced runs."""
 
     def __init__(self) -> None:
-        self.runner_wakes = 0
         self.runs: list[UUID] = []
-
-    def wake_runner(self) -> None:
-        self.runner_wakes += 1
 
     async def notify_workers(self, run_id: UUID) -> None:
         self.runs.append(run_id)
@@ -108,7 +104,6 @@ async def open_api_app(
             yield Dependencies(
                 sessions=sessions,
                 listener=listener,
-                wake_runner=wakes.wake_runner,
                 library=search,
                 promoter=Promoter(sessions, loads, PROMPT),
                 adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),

@@ -19,11 +19,11 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.api.notifications import NotificationListener
 from app.broker import worker_notifier
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.notifications import NotificationListener
 from app.records import Offer
 from app.release.promote import Promoter
 from app.runner.execute import TaskExecutor
@@ -106,13 +106,10 @@ async def open_evaluated_server(
             )  # of one byte each
             library = Library(sessions)
             executor = TaskExecutor(sessions, agent, library, client, Settings())
-            async with Runner(
-                sessions, executor.execute, RunnerOptions(concurrency=4, poll_seconds=0.1)
-            ) as runner:
+            async with Runner(sessions, executor.execute, RunnerOptions(concurrency=4, poll_seconds=0.1)):
                 yield Dependencies(
                     sessions=sessions,
                     listener=listener,
-                    wake_runner=runner.wake,
                     library=library,
                     promoter=Promoter(sessions, RecordingSwapper(), "prompt"),
                     adapters=AdapterDirectory(directory),

@@ -7,17 +7,22 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.api.notifications import NotificationListener
+from app.api.health import RunnerError, check_runners
+from app.db import models, runners
+from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
 from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.notifications import NotificationListener
 from app.release.promote import Promoter
 from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
 from tests.recording_swapper import RecordingSwapper
+from tests.rows import runner_report
 from tests.single_connection import single_connection
 
 
@@ -74,9 +79,50 @@ async def test_metrics_count_requests_by_route_and_tasks_by_state(api: ApiApp) -
     text = (await api.client.get("/metrics")).text
     assert 'sage_tasks{state="accepted"} 1.0' in text
     assert 'sage_model_servers{state="out"} 1.0' in text
-    assert 'sage_generations{state="waiting"} 4.0' in text
     assert str(task_id) not in text  # one series per route, not per task
     assert 'path="/v1/tasks/{task_id}"' in text
+
+
+async def test_metrics_sum_up_what_the_runners_report(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        await runners.report(session, runner_report(id="a", in_flight=3, waiting=1))
+        await runners.report(session, runner_report(id="a", in_flight=2, waiting=4))
+        await runners.report(session, runner_report(id="b", pid=8, waiting=2, error="no forks"))
+    text = (await api.client.get("/metrics")).text
+    assert 'sage_runners{state="working"} 1.0' in text
+    assert 'sage_runners{state="faulty"} 1.0' in text
+    assert 'sage_runner_tasks{host="here",pid="7"} 2.0' in text
+    assert 'sage_generations{state="waiting"} 6.0' in text
+    starts = int(float(text.partition("\nsage_runner_starts_total ")[2].split()[0]))
+    assert starts >= 2
+
+
+async def test_an_administrator_of_all_projects_lists_the_runners(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        await runners.report(session, runner_report(id="a", sandbox="seccomp"))
+    [listed] = (await api.client.get("/v1/runners")).json()
+    assert (listed["id"], listed["host"], listed["sandbox"], listed["error"]) == ("a", "here", "seccomp", None)
+    for key in (await api.key("tasks"), await api.key("admin", project_id=api.demo.id)):
+        assert (await api.client.get("/v1/runners", headers=key)).status_code == 403
+
+
+async def test_the_server_is_ready_only_with_a_live_runner_whose_sandbox_works(api: ApiApp) -> None:
+    async def told() -> str:
+        try:
+            return await check_runners(api.sessions)
+        except RunnerError as error:
+            return f"not ready: {error}"
+
+    assert "start one with `sage runner`" in await told()
+    async with api.sessions.begin() as session:
+        await runners.report(session, runner_report(id="a", error="no forks"))
+    assert await told() == "not ready: here (pid 7): no forks"
+    async with api.sessions.begin() as session:
+        await runners.report(session, runner_report(id="b"))
+    assert await told() == "here (pid 7): no forks"
+    async with api.sessions.begin() as session:
+        await session.execute(update(models.RunnerProcess).values(seen_at=from_now(-60)))
+    assert "start one with `sage runner`" in await told()
 
 
 async def test_the_openapi_document_shows_errors_keys_and_every_route(api: ApiApp) -> None:
@@ -134,7 +180,6 @@ async def test_an_unavailable_database_is_a_503() -> None:
             yield Dependencies(
                 sessions=database.sessions,
                 listener=NotificationListener(nowhere),
-                wake_runner=WakeRecorder().wake_runner,
                 library=StubSkillSearch(),
                 promoter=Promoter(database.sessions, RecordingSwapper(), "prompt"),
                 adapters=AdapterDirectory(Path("adapters")),

@@ -15,7 +15,7 @@ import pytest
 from tests.compose_file import PASSWORDS, read, service
 from tests.compose_processes import ComposeProcesses, grace_seconds
 
-STARTED = {"migrate", "api", "worker", "model-server", "demo-apis"}
+STARTED = {"migrate", "api", "runner", "worker", "model-server", "demo-apis"}
 SAME_COMMAND = {"worker-gpu": "worker", "embeddings": "model-server"}
 TESTED_ELSEWHERE = {"postgres", "redis", "vllm", "vllm-cpu"}
 APPS = ("calendar", "contacts", "files", "mail", "music", "notes", "payments", "supervisor", "todo")
@@ -46,6 +46,7 @@ async def test_the_commands_start_a_server_that_executes_a_task_and_a_run(
     await composed.start("model-server", ports["engine"])
     await composed.start("demo-apis", ports["demo-apis"])
     await composed.start("api", ports["api"])
+    await composed.start("runner")
     await composed.start("worker")
     await composed.until_healthy("model-server", ports["engine"])
     await composed.until_healthy("demo-apis", ports["demo-apis"])

@@ -69,7 +69,7 @@ def test_every_dependency_is_in_the_profile_and_every_server_has_a_health_check(
             assert other in chosen, f"{name} waits for {other}, which is in another profile"
             needed = "healthcheck" if how["condition"] == "service_healthy" else "command"
             assert needed in chosen[other], f"{name} waits for {other}"
-        assert "healthcheck" in each or each["command"] in (["sage", "worker"], ["sage", "migrate"]), name
+        assert "healthcheck" in each or each["command"][1:] in (["worker"], ["runner"], ["migrate"]), name
 
 
 def test_postgres_is_not_healthy_while_it_listens_only_on_its_socket(server_url: str, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_model_servers_mount_adapters_and_model_at_the_paths_that_the_api_sends(
         if any("/models/" in word for word in command):
             assert any(word.rpartition("=")[2] == model for word in command), name
             assert f"adapters:{data}/adapters:ro" in each["volumes"], name
-    for name in ("api", "worker", "worker-gpu"):
+    for name in ("api", "runner", "worker", "worker-gpu"):
         assert f"adapters:{data}/adapters" in read()["services"][name]["volumes"], name
 
 

@@ -12,11 +12,11 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.api.notifications import NotificationListener
 from app.broker import worker_notifier
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.notifications import NotificationListener
 from app.release.promote import Promoter
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions
@@ -61,11 +61,10 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
         ):
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
             executor = TaskExecutor(committed, agent, library, live, Settings())
-            async with Runner(committed, executor.execute, RunnerOptions(concurrency=2)) as runner:
+            async with Runner(committed, executor.execute, RunnerOptions(concurrency=2)):
                 yield Dependencies(
                     sessions=committed,
                     listener=listener,
-                    wake_runner=runner.wake,
                     library=library,
                     promoter=Promoter(committed, RecordingSwapper(), "prompt"),
                     adapters=AdapterDirectory(tmp_path),

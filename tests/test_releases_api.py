@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from app.api.notifications import NotificationListener
 from app.db import releases, runs
 from app.db.database import Sessions
 from app.errors import AdapterError, EngineError
+from app.notifications import NotificationListener
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 

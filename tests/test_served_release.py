@@ -15,7 +15,7 @@ from app.db.database import Sessions
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
 from tests.processes import free_ports
-from tests.test_asgi import environment, serve, until_up
+from tests.test_asgi import environment, sage_process, until_up
 from tests.tiny_model import make_model_dir
 
 
@@ -85,7 +85,7 @@ async def served(
     }
     headers = {"Authorization": f"Bearer {secret}"}
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)
-    async with serve(env), client:
+    async with sage_process("serve", env), sage_process("runner", env), client:
         await until_up(client)
         yield Served(client, committed, project.id, names)
 

@@ -18,7 +18,8 @@ import httpx
 from tests.processes import command_of, descendants, free_ports, gone
 from tests.tiny_model import make_model_dir
 
-PROCESSES = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli worker")
+PROCESSES = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli runner", "app.cli worker")
+RUNNERS = 3
 READY_SECONDS = 90
 
 
@@ -44,6 +45,9 @@ class Up:
     def process_id(self, name: str) -> int:
         return next(pid for pid in descendants(self.process.pid) if name in command_of(pid))
 
+    def process_ids(self, name: str) -> set[int]:
+        return {pid for pid in descendants(self.process.pid) if name in command_of(pid)}
+
     def postgres(self) -> int:
         return int(self._pid_file.read_text().split()[0])
 
@@ -66,7 +70,7 @@ def settings(directory: Path) -> dict[str, str]:
         "SAGE_PORT": str(port),
         "SAGE_ENGINE_PORT": str(engine),
         "SAGE_DEMO_PORT": str(demo),
-        "SAGE_LEASE_SECONDS": "3",
+        "SAGE_RUNNERS": str(RUNNERS),
     }
 
 
@@ -88,7 +92,8 @@ async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_pat
     env = settings(tmp_path)
     async with running(env, tmp_path) as up:
         key = up.line("export KEY=").removeprefix("export KEY=")
-        assert "--max-loras 18" in command_of(up.process_id(PROCESSES[0])), "each of 16 tasks may keep an adapter"
+        assert "--max-loras 26" in command_of(up.process_id(PROCESSES[0])), "each of 24 tasks may keep an adapter"
+        assert len(up.process_ids("app.cli runner")) == RUNNERS
         async with client_of(env, key) as client:
             await _a_second_one_is_refused(env)
             task = await _paste(up.line("curl"), key)
@@ -144,9 +149,9 @@ async def _paste(line: str, key: str) -> str:
 
 
 async def _kill_each_process(up: Up, client: httpx.AsyncClient) -> None:
-    before = {name: up.process_id(name) for name in PROCESSES}
+    before = {name: up.process_ids(name) for name in PROCESSES}
     postgres = up.postgres()
-    for pid in (*before.values(), postgres):
+    for pid in (*set().union(*before.values()), postgres):
         os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(READY_SECONDS):
         while not (await _is_ready(client) and _all_new(up, before)):  # noqa: ASYNC110  none of them rings
@@ -161,10 +166,9 @@ async def _is_ready(client: httpx.AsyncClient) -> bool:
         return False
 
 
-def _all_new(up: Up, before: Mapping[str, int]) -> bool:
-    commands = {pid: command_of(pid) for pid in descendants(up.process.pid)}
-    now = {name: pid for name in before for pid, command in commands.items() if name in command}
-    return all(name in now and now[name] != pid for name, pid in before.items())
+def _all_new(up: Up, before: Mapping[str, set[int]]) -> bool:
+    now = {name: up.process_ids(name) for name in before}
+    return all(len(now[name]) == len(pids) and not now[name] & pids for name, pids in before.items())
 
 
 async def _ended(client: httpx.AsyncClient, task: str) -> dict[str, Any]:

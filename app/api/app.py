@@ -28,6 +28,7 @@ from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
 from app.api.request_log import log_requests
 from app.api.run_events import RunEventsController
+from app.api.runners import RunnerController
 from app.api.runs import RunController
 from app.api.schedule import ScheduleController
 from app.api.secrets import SecretController
@@ -59,6 +60,7 @@ _CONTROLLERS = [
     ScheduleController,
     EnvironmentController,
     WebhookController,
+    RunnerController,
 ]
 _MAX_BODY_BYTES = 32 << 20  # room for 1,000 tasks of 20,000 characters
 

@@ -6,13 +6,11 @@ from uuid import UUID
 
 import msgspec
 from litestar import Controller, get, post
-from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, project_filter, project_names
 from app.api.columns import columns
-from app.api.dependencies import WakeRunner
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
 from app.db import approvals, models, tasks
@@ -114,7 +112,6 @@ class ApprovalController(Controller):
         data: JSONBody[DecisionRequest],
         session: Db,
         access: Caller,
-        wake_runner: NamedDependency[WakeRunner],
     ) -> ApprovalView:
         """The task continues at once: an approved call is made, a refused one raises PermissionError with the
         reason in the agent's code. The first decision counts; after it, or after the time-out, 409. The audit log
@@ -123,8 +120,7 @@ class ApprovalController(Controller):
         row = await approvals.get(session, approval_id, access.project_id)
         state = _DECISIONS[data.decision]
         decided = await approvals.decide(session, row, state, access.actor, data.reason)
-        await session.commit()  # first, so that the runner sees the decision
-        wake_runner()
+        await session.commit()
         return await _view(session, decided)
 
 

@@ -8,16 +8,13 @@ import httpx
 import msgspec
 
 from app.api.health import ReadinessCheck
-from app.api.notifications import NotificationListener
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
+from app.notifications import NotificationListener
 from app.project_settings import Limits
 from app.records import Offer
 from app.release.promote import Promoter
-
-WakeRunner = Callable[[], None]
-"""Call it after a task was submitted or cancelled. A lost call costs a moment, never a task."""
 
 NotifyWorkers = Callable[[UUID], Awaitable[None]]
 """Announces a queued training run. A lost notification costs a delay, never a run."""
@@ -37,7 +34,6 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: Sessions
     listener: NotificationListener
-    wake_runner: WakeRunner
     library: SkillSearch
     promoter: Promoter
     adapters: AdapterDirectory

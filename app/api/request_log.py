@@ -1,6 +1,5 @@
 """Logs one line per request, with the id that is in the response."""
 
-import logging
 import re
 import time
 from uuid import uuid4
@@ -15,22 +14,6 @@ log = structlog.get_logger(__name__)
 _HEADER = "X-Request-ID"
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNLOGGED = {"/healthz", "/readyz", "/metrics"}  # polled every few seconds
-
-
-def configure_logging(level: str) -> None:
-    """Log one JSON object per line to standard error. The loggers of libraries are not changed."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
 
 
 def log_requests(app: ASGIApp) -> ASGIApp:

@@ -8,7 +8,6 @@ from litestar.params import FromPath
 from litestar.response import ServerSentEvent
 
 from app.api.access import Caller, project_names
-from app.api.notifications import NotificationListener
 from app.api.problem import problems
 from app.api.run_view import RunView, StepView
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, response_spec
@@ -17,6 +16,7 @@ from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState
 from app.errors import NotFoundError
+from app.notifications import NotificationListener
 
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
 

@@ -9,7 +9,6 @@ from litestar.response import ServerSentEvent
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, find_task
-from app.api.notifications import NotificationListener
 from app.api.problem import problems
 from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, response_spec
 from app.api.validation import LastEventId
@@ -18,6 +17,7 @@ from app.db import tasks
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, TaskEvent
 from app.errors import NotFoundError
+from app.notifications import NotificationListener
 
 _RESPONSE = response_spec(
     "`event` is turn, call, observation, skill, approval or done; `id` counts up; `data` is JSON. "

@@ -9,7 +9,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 
 from app.api.access import Caller, Db, find_task, project_filter, project_names
-from app.api.dependencies import WakeRunner
 from app.api.problem import problems
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
@@ -42,14 +41,12 @@ class TaskController(Controller):
         data: JSONBody[Submission],
         session: Db,
         access: Caller,
-        wake_runner: NamedDependency[WakeRunner],
         limits: NamedDependency[Limits],
         idempotency_key: IdempotencyKey = None,
     ) -> Accepted | AcceptedMany:
         """Stores and queues the tasks. Either all tasks of a submission are accepted or none."""
         rows = await submit_all(session, access, data, idempotency_key, limits)
-        await session.commit()  # first, so that the runner sees the rows
-        wake_runner()
+        await session.commit()
         accepted = [Accepted.of(row) for row in rows]
         return AcceptedMany(accepted) if data.is_list else accepted[0]
 
@@ -100,7 +97,6 @@ class TaskController(Controller):
         task_id: FromPath[UUID],
         session: Db,
         access: Caller,
-        wake_runner: NamedDependency[WakeRunner],
         limits: NamedDependency[Limits],
     ) -> TaskView:
         """A queued or waiting task is cancelled immediately, a running one within about a second. 409 if it has
@@ -112,5 +108,4 @@ class TaskController(Controller):
             ended = task_queue.TaskOutcome(state=task.state, stop=task.stop)
             await events.append(session, task_id, "done", msgspec.to_builtins(ended))
         await session.commit()
-        wake_runner()
         return await view_task(session, task, limits)

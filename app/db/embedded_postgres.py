@@ -20,9 +20,10 @@ _PID_FILE = "postmaster.pid"
 _START_TIMEOUT = 120.0  # seconds
 
 
-def start(directory: Path) -> str:
+def start(directory: Path, connections: int = 0) -> str:
     """Start the server, or use the one that runs in this directory. Returns its URL once it answers.
 
+    It is restarted if it allows fewer than `connections`, which only the owner of the directory may ask for.
     It outlives this process unless `stop` is called. Raises DatabaseError. Blocks for some seconds.
     """
     server = _server(directory)
@@ -31,6 +32,9 @@ def start(directory: Path) -> str:
     socket = str(server.get_postmaster_info().socket_dir)
     try:
         _create(socket)
+        if _raise_limit(socket, connections):
+            server.stop()
+            _wait_for(server, directory)
     except psycopg.OperationalError as error:
         raise DatabaseError(f"PostgreSQL in {directory} does not answer: {error}. Try again") from error
     return URL.create("postgresql+psycopg", "postgres", database=_NAME, query={"host": socket}).render_as_string()
@@ -106,6 +110,16 @@ def _refuse_unwritable(directory: Path) -> None:
     place = directory if directory.exists() else directory.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise DatabaseError(f"{place} is not a directory this user may write to. Set another SAGE_DATA_DIR")
+
+
+def _raise_limit(socket: str, connections: int) -> bool:
+    """True if the limit must be raised: it holds from the next start."""
+    with psycopg.connect(host=socket, user="postgres", dbname="postgres", autocommit=True) as connection:
+        row = connection.execute("SELECT current_setting('max_connections')::int").fetchone()
+        if row is None or row[0] >= connections:
+            return False
+        connection.execute(sql.SQL("ALTER SYSTEM SET max_connections = {}").format(sql.Literal(connections)))
+        return True
 
 
 def _create(socket: str) -> None:

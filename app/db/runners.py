@@ -26,6 +26,8 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     capacity: int
     memory_bytes: int
+    generating: int = 0
+    waiting: int = 0
     sandbox: str
     error: str | None = None
 

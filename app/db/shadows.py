@@ -65,6 +65,11 @@ async def hand_back(session: AsyncSession, owner: str) -> None:
     await session.execute(_queue.hand_back(owner, attempt=_shadow.attempt - 1))
 
 
+async def abandon(session: AsyncSession, owner: str) -> None:
+    """Let others claim the shadows of an owner that died. The attempt counts: a shadow may have been the cause."""
+    await session.execute(_queue.hand_back(owner))
+
+
 async def records(
     session: AsyncSession, project_id: UUID, *, other_than: UUID, limit: int
 ) -> AsyncIterator[tuple[UUID, bytes]]:

@@ -36,5 +36,7 @@ class RunnerProcess(Base):
     in_flight: Mapped[int]
     capacity: Mapped[int]
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    generating: Mapped[int] = mapped_column(default=0, server_default="0")  # requests under way to model servers
+    waiting: Mapped[int] = mapped_column(default=0, server_default="0")  # requests that wait for a model server
     sandbox: Mapped[str]  # its layers of confinement
     error: Mapped[str | None]  # why it cannot execute tasks

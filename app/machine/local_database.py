@@ -39,7 +39,7 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
     directory = _directory(settings)
     rotate(directory / "log")
     try:
-        url = await _finish(lambda: embedded_postgres.start(directory))
+        url = await _finish(lambda: embedded_postgres.start(directory, _connections(settings)))
         await _finish(lambda: _migrate(url, settings))
         async with Loop("PostgreSQL watcher", partial(_restart_if_dead, directory, _socket(url)), _WATCH_SECONDS):
             yield url
@@ -69,6 +69,11 @@ def use_database(settings: Settings) -> Iterator[str]:
 def _migrate(url: str, settings: Settings) -> None:
     migrate(url)
     prepare_secrets(url, settings)
+
+
+def _connections(settings: Settings) -> int:
+    """For the API, the worker and people, and for each runner at its busiest."""
+    return 50 + 16 * settings.runner_count
 
 
 def _directory(settings: Settings) -> Path:

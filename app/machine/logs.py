@@ -12,9 +12,11 @@ def rotate(path: Path, max_bytes: int = _MAX_BYTES) -> None:
 
 
 def last_error(path: Path, start: int) -> str:
-    """One line about why a process died: the last error after byte `start`, or the last line."""
+    """One line about why a process died: its watchdog, the last error after byte `start`, or the last line."""
     with path.open("rb") as log:
         log.seek(start)
         lines = log.read().decode(errors="replace").strip().splitlines()
+    if any(line.startswith("Timeout (") for line in lines):
+        return "it did not respond, and its watchdog ended it; the log shows what it was doing"
     errors = [line for line in lines if "Error: " in line]
     return (errors or lines or ["it logged nothing"])[-1].removeprefix("Error: ")

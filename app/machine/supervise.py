@@ -144,8 +144,7 @@ class Supervisor:
                 httpx.AsyncClient(timeout=_PROBE_SECONDS, trust_env=False) as client,
             ):
                 while missing := await _not_ready(client, running.child.ready):
-                    if running.process.returncode is not None:
-                        raise ProcessError(f"{running.child.name} does not start: {_last_error(running)}")
+                    self._raise_if_one_died()
                     if missing != reported and clock() - began > self._quiet_seconds:
                         click.echo(f"waiting for {running.child.name}: {missing}")
                         reported = missing
@@ -155,6 +154,12 @@ class Supervisor:
             raise ProcessError(
                 f"{running.child.name} is not ready after {limit}: {missing} (log: {running.log})"
             ) from error
+
+    def _raise_if_one_died(self) -> None:
+        """Also one without a URL of its own: another may wait for it."""
+        for running in self._starting:
+            if running.process.returncode is not None:
+                raise ProcessError(f"{running.child.name} does not start: {_last_error(running)}")
 
 
 async def _not_ready(client: httpx.AsyncClient, url: str) -> str:

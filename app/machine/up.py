@@ -55,7 +55,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
-        engine += ["--max-loras", str(settings.max_tasks_in_flight + _EXTRA_ADAPTERS)]
+        engine += ["--max-loras", str(_adapters(settings))]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready))
     if settings.demo:
@@ -65,10 +65,17 @@ def _services(settings: Settings) -> list[ChildProcess]:
     return services
 
 
+def _adapters(settings: Settings) -> int:
+    """How many adapters tasks of all runners may need at once, and those that come next."""
+    return settings.runner_count * settings.max_tasks_in_flight + _EXTRA_ADAPTERS
+
+
 def _workers(settings: Settings, url: str) -> list[ChildProcess]:
     env, ready = _environment(settings, url), f"{base_url(settings.host, settings.port)}/readyz"
     api = ChildProcess(name="api", argv=(*_sage(), "serve"), env=env, ready=ready)
-    return [api, ChildProcess(name="worker", argv=(*_sage(), "worker"), env=env)]
+    names = (f"runner-{number}" for number in range(1, settings.runner_count + 1))
+    runners = [ChildProcess(name=name, argv=(*_sage(), "runner"), env=env) for name in names]
+    return [api, *runners, ChildProcess(name="worker", argv=(*_sage(), "worker"), env=env)]
 
 
 def _sage() -> tuple[str, ...]:

@@ -75,6 +75,10 @@ class Runner:
         return len(self._executions)
 
     @property
+    def capacity(self) -> int:
+        return self._options.concurrency
+
+    @property
     def has_room(self) -> bool:
         """It may execute one more task beside those under way."""
         suspected = any(execution.suspect for execution in self._executions.values())
@@ -105,6 +109,14 @@ class Runner:
                 await task_queue.hand_back(session, self.owner)
         except TRANSIENT as error:
             log.warning("tasks wait until their leases expire", cause=first_line(error))
+
+    async def abandon(self) -> None:
+        """Claim nothing more, and let other runners execute these tasks: one of them may have harmed this process,
+        so it counts as a death.
+        """
+        await self._claims.stop()
+        async with self._sessions.begin() as session:
+            await task_queue.abandon(session, self.owner)
 
     async def _claim(self) -> float | None:
         """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""

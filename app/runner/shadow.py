@@ -38,9 +38,11 @@ class ShadowRunner:
         executor: TaskExecutor,
         has_capacity: Callable[[], bool],
         *,
+        owner: str | None = None,
         pause: float = _PAUSE,
     ) -> None:
-        self.owner = new_owner()
+        """`owner` holds the leases of its shadows."""
+        self.owner = owner or new_owner()
         self._sessions, self._executor, self._has_capacity = sessions, executor, has_capacity
         self._lease = executor.agent.limits.seconds + _GRACE
         self.replaying = False

@@ -1,0 +1,130 @@
+"""Composes the parts that the API and the runners share. Only this module and the two that use it, `asgi` and
+`standalone_runner`, decide which implementations are used.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from app.adapters.store import AdapterStore
+from app.agent.prompt_profiles import Profile, choose_profile
+from app.db.database import Database, Sessions, open_database
+from app.encryption import KeyRing
+from app.engine.capability import Capabilities, ServerRequirements
+from app.engine.health_monitor import HealthChecks
+from app.engine.http_engine import HttpEmbedder, HttpEngine
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import SettingError
+from app.hot_swap.adapter_directory import AdapterDirectory
+from app.json_log import configure_logging
+from app.run_settings import RunSettings
+from app.settings import Settings, urls_in
+from app.skills.library import Library
+from app.skills.retrieval import Retrieval, load_retrieval
+
+
+class Parts(NamedTuple):
+    """The parts that are loaded once, before a process starts its work."""
+
+    settings: Settings
+    keys: KeyRing
+    tokenizer: ChatTokenizer
+    profile: Profile
+    retrieval: Retrieval
+
+
+def load_parts() -> Parts:
+    """Reads the settings and configures the log.
+
+    Raises SettingError and ModelError for mistakes that waiting does not fix. Services that may still be starting,
+    such as the database or the engine, need not be there.
+    """
+    settings = Settings.from_env()
+    configure_logging(settings.log_level)
+    for name in ("database_url", "engine_urls"):
+        if not getattr(settings, name):
+            raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
+    tokenizer = ChatTokenizer.load(settings.model_dir)
+    return Parts(
+        settings=settings,
+        profile=choose_profile(settings.prompt_profile, tokenizer.card),
+        keys=KeyRing.open(settings),
+        retrieval=load_retrieval(settings.retrieval),
+        tokenizer=_fit_context(tokenizer, _probe_servers(settings, tokenizer)),
+    )
+
+
+class SharedServices(NamedTuple):
+    """What both kinds of processes have open."""
+
+    database: Database
+    engine: HttpEngine
+    adapters: AdapterDirectory
+    library: Library
+
+
+@asynccontextmanager
+async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[SharedServices]:
+    """`connections` to the database are kept open, up to ten more are opened when needed."""
+    settings = parts.settings
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(
+            open_database(settings.database_url, connections=connections, keys=parts.keys)
+        )
+        engine = await stack.enter_async_context(_engine(settings, parts.tokenizer))
+        store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+        adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
+        yield SharedServices(database, engine, adapters, _library(stack, parts, database.sessions))
+
+
+def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions) -> Library:
+    settings = parts.settings
+    embedder = HttpEmbedder(settings.embeddings_url or urls_in(settings.engine_urls)[0])
+    stack.push_async_callback(embedder.close)
+    return Library(
+        sessions,
+        open_embedder=embedder.resolve_model,
+        retrieval=parts.retrieval,
+        limit=settings.skills_offered,
+    )
+
+
+def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
+    return HttpEngine(
+        urls_in(settings.engine_urls),
+        max_in_flight=settings.engine_max_in_flight,
+        timeout=settings.engine_timeout_seconds,
+        load_timeout=settings.engine_load_timeout_seconds,
+        requirements=ServerRequirements(
+            adapters=settings.adapters_dir,
+            model=settings.model_dir,
+            rank=RunSettings().lora_rank,
+            vocabulary=tokenizer.vocab_size,
+            loras=2,  # a running task keeps its adapter while the next one is loaded
+        ),
+        checks=HealthChecks(may_sleep=settings.engine_sleep != "never"),
+        separate_base=settings.engine_separate_base,
+    )
+
+
+def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabilities]:
+    """The capabilities of the model servers that are up. Runs in a thread: this one may have a running loop."""
+
+    async def check() -> list[Capabilities]:
+        async with _engine(settings, tokenizer) as engine:
+            return await engine.check()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, check()).result()
+
+
+def _fit_context(tokenizer: ChatTokenizer, servers: Sequence[Capabilities]) -> ChatTokenizer:
+    """Limit the context to that of the model servers, which may be less than the model allows."""
+    shortest = min(
+        (server.max_model_len or tokenizer.max_length for server in servers), default=tokenizer.max_length
+    )
+    return msgspec.structs.replace(tokenizer, max_length=min(shortest, tokenizer.max_length))

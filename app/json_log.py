@@ -1,0 +1,21 @@
+"""The log: JSON lines on standard error."""
+
+import logging
+
+import structlog
+
+
+def configure_logging(level: str) -> None:
+    """Log one JSON object per line to standard error. The loggers of libraries are not changed."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )

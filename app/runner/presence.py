@@ -1,0 +1,102 @@
+"""Reports a runner to the others and to the API, and frees the tasks of runners that died on this machine."""
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Self
+
+import structlog
+
+from app.db import models, runners, shadows, task_queue
+from app.db.database import TRANSIENT, Sessions
+from app.db.runners import RunnerReport
+from app.engine.dispatcher import Occupancy
+from app.errors import HostError, SandboxError, first_line
+from app.loop import Loop
+from app.records import Json
+from app.runner.process_identity import is_gone, pid_space
+from app.runner.process_limits import MemoryWatch
+from app.runner.runner import Runner
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import SessionLimits
+
+log = structlog.get_logger(__name__)
+
+_REPORT_SECONDS = 1.0
+_SANDBOX_SECONDS = 15.0  # between two checks that a session opens
+
+
+class RunnerPresence:
+    """While entered, keeps the row of this runner up to date; it is removed at the end."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        runner: Runner,
+        sandbox: ForkedSandbox,
+        memory: MemoryWatch,
+        occupancy: Callable[[], Occupancy],
+    ) -> None:
+        """`occupancy` is of the model servers, by this process."""
+        self._sessions, self._runner, self._sandbox = sessions, runner, sandbox
+        self._memory, self._occupancy = memory, occupancy
+        self._pid_space = pid_space()
+        self._sandbox_error: str | None = None
+        self._reports = Loop("report the runner", self._report, _REPORT_SECONDS, expected=TRANSIENT)
+        self._checks = Loop("check the sandbox", self._check_sandbox, _SANDBOX_SECONDS)
+
+    async def __aenter__(self) -> Self:
+        self._reports.start()
+        self._checks.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._checks.stop()
+        await self._reports.stop()
+        try:
+            async with self._sessions.begin() as session:
+                await runners.remove(session, self._runner.owner)
+        except TRANSIENT as error:
+            log.warning("the runner is listed until others notice its end", cause=first_line(error))
+
+    async def _report(self) -> None:
+        busy = self._occupancy()
+        report = RunnerReport(
+            id=self._runner.owner,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            pid_space=self._pid_space,
+            in_flight=self._runner.running,
+            capacity=self._runner.capacity,
+            memory_bytes=self._memory.used,
+            generating=busy.in_flight,
+            waiting=busy.waiting,
+            sandbox=self._sandbox.describe(),
+            error=self._sandbox_error,
+        )
+        async with self._sessions.begin() as session:
+            await runners.report(session, report)
+            neighbours = await runners.others_in(session, self._pid_space, self._runner.owner)
+        for each in neighbours:
+            if self._pid_space and is_gone(each.pid):
+                await self._bury(each)
+
+    async def _bury(self, dead: models.RunnerProcess) -> None:
+        async with self._sessions.begin() as session:
+            freed = await task_queue.abandon(session, dead.id)
+            await shadows.abandon(session, dead.id)
+            await runners.remove(session, dead.id)
+        log.warning("a runner died", runner=dead.id, tasks=[str(task_id) for task_id in freed])
+
+    async def _check_sandbox(self) -> None:
+        try:
+            session = await self._sandbox.open({}, _no_calls, SessionLimits())
+            await session.close()
+        except SandboxError as error:
+            self._sandbox_error = str(error)
+        else:
+            self._sandbox_error = None
+
+
+async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:  # noqa: ARG001
+    raise HostError("PermissionError", f"{api}: calls are not possible in a readiness check")

@@ -1,0 +1,136 @@
+"""Composes a runner process: it executes tasks and their shadows, and can be replaced at any time."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import structlog
+from uvicorn.loops.auto import auto_loop_factory
+
+from app.agent.limits import RolloutLimits
+from app.agent.rollout_loop import Agent
+from app.composition import Parts, load_parts, open_services
+from app.engine.http_engine import HttpEngine
+from app.engine.protocol import Engine
+from app.engine.retry import RetryingEngine
+from app.errors import AppError
+from app.gateway.http_call import NoCookies
+from app.hot_swap.loader import AdapterLoader
+from app.notifications import NotificationListener
+from app.project_settings import Limits
+from app.runner.execute import TaskExecutor
+from app.runner.judge import Judge, load_judge
+from app.runner.presence import RunnerPresence
+from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
+from app.runner.runner import Runner, RunnerOptions
+from app.runner.shadow import ShadowRunner
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.sandbox.protocol import Sandbox
+
+log = structlog.get_logger(__name__)
+
+_CONNECTIONS = 5  # to the database, kept open
+_NICENESS = 5  # the API and the database go first
+
+
+class RunnerFailedError(AppError):
+    """The process must be replaced."""
+
+
+def main() -> None:
+    """Execute tasks until SIGINT or SIGTERM, which hand back those under way.
+
+    Raises SettingError and ModelError like the API; SandboxError if generated code cannot be confined here; and
+    RunnerFailedError when the process has outgrown its memory.
+    """
+    parts = load_parts()
+    judge = load_judge(parts.settings.judge)
+    _lower_priority()
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as loop:
+        loop.run(_run(parts, judge))
+
+
+async def _run(parts: Parts, judge: Judge | None) -> None:
+    stop = _stop_event()
+    async with Watchdog(parts.settings.runner_watchdog_seconds), _open(parts, judge) as opened:
+        memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.set), opened.executor.sessions
+        presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy)
+        async with memory, presence:
+            log.info("a runner started", runner=opened.runner.owner, sandbox=opened.sandbox.describe())
+            await stop.wait()
+            if memory.excess:
+                await opened.runner.abandon()
+    if memory.excess:
+        raise RunnerFailedError(memory.excess)
+
+
+class _Opened(NamedTuple):
+    executor: TaskExecutor
+    runner: Runner
+    sandbox: ForkedSandbox
+    engine: HttpEngine
+
+
+@asynccontextmanager
+async def _open(parts: Parts, judge: Judge | None) -> AsyncIterator[_Opened]:
+    """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
+    settings = parts.settings
+    async with AsyncExitStack() as stack:
+        sandbox = await stack.enter_async_context(ForkedSandbox())  # first: what it needs may be missing
+        services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
+        sessions = services.database.sessions
+        loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead
+        client = await stack.enter_async_context(_api_client(settings.max_tasks_in_flight))
+        agent = _agent(parts, RetryingEngine(loader), sandbox)
+        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge)
+        listener = await stack.enter_async_context(NotificationListener(settings.database_url))
+        yield _Opened(executor, await _start_runner(stack, executor, listener), sandbox, services.engine)
+
+
+def _agent(parts: Parts, engine: Engine, sandbox: Sandbox) -> Agent:
+    limits, temperature = RolloutLimits.of(parts.settings), parts.settings.temperature
+    return Agent(engine, parts.tokenizer, parts.profile, sandbox, limits, temperature=temperature)
+
+
+async def _start_runner(stack: AsyncExitStack, executor: TaskExecutor, listener: NotificationListener) -> Runner:
+    """The runner of tasks and, while there is room, of their shadows."""
+    settings = executor.settings
+    options = RunnerOptions(
+        concurrency=settings.max_tasks_in_flight,
+        lease_seconds=settings.lease_seconds,
+        limits=Limits.defaults(settings),
+    )
+    runner = await stack.enter_async_context(Runner(executor.sessions, executor.execute, options))
+    listener.on_task(runner.wake)
+    shadows = ShadowRunner(executor.sessions, executor, lambda: runner.has_room, owner=runner.owner)
+    runner.is_shared = lambda: shadows.replaying
+    listener.on_release((await stack.enter_async_context(shadows)).wake)
+    return runner
+
+
+def _api_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
+    """The HTTP client for live APIs. Proxy settings of this machine do not apply to them."""
+    limits = httpx.Limits(
+        max_connections=8 * max_tasks_in_flight, max_keepalive_connections=2 * max_tasks_in_flight
+    )
+    return httpx.AsyncClient(limits=limits, trust_env=False, cookies=NoCookies())
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first SIGINT or SIGTERM. Further ones are ignored."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _lower_priority() -> None:
+    """Below the API. Where the kernel groups processes by session, it is the group's priority that counts."""
+    os.nice(_NICENESS)
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(_NICENESS))

@@ -1,0 +1,69 @@
+"""A runner process that some tasks stop: `python -m tests.poisoned_runner DATABASE_URL DIRECTORY SECONDS`."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import httpx
+
+from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
+from app.agent.rollout_loop import Agent
+from app.agent.stop_signal import StopSignal
+from app.db import models
+from app.db.database import open_database
+from app.engine.dispatcher import Occupancy
+from app.runner.execute import TaskExecutor
+from app.runner.presence import RunnerPresence
+from app.runner.process_limits import MemoryWatch, Watchdog
+from app.runner.runner import Runner, RunnerOptions
+from app.sandbox.forked_sandbox import ForkedSandbox
+from app.settings import Settings
+from app.skills.library import Library
+from app.skills.retrieval import query_ngram
+from tests.runner_process import Thinks, script
+from tests.scripted_engine import byte_tokenizer
+
+OPTIONS = RunnerOptions(concurrency=6, lease_seconds=30, poll_seconds=0.1)
+"""A lease that no test waits for: the tasks of a dead runner are found by its process id."""
+
+
+async def harm(instruction: str) -> None:
+    """After a moment, so that other tasks are under way."""
+    await asyncio.sleep(0.5)
+    if "burn" in instruction:
+        re.match("(a+)+$", "a" * 60 + "b")  # holds the GIL for years
+    if "abort" in instruction:
+        os.abort()
+
+
+async def run(database_url: str, directory: Path, seconds: float) -> None:
+    tokenizer = byte_tokenizer(directory / str(os.getpid()))
+    async with (
+        Watchdog(seconds),
+        open_database(database_url) as database,
+        ForkedSandbox(bwrap=False) as sandbox,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
+        library = Library(database.sessions, retrieval=query_ngram)
+        executor = TaskExecutor(database.sessions, agent, library, client, Settings())
+
+        async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+            if not row.alone or row.deaths < 2:  # else it is only recorded
+                await harm(row.instruction)
+            await executor.execute(row, owner, stop_signal)
+
+        memory = MemoryWatch(1 << 40, lambda: None)
+        async with Runner(database.sessions, execute, OPTIONS) as runner:
+            presence = RunnerPresence(
+                database.sessions, runner, sandbox, memory, lambda: Occupancy({}, in_flight=0, waiting=0)
+            )
+            async with presence:
+                await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,106 @@
+"""A task that stops its runner fails alone: with real processes, a real supervisor and a real database."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select
+
+from app.db import models, projects, runners, tasks
+from app.db.database import Sessions
+from app.db.models import TaskState
+from app.machine.supervise import ChildProcess, Supervisor
+from app.records import Stop
+from tests.ledger import Ledger
+from tests.ledger_project import put_ledger, until
+from tests.processes import alive, descendants, gone
+
+INNOCENTS = 8
+WATCHDOG_SECONDS = 2
+
+
+@asynccontextmanager
+async def runner_processes(database_url: str, directory: Path, count: int = 2) -> AsyncIterator[None]:
+    supervisor = Supervisor(directory / "logs")
+    argv = (sys.executable, "-m", "tests.poisoned_runner", database_url, str(directory), str(WATCHDOG_SECONDS))
+    names = [f"runner-{number}" for number in range(count)]
+    await supervisor.start(ChildProcess(name=name, argv=argv, env=dict(os.environ)) for name in names)
+    await supervisor.ready()
+    try:
+        yield
+    finally:
+        await supervisor.stop()
+
+
+async def submit(sessions: Sessions, ledger: Ledger, services: str, *instructions: str) -> list[UUID]:
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        await put_ledger(session, project.id, ledger, services)
+        new = [(project.id, tasks.NewTask(instruction=text, use_skills=False)) for text in instructions]
+        return [row.id for row in await tasks.submit_all(session, new)]
+
+
+async def rows(sessions: Sessions) -> list[models.Task]:
+    async with sessions() as session:
+        return list(await session.scalars(select(models.Task).order_by(models.Task.created_at)))
+
+
+@pytest.mark.parametrize("poison", ["burn", "abort"])
+async def test_a_task_that_stops_its_runner_twice_fails_and_those_beside_it_end(
+    committed: Sessions, database_url: str, tmp_path: Path, poison: str
+) -> None:
+    ledger = Ledger(pause=0.02)
+    instructions = [f"write t{number} now" for number in range(INNOCENTS)]
+    instructions.insert(2, f"write and {poison} now")
+
+    async def ended() -> bool:
+        return all(row.state not in (TaskState.ACCEPTED, TaskState.RUNNING) for row in await rows(committed))
+
+    async with ledger.listening() as services:
+        await submit(committed, ledger, services, *instructions)
+        async with runner_processes(database_url, tmp_path):
+            await until(ended, 60)
+            found = await rows(committed)
+            logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("*.log"))
+    poisonous = found.pop(2)
+    assert (poisonous.state, poisonous.stop, poisonous.deaths) == (TaskState.FAILED, Stop.CRASHED, 2)
+    assert "2 runners died during this task" in (poisonous.failure or "")
+    assert {(row.state, row.stop) for row in found} <= {
+        (TaskState.DONE, Stop.COMPLETED),
+        (TaskState.DONE, Stop.IN_DOUBT),
+    }
+    assert any(row.deaths for row in found), "some ran beside it"
+    given_up = next(line for line in logs.splitlines() if "a task is given up" in line)
+    assert str(poisonous.id) in given_up
+    assert "demo" in given_up
+    assert ("Timeout (0:00:02)!" in logs) == (poison == "burn"), "the watchdog says where it was"
+
+
+async def test_the_sandbox_of_a_dead_runner_ends_with_it(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    async with runner_processes(database_url, tmp_path, count=1):
+        first = (await _live(committed))[0]
+        family = descendants(first.pid)
+        assert len(family) >= 1
+        await submit(committed, Ledger(), "http://127.0.0.1:9", "write and burn now")
+        await gone({first.pid} | family, 15)
+        assert not any(map(alive, family))
+
+
+async def _live(sessions: Sessions) -> list[models.RunnerProcess]:
+    found: list[models.RunnerProcess] = []
+
+    async def reported() -> bool:
+        async with sessions() as session:
+            found[:] = await runners.live(session)
+        return bool(found)
+
+    await until(reported)
+    await asyncio.sleep(0)
+    return found
