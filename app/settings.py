@@ -82,12 +82,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Runner processes that `sage up` starts. 0: one per core."""
     max_tasks_in_flight: Count = 8
     """Tasks executed concurrently by one runner."""
+    lease_seconds: Seconds = 30
+    """A task whose runner has been silent for this long is taken over by another."""
     runner_memory_mb: Count = 2048
     """Memory of one runner: allocations beyond it fail, and a runner that comes near it is replaced."""
     runner_watchdog_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 10
     """A runner whose event loop does not respond for this long ends, and is replaced."""
-    lease_seconds: Seconds = 30
-    """A task whose runner has been silent for this long is taken over by another."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
     """Sampling temperature; 0 is greedy. Runs of kind `logged` learn from tasks served at 1."""
     max_turns: Count = 12

@@ -140,3 +140,9 @@ def test_a_file_instead_of_the_directory_is_refused(tmp_path: Path) -> None:
     for directory in (tmp_path / "data", tmp_path / "data" / "postgres"):
         with pytest.raises(DatabaseError, match="Set another SAGE_DATA_DIR"):
             embedded_postgres.start(directory)
+
+
+def test_the_embedded_server_allows_as_many_connections_as_the_processes_need(directory: Path) -> None:
+    url = embedded_postgres.start(directory, connections=120)
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        assert int(connection.scalar(text("SHOW max_connections")) or 0) == 120
