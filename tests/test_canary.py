@@ -3,13 +3,14 @@
 import asyncio
 from hashlib import md5
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import text
 
-from app.db import adapters, audit, models, releases
+from app.db import adapters, audit, models, releases, skills
 from app.db.database import Sessions
-from app.db.models import AuditAction, ReleaseState
+from app.db.models import AuditAction, ReleaseState, SkillState
 from app.errors import ConflictError, EngineError, InvalidError
 from app.records import Probe
 from app.release import canary
@@ -215,3 +216,34 @@ async def test_a_release_that_passed_the_gate_becomes_a_canary_and_then_active(
         await until(lambda: is_in(ReleaseState.ACTIVE))
     told = [(each.actor, each.action) for each in await entries(project)]
     assert (told[-1], told[-2]) == (("gate", AuditAction.CANARY_BEGAN), ("canary", AuditAction.ACTIVATED))
+
+
+async def _learn(project: Project, release_id: UUID) -> UUID:
+    made = skills.NewSkill(
+        name="greet", signature="greet()", source="x", apis=[], instruction="", release_id=release_id
+    )
+    async with project.sessions.begin() as session:
+        return (await skills.add(session, project.id, made)).id
+
+
+async def _standing(project: Project, skill_id: UUID) -> tuple[SkillState, str]:
+    async with project.sessions() as session:
+        skill = await skills.get(session, skill_id)
+        return skill.state, skill.reason
+
+
+async def test_the_skills_of_a_rejected_canary_are_withdrawn_with_it(project: Project) -> None:
+    began = await begin(project)
+    mine = await _learn(project, began.id)
+    await project.ended((await project.release(1)).id, 1.0, 200)
+    await project.ended(began.id, 0.0, 200)
+    await apply_decision(project)
+    assert (await project.release()).state is ReleaseState.REJECTED
+    assert await _standing(project, mine) == (SkillState.RETIRED, "its release 2 was rejected as a canary")
+
+
+async def test_a_canary_that_a_person_ends_keeps_its_skills(project: Project) -> None:
+    began = await begin(project)
+    mine = await _learn(project, began.id)
+    await canary.end(project.sessions, began.id, "key ops")
+    assert (await _standing(project, mine))[0] is SkillState.ACTIVE

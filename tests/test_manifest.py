@@ -3,6 +3,7 @@
 import asyncio
 from uuid import UUID
 
+import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,6 +13,7 @@ from app.db.models import ReleaseState, SkillState
 from app.records import Json
 from app.release import manifest
 from app.release.manifest import ApiDocument, SkillsMode
+from app.skills.admission import admit
 from tests.rows import LEASE, new_skill, project_row, task_row
 
 
@@ -286,3 +288,60 @@ async def test_apis_put_concurrently_are_all_served(committed: Sessions) -> None
     async with committed() as session:
         active = await releases.active(session, project.id)
         assert await served(session, active) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+
+
+async def test_a_rollback_gives_skills_the_states_of_that_time(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    new = skills.NewSkill(
+        name="tried", signature="", source="one", apis=["mail.list"], instruction="", principal="a"
+    )
+    tried = await admit(session, project.id, new)
+    held = await admit(
+        session, project.id, msgspec.structs.replace(new, source="two", apis=["mail.list", "mail.send"])
+    )
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await skill_moves.retire(session, tried.id)
+    await session.refresh(held)
+    later = await admit(session, project.id, msgspec.structs.replace(new, name="later", taint="an answer"))
+    changed = (await activate(session, first))["skills"]
+    assert [each["name"] for each in changed["restored"]] == ["tried"]
+    assert [each["name"] for each in changed["withdrawn"]] == ["later"]
+    for row in (tried, held, later):
+        await session.refresh(row)
+    assert [row.state for row in (tried, held, later)] == [
+        SkillState.PROBATION,
+        SkillState.RETIRED,
+        SkillState.SUPERSEDED,
+    ]
+
+
+async def test_a_rollback_offers_no_skill_that_went_beyond_its_manifest(session: AsyncSession) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    bad = await learn(session, project.id, "bad")
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await skill_moves.quarantine(session, bad.id, "it attempted mail.purge", 1)
+    await activate(session, first)
+    await session.refresh(bad)
+    assert (bad.state, bad.held) == (SkillState.QUARANTINED, True)
+
+
+async def test_a_rollback_restores_the_version_that_was_active_and_the_one_on_probation(
+    session: AsyncSession,
+) -> None:
+    project = await project_row(session)
+    first = await releases.active(session, project.id)
+    one = await learn(session, project.id, "greet", "return 1")
+    new = skills.NewSkill(
+        name="greet", signature="", source="two", apis=one.apis, instruction="", manifest={"operations": {}}
+    )
+    two = await admit(session, project.id, new)
+    await activate(session, await releases.propose(session, project.id, "f00d"))
+    await skill_moves.approve(session, two.id, "key me")
+    await session.refresh(one)
+    assert (one.state, two.state) == (SkillState.SUPERSEDED, SkillState.ACTIVE)
+    await activate(session, first)
+    for row in (one, two):
+        await session.refresh(row)
+    assert (one.state, two.state) == (SkillState.ACTIVE, SkillState.PROBATION)

@@ -8,6 +8,7 @@ import pytest
 from app.db import models, offers, skills, task_queue
 from app.db.database import Sessions
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.skills.admission import admit
 from tests.api_app import ApiApp, open_api_app, problem
 
 SOURCE = "def archive(name: str) -> int:\n    return apis.mail.archive(name=name)\n"
@@ -162,3 +163,69 @@ async def test_a_skill_of_another_project_is_not_found(api: ApiApp) -> None:
     assert (await api.client.get("/v1/skills", headers=headers)).json()["skills"] == []
     assert (await api.client.get(f"/v1/skills/{uuid4()}")).status_code == 404
     assert (await api.client.get(f"/v1/skills/{skill.id}")).json()["state"] == "active"
+
+
+async def written(api: ApiApp, principal: str, source: str = SOURCE, taint: str = "") -> models.Skill:
+    """A skill as the project's policy admits it."""
+    new = skills.NewSkill(
+        name="archive",
+        signature="archive(name: str) -> int",
+        source=source,
+        apis=["mail.archive"],
+        instruction="archive my mails from iris",
+        principal=principal,
+        taint=taint,
+        manifest={
+            "operations": {"mail.archive": {"method": "POST", "safe": False, "arguments": {"name": ["parameter"]}}}
+        },
+    )
+    async with api.sessions.begin() as session:
+        return await admit(session, api.demo.id, new)
+
+
+async def test_a_skill_is_approved_step_by_step_and_each_move_is_audited(api: ApiApp) -> None:
+    skill = await written(api, "ann", taint="an answer of mail.list")
+    shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()
+    assert (shown["state"], shown["principal"], shown["taint"]) == ("quarantined", "ann", "an answer of mail.list")
+    assert shown["reason"] == "it was written after text from outside: an answer of mail.list"
+    assert shown["manifest"]["operations"]["mail.archive"]["arguments"] == {"name": ["parameter"]}
+    assert shown["standing"]["next_state"] == "probation"
+    assert shown["standing"]["missing"] == [
+        "a replay",
+        "a score of the task that wrote it",
+        "3 more successful uses",
+    ]
+    for state in ("probation", "active"):
+        approved = await api.client.post(f"/v1/skills/{skill.id}/approve")
+        assert (approved.status_code, approved.json()["state"]) == (200, state)
+    assert approved.json()["standing"]["missing"] == []
+    again = await api.client.post(f"/v1/skills/{skill.id}/approve")
+    assert again.status_code == 409
+    entries = (await api.client.get("/v1/audit")).json()["entries"]
+    moves = [(each["actor"], each["detail"]["to"]) for each in entries if each["action"] == "skill moved"]
+    assert moves == [("key test admin", "active"), ("key test admin", "probation"), ("server", "quarantined")]
+
+
+async def test_a_listing_is_filtered_by_principal_and_new_states(api: ApiApp) -> None:
+    await written(api, "ann", taint="an answer of mail.list")
+    await written(api, "bob")
+    for query, principals in {
+        "principal=ann": ["ann"],
+        "state=quarantined": ["ann"],
+        "state=probation": ["bob"],
+        "": ["bob", "ann"],
+    }.items():
+        listed = (await api.client.get(f"/v1/skills?{query}")).json()["skills"]
+        assert [each["principal"] for each in listed] == principals, query
+
+
+async def test_feedback_on_the_task_that_wrote_a_skill_takes_it_back(api: ApiApp) -> None:
+    maker = await api.submit("archive my mails from iris")
+    skill = await add(api, "archive", task_id=maker)
+    async with api.sessions.begin() as session:
+        await task_queue.claim(session, "runner", 30)
+        await task_queue.finish(session, maker, "runner", task_queue.TaskOutcome(state=models.TaskState.DONE))
+    given = await api.client.post("/v1/feedback", json={"task_id": str(maker), "score": 0.1})
+    assert given.status_code == 201
+    shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()
+    assert (shown["state"], shown["reason"]) == ("probation", "the task that wrote it was scored 0.1")

@@ -137,8 +137,7 @@ async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) ->
 async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
     """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
     skill, rev = await locked(session, skill_id, SkillState.DELETED)
-    skill.source, skill.manifest = "", None
-    skill.embedder, skill.query_vector, skill.source_vector = None, None, None
+    skill.source, skill.embedder, skill.query_vector, skill.source_vector = "", None, None, None
     return await move(session, skill, SkillState.DELETED, rev, actor=actor, reason="it was deleted")
 
 
