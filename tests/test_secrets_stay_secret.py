@@ -1,0 +1,189 @@
+"""A task that prints its passwords in every way leaves none of them behind."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from app.db import models, trajectories
+from app.db.database import Sessions
+from app.db.models import TaskState
+from app.encryption import key_id_of
+from app.engine.tokenizer import ChatTokenizer
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.api_app import ApiApp, open_api_app
+from tests.ledger import Ledger
+from tests.ledger_project import LedgerProject
+from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
+from tests.vault import ACCESS_TOKEN, API_TOKEN, PASSWORD, PIN, Vault
+
+GUESSED = "guessed-before-4711"
+TURNS = (
+    f"try:\n    apis.vault.log_in(password='{GUESSED}')\nexcept Exception as error:\n    print(error)",
+    "found = apis.vault.show_passwords()\nprint(found)\ntoken = apis.vault.log_in(password=found['mail'])\n"
+    "print(token, apis.vault.show_inbox(access_token=token['access_token']))",
+    "import base64\nfor word in (found['mail'], token['access_token']):\n"
+    "    print(word.upper(), word[::-1], word.encode().hex(), base64.b64encode(word.encode()).decode())\n"
+    "    print(' '.join(word), '-'.join(word), list(word), base64.b64encode(b'x' + word.encode()).decode())\n"
+    "    print('see: ' + word.encode().hex(':'), base64.urlsafe_b64encode(b'xy' + word.encode()).decode())",
+    "def open_mail(user: str) -> str:\n"
+    f"    return apis.vault.log_in(password='{PASSWORD}', user=user)['welcome']\n"
+    "print(open_mail('iris'))",
+    "def read_inbox(token: str) -> str:\n    passwords = apis.vault.show_passwords()\n"
+    "    return apis.vault.show_inbox(access_token=token)['letter']\nprint(read_inbox(token['access_token']))",
+    "raise ValueError('it is ' + found['mail'])",
+    "print('x' * 2990 + found['mail'])",
+    "apis.supervisor.complete_task(answer=[token, found['bank'], {found['mail']: 1}])",
+)
+
+
+def spellings(word: str) -> Iterator[str]:
+    raw = word.encode()
+    yield from (word, word.upper(), word[::-1], raw.hex(), raw.hex(":"))
+    yield from (" ".join(word), "-".join(word), str([*word]))
+    yield from (base64.b64encode(raw).decode(), base64.b64encode(b"x" + raw).decode()[2:-4])
+    yield base64.urlsafe_b64encode(b"xy" + raw).decode()[3:-4]
+    yield word[:8]
+
+
+FORBIDDEN = [each for word in (PASSWORD, ACCESS_TOKEN, API_TOKEN, GUESSED) for each in spellings(word)] + [PIN]
+
+
+class DumpingEngine(ScriptedEngine):
+    """Dumps the database before each answer."""
+
+    def __init__(self, project: LedgerProject) -> None:
+        super().__init__(project.tokenizer, script=lambda _, turn: block(TURNS[turn]))
+        self.sessions = project.sessions
+        self.dumps: list[str] = []
+
+    async def _next(self, prompt: str) -> Answer:
+        self.dumps.append(await dump(self.sessions))
+        return await super()._next(prompt)
+
+
+async def dump(sessions: Sessions) -> str:
+    """All rows of all tables as text."""
+    async with sessions() as session:
+        tables = models.Base.metadata.sorted_tables
+        rows = [row for table in tables for row in await session.execute(table.select())]
+    return "\n".join(_text(value) for row in rows for value in row)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def leaks(text: str) -> list[str]:
+    return [word for word in FORBIDDEN if word in text or word in text.replace("\\", "")]
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def project(api: ApiApp, bare_sandbox: ForkedSandbox, tmp_path: Path) -> AsyncIterator[LedgerProject]:
+    """The API's project, with the vault, which it calls with a token."""
+    vault = Vault()
+    body = {"name": "vault", "document": vault.document(), "bearer_token": API_TOKEN}
+    assert (await api.client.post("/v1/apis", json=body)).status_code == 201
+    async with vault.client() as client:
+        tokenizer = byte_tokenizer(tmp_path)
+        yield LedgerProject(api.sessions, bare_sandbox, tokenizer, Ledger(), client, api.demo.id)
+
+
+async def test_what_the_agent_prints_is_nowhere_in_the_clear(
+    api: ApiApp, project: LedgerProject, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = DumpingEngine(project)
+    async with project.runner(engine):
+        task = await project.ended(await project.submit("look into the vault", check_code="score = 1.0"))
+    assert (task.state, task.turns) == (TaskState.DONE, len(TURNS)), task.failure
+    assert PASSWORD in engine.prompts[-1], "the policy itself must see it"
+    last, logged = await dump(project.sessions), capfd.readouterr()
+    assert not leaks(last)
+    assert not leaks(logged.out + logged.err)
+    shown = [(await api.client.get(f"/v1/tasks/{task.id}{path}")).text for path in ("", "/trajectory", "/events")]
+    assert not leaks("".join(shown))
+    assert all("***" in each for each in shown)
+    assert json.loads(shown[1])["masked"]
+
+
+async def test_while_a_task_runs_its_journal_can_be_read_with_the_key_alone(project: LedgerProject) -> None:
+    engine = DumpingEngine(project)
+    async with project.runner(engine):
+        await project.ended(await project.submit("look into the vault"))
+    async with project.sessions() as session:
+        assert key_id_of((await session.scalars(select(models.Api.token))).one() or "")
+    for stored in engine.dumps[2:]:
+        found = [word for word in leaks(stored) if word not in spellings(GUESSED)]
+        assert not found, "only a guess is stored before it counts as a password"
+
+
+async def test_the_token_ids_of_a_masked_trajectory_decode_to_nothing(project: LedgerProject) -> None:
+    async with project.runner(DumpingEngine(project)):
+        task_id = await project.submit("look into the vault")
+        await project.ended(task_id)
+    async with project.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert trajectory.flaw == "secret"
+    assert all(turn.context_ids == turn.sampled_ids == turn.logprobs == () for turn in trajectory.turns)
+
+
+async def test_a_secret_that_only_passes_through_the_code_costs_no_tokens(project: LedgerProject) -> None:
+    quiet = (
+        "token = apis.vault.log_in(password=apis.vault.show_passwords()['mail'])['access_token']\nprint('in')",
+        "apis.supervisor.complete_task(answer=len(token))",
+    )
+    engine = ScriptedEngine(project.tokenizer, script=lambda _, turn: block(quiet[turn]))
+    async with project.runner(engine):
+        task_id = await project.submit("log in")
+        await project.ended(task_id)
+    async with project.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert trajectory.flaw is None
+    assert not leaks(await dump(project.sessions))
+
+
+async def test_a_skill_that_holds_a_secret_is_refused_and_a_clean_one_is_kept(project: LedgerProject) -> None:
+    async with project.runner(DumpingEngine(project)):
+        task_id = await project.submit("look into the vault")
+        await project.ended(task_id)
+    events = [data for kind, data in await project.events(task_id) if kind == "skill"]
+    refused = [data for data in events if data["status"] == "refused"]
+    assert [(each["name"], "secret" in each["reason"]) for each in refused] == [("open_mail", True)]
+    assert [each["name"] for each in events if each["status"] == "written"] == ["read_inbox"]
+
+
+async def test_a_resumed_task_still_knows_the_secrets_of_its_first_turns(project: LedgerProject) -> None:
+    first = Halting(project.tokenizer, block("found = apis.vault.show_passwords()"))
+    task_id = await project.submit("look into the vault")
+    async with project.runner(first):
+        await asyncio.wait_for(first.halted.wait(), 20)
+    engine = ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task(answer=found)"))
+    async with project.runner(engine):
+        task = await project.ended(task_id)
+    assert task.answer == {"mail": "***", "bank": "***"}, task.failure
+
+
+class Halting(ScriptedEngine):
+    """Never gives a second answer."""
+
+    def __init__(self, tokenizer: ChatTokenizer, answer: str) -> None:
+        super().__init__(tokenizer, answer)
+        self.halted = asyncio.Event()
+
+    async def _next(self, prompt: str) -> Answer:
+        if not self._answers:
+            self.halted.set()
+            await asyncio.sleep(3600)
+        return await super()._next(prompt)
