@@ -102,6 +102,18 @@ async def test_scored_tasks_become_chats_oldest_first(shop: Shop, tmp_path: Path
     assert answers(second) == ["won"]
 
 
+async def test_chats_with_secrets_are_left_out_and_counted(shop: Shop, tmp_path: Path) -> None:
+    await shop.task(turn_of("won"))
+    async with shop.api.sessions.begin() as session:
+        row = await tasks.submit(session, shop.api.demo.id, tasks.NewTask(instruction="log in"))
+        row.state, row.score, row.stop = TaskState.DONE, 1.0, Stop.COMPLETED
+        record = msgspec.structs.replace(trajectory_of(row, turn_of("***")), profile="compact", masked=True)
+        await trajectories.save(session, row.project_id, record)
+    code, stdout, stderr = await shop.export(tmp_path / "out.jsonl")
+    assert code == 0, stderr
+    assert stdout == f"{tmp_path}/out.jsonl: 1 tasks\nleft out 1: the policy read or wrote a secret\n"
+
+
 async def test_the_full_profile_opens_with_the_apis_of_the_project(shop: Shop, tmp_path: Path) -> None:
     added = await shop.api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
     assert added.is_success, added.text

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from app.apis.catalog import Catalog
@@ -22,6 +23,29 @@ async def test_secrets_are_sent_and_never_returned(setup: EchoSetup) -> None:
     error = await raised(gateway, "echo.fail", 401)
     assert error.message == 'Response status code is 401: {"message":"no such mail","sent":"***"}'
     assert "tok-1234" not in repr(gateway.take_calls())
+
+
+async def test_a_token_goes_to_the_server_of_the_api_alone_unless_an_origin_is_allowed() -> None:
+    def moved(setup: EchoSetup, server: str, *origins: str) -> Gateway:
+        app = setup.catalog.apps["echo"]
+        hidden = msgspec.structs.replace(app.operations["hidden"], server=server)
+        operations = {**app.operations, "hidden": hidden}
+        app = msgspec.structs.replace(app, operations=operations, token_origins=origins)
+        tokens = BearerTokens({"echo": "tok-1234"})
+        return Gateway(Catalog({"echo": app}), setup.client, credentials=tokens)
+
+    async with open_echo("socket") as setup:
+        elsewhere = setup.server.replace("127.0.0.1", "localhost")
+        sent = {"deep": [{"***": "sent ***", "bare": "***"}]}
+        assert await moved(setup, setup.server)("echo.hidden", [], {}) == sent
+        assert await moved(setup, elsewhere)("echo.hidden", [], {}) == {"deep": [{"": "sent ", "bare": ""}]}
+        assert await moved(setup, elsewhere, elsewhere)("echo.hidden", [], {}) == sent
+
+
+async def test_an_error_is_scrubbed_before_it_is_cut(setup: EchoSetup) -> None:
+    gateway = setup.gateway(credentials=BearerTokens({"echo": "x" * 700}))
+    error = await raised(gateway, "echo.fail", 401)
+    assert "xxxx" not in error.message
 
 
 async def test_server_variables_come_from_the_task_then_from_the_document(setup: EchoSetup) -> None:

@@ -24,6 +24,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     has_token: bool
     bind: dict[str, Json]
+    token_origins: list[str]
     created_at: datetime
 
     @classmethod

@@ -39,6 +39,18 @@ Bindings = Annotated[
         examples=[{"log_in": {"password": "secret:mail"}}],
     ),
 ]
+TokenOrigins = Annotated[
+    list[
+        Annotated[
+            str, msgspec.Meta(pattern=r"^https?://([^/?#@:\s\x00]{1,250}|\[[0-9a-f:.]+\])(:\d{1,5})?/?(?!\n)$")
+        ]
+    ],
+    msgspec.Meta(
+        max_length=100,
+        description="origins, such as `https://files.example.com`, that get the token and bound secrets, too, if "
+        "the document names them as the server of an operation",
+    ),
+]
 Token = Annotated[
     Text, msgspec.Meta(min_length=1, max_length=10_000, description="sent with every call, and never shown")
 ]
@@ -54,6 +66,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     server: Server | None = None
     bearer_token: Token | UnsetType | None = UNSET
     bind: Bindings | UnsetType | None = UNSET
+    token_origins: TokenOrigins | UnsetType = UNSET
 
 
 class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +74,7 @@ class ApiPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     bearer_token: Token | UnsetType | None = UNSET
     bind: Bindings | UnsetType | None = UNSET
+    token_origins: TokenOrigins | UnsetType = UNSET
 
 
 class ApiController(Controller):
@@ -78,8 +92,9 @@ class ApiController(Controller):
     ) -> ApiView:
         """Fetches, parses and stores the document, replacing one of the same name.
 
-        Without `bearer_token` or `bind` a replaced API keeps them; null removes. If tasks have started with the
-        active release, a new release with the new tools becomes active: rolling back restores the documents."""
+        Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. If tasks have
+        started with the active release, a new release with the new tools becomes active: rolling back restores the
+        documents."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
         document = await _read(data, http_client)
@@ -98,6 +113,8 @@ class ApiController(Controller):
             token=data.bearer_token,
             bind=bind or {},
         )
+        if data.token_origins is not UNSET:
+            row.token_origins = list(data.token_origins)
         await manifest.update_tools(session, serving, [data.name], access.actor)
         await session.commit()
         return ApiView.full(row, project.name, bind_parameters(app, row.bind))
@@ -135,6 +152,8 @@ class ApiController(Controller):
         if data.bind is not UNSET:
             check_bindings(app, data.bind or {})
             row.bind = dict(data.bind or {})
+        if data.token_origins is not UNSET:
+            row.token_origins = list(data.token_origins)
         for column, value in apis.sealed(session, data.bearer_token).items():
             setattr(row, column, value)
         await session.commit()

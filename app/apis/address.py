@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from app.apis.catalog import App
 
@@ -9,6 +10,16 @@ _VARIABLE = re.compile(r"\{([^{}]+)\}")
 _SAFE = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")  # cannot change the rest of the URL
 _HOST = re.compile(r"[^/]*//[^/]*")  # of a URL, with the scheme
 _DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # the part of the host that the document fixes
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL: what may share its credentials.
+
+    >>> origin("https://Mail.test/v1"), origin("http://mail.test:8080")
+    ('https://mail.test:443', 'http://mail.test:8080')
+    """
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme, 0)}"
 
 
 def address(app: App, server: str, given: Mapping[str, str]) -> str:

@@ -78,6 +78,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     choices: dict[str, tuple[str, ...]] = {}  # permitted values of the variables with an `enum`
     operations: dict[str, Operation]
     digest: str  # sha256 of the document
+    token_origins: tuple[str, ...] = ()  # that get its credentials, besides the origin of `server`
     protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it
 
 

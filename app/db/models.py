@@ -131,6 +131,7 @@ class Api(Entity):
     secret: Mapped[str | None]  # a token that is not encrypted yet
     token: Mapped[str | None]  # encrypted
     bind: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # see `apis.bound_parameters`
+    token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides its server's
 
 
 class TaskState(StrEnum):

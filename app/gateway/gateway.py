@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from app.apis import api_docs
-from app.apis.address import address
+from app.apis.address import address, origin
 from app.apis.api_documents import encode
 from app.apis.bind_arguments import bind
 from app.apis.bound_parameters import filled
@@ -163,8 +163,8 @@ class Gateway:
         """The request, with the secrets of bound parameters, which only this method and the server see."""
         if not operation.bound:
             return encode(app, operation, arguments)
-        if self._store is None:
-            raise HostError("PermissionError", f"{operation.api} needs a secret, and none is available here")
+        if self._store is None or not self._trusts(app, operation):
+            raise HostError("PermissionError", f"{operation.api} needs a secret, and none may be sent there")
         values = {each.parameter.name: await self._store.value(each.secret) for each in operation.bound}
         self._hide(*values.values())
         try:
@@ -195,6 +195,18 @@ class Gateway:
             return address(app, operation.server or app.server, self._variables)
         except ValueError as error:
             raise HostError("ApiError", str(error)) from error
+
+    def _trusts(self, app: App, operation: Operation) -> bool:
+        """Whether the operation's server may get the API's credentials: a document could send them elsewhere."""
+        if operation.server is None:
+            return True
+        try:
+            there = origin(address(app, operation.server, self._variables))
+            if there in map(origin, app.token_origins):
+                return True
+            return there == origin(address(app, app.server, self._variables))
+        except ValueError:
+            return False
 
     def _authorize(self, operation: Operation) -> None:
         if self._allowed is not None and not self._allowed(operation.api):
@@ -244,7 +256,7 @@ class Gateway:
         error: str | None = None
         started = time.perf_counter()
         try:
-            credentials = await self._credentials.headers(operation.app) if self._credentials else {}
+            credentials = await self._credentials_of(operation)
             self._hide(*secret_parts(credentials))
             known = {name.lower() for name in credentials}
             headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
@@ -257,6 +269,12 @@ class Gateway:
         if self._journal is not None:
             await self._journal.end(done)
         return done
+
+    async def _credentials_of(self, operation: Operation) -> dict[str, str]:
+        app = self._catalog.apps[operation.app]
+        if self._credentials is None or not self._trusts(app, operation):
+            return {}
+        return await self._credentials.headers(operation.app)
 
     def _hide(self, *texts: str) -> None:
         self._hidden.add(*texts)

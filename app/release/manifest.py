@@ -32,6 +32,7 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     server: str | None
     token: str | SettingError | None  # or why it cannot be read
     bind: dict[str, Json]
+    token_origins: tuple[str, ...] = ()
     digest: str
     document: dict[str, Json]
 
@@ -50,6 +51,7 @@ async def api_documents(session: AsyncSession, release: models.Release) -> Seque
             server=row.server,
             token=_token(session, row),
             bind=row.bind,
+            token_origins=tuple(row.token_origins),
             digest=digests[row.name],
             document=kept[digests[row.name]] if row.name in changed else row.document,
         )

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from app.apis.api_documents import parse_document
@@ -31,12 +32,13 @@ class Catalogs:
         return Catalog({api.name: await self._app(api) for api in apis})
 
     async def _app(self, api: ApiDocument) -> App:
-        version = (api.digest, api.source, api.server, json.dumps(api.bind, sort_keys=True))
+        version = (api.digest, api.source, api.server, json.dumps([api.bind, api.token_origins]))
         versions = self._apps.setdefault(api.id, {})
         if version not in versions:
             source = None if api.source == "upload" else api.source
             app = await asyncio.to_thread(parse_document, api.name, api.document, source=source, server=api.server)
-            app = versions[version] = bind_parameters(app, api.bind)
+            app = msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
+            versions[version] = app
             if len(versions) > _KEPT:
                 del versions[next(iter(versions))]
             return app
