@@ -29,6 +29,7 @@ from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.runner import Runner, RunnerOptions
 from app.runner.shadow import ShadowRunner
+from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 
@@ -81,7 +82,10 @@ async def _open(parts: Parts, judge: Judge | None) -> AsyncIterator[_Opened]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
-        sandbox = await stack.enter_async_context(ForkedSandbox())  # first: what it needs may be missing
+        shared = SharedLimits(
+            memory_bytes=settings.sandbox_project_memory_mb << 20, pids=settings.sandbox_project_pids
+        )
+        sandbox = await stack.enter_async_context(ForkedSandbox(shared=shared))  # first: it may miss what it needs
         services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
         sessions = services.database.sessions
         loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead

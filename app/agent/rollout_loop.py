@@ -102,7 +102,8 @@ class _Rollout:
         self._unfinished: Turn | None = None
         apps = {app.name: app.description for app in gateway.catalog.apps.values()}
         self._chat = Chat(agent.tokenizer, agent.profile.opening(task, offers, apps))
-        start = SessionStart(limits=agent.limits.session, offers=offers, seed=resume.seed, now=resume.now)
+        limits = msgspec.structs.replace(agent.limits.session, project=task.project)
+        start = SessionStart(limits=limits, offers=offers, seed=resume.seed, now=resume.now)
         self._repl = Repl(agent.sandbox, gateway, start)
 
     async def run(self, hooks: RolloutHooks) -> End:

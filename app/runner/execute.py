@@ -216,7 +216,7 @@ class TaskExecutor:
             trajectory.answer,
             sandbox=self.agent.sandbox,
             gateway=self.gateway(row, context, secrets, read_only=True),
-            limits=self.agent.limits.session,
+            limits=msgspec.structs.replace(self.agent.limits.session, project=context.project),
             now=row.started_at,
         )
 

@@ -33,6 +33,10 @@ class Fork:
         pages = Path(f"/proc/{self._pid}/statm").read_text().split()[0]
         return int(pages) * resource.getpagesize()
 
+    @property
+    def pid(self) -> int:
+        return self._pid
+
     def stop(self) -> None:
         """Stop the process until `resume`. It cannot catch or ignore this."""
         self._signal(signal.SIGSTOP)

@@ -11,6 +11,7 @@ from typing import Self
 from app.errors import SandboxError
 from app.records import Json
 from app.sandbox import seccomp
+from app.sandbox.cgroup import ControlGroups, SharedLimits, UnusableCgroupError
 from app.sandbox.confined_process import ConfinedProcess
 from app.sandbox.fork import Fork
 from app.sandbox.forked_session import ForkedSession
@@ -18,19 +19,26 @@ from app.sandbox.launch import Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
 from app.sandbox.skill_processes import SkillProcesses, UnusableSkillError, loaded_skill
 
+_CHECK = "start-check"  # a project of no tasks
 _PATIENCE = 3  # times `fork_seconds` without an answer, until a warm process without sessions is replaced
 
 
 class ForkedSandbox:
     """Fulfils `Sandbox`. Any number of concurrent sessions, none of which takes a thread of the host.
 
-    `bwrap=False` disables bubblewrap; `fork_seconds` is how long a session may take to start.
+    `bwrap=False` disables bubblewrap; `fork_seconds` is how long a session may take to start; `shared` limits all
+    sessions of a project together, where control groups allow.
     """
 
-    def __init__(self, *, bwrap: bool = True, fork_seconds: float = 10.0) -> None:
+    def __init__(
+        self, *, bwrap: bool = True, fork_seconds: float = 10.0, shared: SharedLimits | None = None
+    ) -> None:
         self._bwrap = bwrap
         self._why_not = "" if bwrap else "switched off"
         self._fork_seconds = fork_seconds
+        self._shared = shared
+        self._groups: ControlGroups | None = None
+        self._why_no_groups = "switched off"
         self._bpf = b""
         self._zygote: Zygote | None = None
         self._zygote_lock = asyncio.Lock()
@@ -50,8 +58,23 @@ class ForkedSandbox:
         self._bpf = await asyncio.to_thread(seccomp.build)
         if self._bwrap and find_bwrap() is None:
             self._bwrap, self._why_not = False, "not installed"
+        if self._shared is not None:
+            try:
+                self._groups = await asyncio.to_thread(ControlGroups.find, self._shared)
+            except UnusableCgroupError as error:
+                self._why_no_groups = str(error)
         async with self._zygote_lock:
             self._zygote = await self._launch()
+        await self._check()
+
+    async def _check(self) -> None:
+        """Open a session; without groups, if a process cannot be moved into one."""
+        if self._groups is not None:
+            try:
+                session = await self.open({}, _no_call, SessionLimits(project=_CHECK))
+                return await session.close()
+            except SandboxError as error:
+                self._groups, self._why_no_groups = None, str(error)
         session = await self.open({}, _no_call, SessionLimits())
         await session.close()
 
@@ -63,13 +86,17 @@ class ForkedSandbox:
         if self._zygote is not None:
             await self._zygote.end()
             self._zygote = None
+        if self._groups is not None:
+            await asyncio.to_thread(self._groups.remove)
 
     def describe(self) -> str:
         """One line for the start-up log: the layers of confinement in place."""
         if self._zygote is None:
             return "sandbox: not started"
         namespaces = "in bubblewrap namespaces" if self._bwrap else f"without bubblewrap ({self._why_not})"
-        return f"sandbox: forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {namespaces}"
+        layers = f"forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {namespaces}"
+        shared = "with" if self._groups else f"without ({self._why_no_groups})"
+        return f"sandbox: {layers}, {shared} limits of memory and processes per project"
 
     async def open(
         self,
@@ -134,6 +161,8 @@ class ForkedSandbox:
     async def _process(self, limits: SessionLimits) -> ConfinedProcess:
         fork, stream = await self._fork()
         try:
+            if self._groups is not None and limits.project:
+                await asyncio.to_thread(self._groups.place, limits.project, fork.pid)
             reader, writer = await asyncio.open_unix_connection(sock=stream)
         except BaseException:
             fork.close()

@@ -33,6 +33,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 500  # host calls per session
     frame_bytes: int = 4 << 20  # the largest message either way
     output_chars: int = 100_000  # kept of one run's output
+    project: str = ""  # whose sessions share limits of memory and processes, where control groups allow
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
