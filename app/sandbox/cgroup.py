@@ -18,7 +18,7 @@ from app.errors import SandboxError
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _CONTROLLERS = {"memory", "pids"}
-_OWN = "sage-server"  # for this server's own processes: a group with limited children may hold none itself
+_OWN = "sage-server"  # for this server's own processes
 _TRIES = 5
 _PREFIX = "sage-project-"
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}")
@@ -112,6 +112,11 @@ def _enable(base: Path, *, is_root: bool) -> None:
         return
     if not is_root and not _is_delegated(base):  # others, such as systemd, manage it
         raise UnusableCgroupError(f"{base} is not delegated to this server (systemd: Delegate=yes)")
+    _enable_empty(base)
+
+
+def _enable_empty(base: Path) -> None:
+    """Move the group's own processes aside: one with limited children may hold none."""
     own = base / _OWN
     own.mkdir(exist_ok=True)
     for left in reversed(range(_TRIES)):
