@@ -72,6 +72,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
             },
             occupancy=services.engine.occupancy,
             limits=Limits.defaults(settings),
+            failed_keys_per_minute=settings.limit_failed_keys_per_minute,
         )
 
 

@@ -13,8 +13,6 @@ import click
 from app.errors import AppError, SettingError
 from app.settings import Settings
 
-_SHUTDOWN_SECONDS = 3  # for open event streams to end
-
 
 class _Commands(click.Group):
     """Loads commands from entry points, and shows an AppError as one line."""
@@ -54,19 +52,12 @@ def serve() -> None:
     """Run only the API, with DATABASE_URL and ENGINE_URLS. Runners execute its tasks."""
     import uvicorn  # noqa: PLC0415
 
+    from app.api.http_server import server_options  # noqa: PLC0415
     from app.ports import check_port  # noqa: PLC0415
 
     settings = Settings.from_env()
     check_port(settings.host, settings.port, "SAGE_PORT")
-    uvicorn.run(
-        "app.asgi:app",
-        factory=True,
-        host=settings.host,
-        port=settings.port,
-        log_level=settings.log_level,
-        access_log=False,
-        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-    )
+    uvicorn.run("app.asgi:app", factory=True, **server_options(settings))
 
 
 @main.command("runner")

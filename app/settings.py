@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -206,6 +207,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def _check(name: str, variable: str, value: str) -> None:
     if name in _HTTP and value and not _are_http(value):
         raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
+    if name == "trusted_proxies":
+        try:
+            networks_in(value)
+        except ValueError as error:
+            raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
     if name in _PARTS:
         try:
             plugins.find(_PARTS[name], value)
@@ -220,6 +226,15 @@ def variable_of(name: str) -> str:
     ('SAGE_PORT', 'DATABASE_URL')
     """
     return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
+
+
+def networks_in(text: str) -> list[IPv4Network | IPv6Network]:
+    """Raises ValueError for anything but addresses and networks.
+
+    >>> networks_in("10.0.0.0/8, ::1")
+    [IPv4Network('10.0.0.0/8'), IPv6Network('::1/128')]
+    """
+    return [ip_network(each.strip()) for each in text.split(",") if each.strip()]
 
 
 def urls_in(text: str) -> list[str]:

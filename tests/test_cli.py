@@ -109,7 +109,7 @@ async def test_a_created_key_is_shown_and_valid(empty_database_url: str) -> None
     code, out, err = await sage("keys", "create", "ops", "--scope", "tasks", DATABASE_URL=empty_database_url)
     assert code == 0, err
     async with open_database(empty_database_url) as database, database.sessions() as session:
-        key = await keys.by_secret(session, out.strip())
+        key, _ = await keys.by_secret(session, out.strip()) or (None, None)
     assert key is not None
     assert (key.name, key.scopes) == ("ops", ["tasks"])
 

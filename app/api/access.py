@@ -10,6 +10,8 @@ from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.api.dependencies import Dependencies
+from app.api.key_gate import KeyGate
 from app.db import keys, models, projects, releases, tasks
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
 
@@ -54,10 +56,18 @@ async def _read_access(connection: Connection) -> Access:
     kind, _, secret = connection.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not secret.strip():
         raise UnauthorizedError("send a key: Authorization: Bearer <key>")
-    async with connection.app.state["dependencies"].sessions() as session:
-        key = await keys.by_secret(session, secret.strip())
-    if key is None:
+    secret = secret.strip()
+    dependencies: Dependencies = connection.app.state["dependencies"]
+    gate: KeyGate = connection.app.state["key_gate"]
+    address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
+    gate.admit(address, secret, failures)
+    async with dependencies.sessions() as session:
+        found = await keys.by_secret(session, secret)
+    if found is None:
+        gate.failed(address, secret, failures)
         raise UnauthorizedError("this key is unknown or was revoked")
+    key, settings = found
+    gate.passed(secret, key.id, settings.limits.over(dependencies.limits).requests_per_minute)
     return Access(key.id, key.name, frozenset(key.scopes), key.project_id)
 
 

@@ -18,6 +18,7 @@ from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
+from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
 from app.api.manual import manual_routes
 from app.api.openapi_pages import docs_routes, openapi_config
@@ -81,6 +82,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
         async with open_dependencies() as dependencies:
             app.state["dependencies"] = dependencies
+            app.state["key_gate"] = KeyGate()
             yield
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}

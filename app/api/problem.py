@@ -63,12 +63,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The error responses that a handler declares in the OpenAPI document."""
+    """The error responses that a handler declares in the OpenAPI document. One that needs a key may return 429."""
+    limited = {HTTPStatus.TOO_MANY_REQUESTS} if HTTPStatus.UNAUTHORIZED in statuses else set()
     return {
         status: ResponseSpec(
             Problem, description=HTTPStatus(status).phrase, generate_examples=False, media_type=MEDIA_TYPE
         )
-        for status in statuses
+        for status in sorted({*statuses, *limited})
     }
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from enum import StrEnum
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.errors import InvalidError, NotFoundError
+from app.project_settings import ProjectSettings
 
 _PREFIX = "sage_"
 _HINT = len(_PREFIX) + 4  # characters that are shown
@@ -45,11 +47,16 @@ async def create(
     return key, secret
 
 
-async def by_secret(session: AsyncSession, secret: str) -> models.Key | None:
-    """None if the secret is unknown or its key revoked."""
-    return await session.scalar(
-        select(models.Key).where(models.Key.hash == _hash(secret), models.Key.revoked_at.is_(None))
-    )
+async def by_secret(session: AsyncSession, secret: str) -> tuple[models.Key, ProjectSettings] | None:
+    """The key and the settings of its project; None if the secret is unknown or its key revoked."""
+    row = (
+        await session.execute(
+            select(models.Key, models.Project.settings)
+            .outerjoin(models.Project, models.Project.id == models.Key.project_id)
+            .where(models.Key.hash == _hash(secret), models.Key.revoked_at.is_(None))
+        )
+    ).one_or_none()
+    return (row[0], msgspec.convert(row[1] or {}, ProjectSettings)) if row else None
 
 
 async def listing(session: AsyncSession, project_id: UUID | None = None) -> Sequence[models.Key]:

@@ -1,0 +1,201 @@
+"""The HTTP protocol of the server: uvicorn's, with limits on how slowly and how often clients may connect.
+
+uvicorn waits for a request without a limit of time, and an application sees a request only once its headers are
+complete, so the limits are here. They end with the request: a response may take its time, as event streams do.
+"""
+
+import asyncio
+from collections import Counter
+from enum import Enum
+from http import HTTPStatus
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_MAX_HEADER_BYTES = 64 << 10
+_BODY_RATE = 5_000  # bytes per second that extend the time for a body
+_LINGER_SECONDS = 2.0  # for the rest of a body that nobody reads, so that the client can read the response
+_STUCK_SECONDS = 60.0  # for which a client may leave a response unread once the buffers are full
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of one server process."""
+
+    header_seconds: float = 10.0
+    body_seconds: float = 20.0
+    connections: int = 4_000
+    connections_per_address: int = 1_000
+    proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # may have any number of them
+
+
+class ConnectionCounter:
+    """Counts the open connections of a process."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._open: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count a connection. False, and it is not counted: there are too many."""
+        full = self._open.total() >= self.limits.connections
+        if full or (self._open[address] >= self.limits.connections_per_address and not self._is_proxy(address)):
+            return False
+        self._open[address] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            return any(ip_address(address) in network for network in self.limits.proxies)
+        except ValueError:  # of a Unix socket
+            return False
+
+
+class _Phase(Enum):
+    """What of a request is being received."""
+
+    HEADERS = "headers"
+    BODY = "body"
+    NOTHING = "nothing"
+
+
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """One connection. The server calls it with the parameters of uvicorn's class, after the first."""
+
+    def __init__(self, counter: ConnectionCounter, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._counter = counter
+        self._limits = counter.limits
+        self._address: str | None = None  # once it is counted
+        self._phase = _Phase.NOTHING
+        self._since = 0.0  # the phase began, on the loop's clock
+        self._bytes = 0  # received in this phase, since the last content
+        self._content = 0  # bytes of the body
+        self._refused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if not self._counter.enter(address):
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections", "retry-after: 1\r\n")
+            transport.close()
+            return
+        self._address = address
+        self._begin(_Phase.HEADERS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._address is not None:
+            self._counter.leave(self._address)
+        self._begin(_Phase.NOTHING)
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing() or self._refused:
+            return
+        if self._phase is _Phase.NOTHING and (self.cycle is None or self.cycle.response_complete):
+            self._begin(_Phase.HEADERS)  # also for bytes before a request that begin none, such as empty lines
+        self._bytes += len(data)
+        super().data_received(data)
+        if (
+            not self.transport.is_closing()
+            and self._phase is not _Phase.NOTHING
+            and self._bytes > _MAX_HEADER_BYTES
+        ):
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the headers or trailers are too large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begin(_Phase.HEADERS)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is _Phase.HEADERS:  # not a trailer, which nobody reads
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._begin(_Phase.BODY)
+
+    def on_body(self, body: bytes) -> None:
+        self._content += len(body)
+        self._bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._begin(_Phase.NOTHING)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._phase is _Phase.BODY and self.cycle.response_complete:
+            self._wait(_LINGER_SECONDS)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self.loop.call_later(_STUCK_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _begin(self, phase: _Phase) -> None:
+        if phase is not self._phase or phase is not _Phase.HEADERS:
+            self._bytes = self._content = 0
+            self._since = self.loop.time()
+        self._phase = phase
+        if phase is _Phase.NOTHING:
+            self._wait(None)
+        else:
+            self._wait(self._left())
+
+    def _left(self) -> float:
+        """Seconds left for the phase."""
+        limits = self._limits
+        seconds = limits.header_seconds
+        if self._phase is _Phase.BODY:
+            seconds = limits.body_seconds + self._content / _BODY_RATE
+        return self._since + seconds - self.loop.time()
+
+    def _wait(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = self.loop.call_later(max(0.0, seconds), self._expire)
+
+    def _expire(self) -> None:
+        if self._refused:
+            self.transport.close()
+            return
+        answered = self.cycle is not None and self.cycle.response_complete and self._phase is _Phase.BODY
+        if self.flow.read_paused and not answered:  # it is us that the request waits for
+            self._since = self.loop.time()
+        if (left := self._left()) > 0 and not answered:
+            self._wait(left)
+        elif (self._phase is _Phase.HEADERS and not self._bytes) or answered or self._is_responding():
+            self.transport.close()
+        else:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the {self._phase.value} did not arrive in time")
+
+    def _is_responding(self) -> bool:
+        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+
+    def _refuse(self, status: HTTPStatus, detail: str, headers: str = "") -> None:
+        """Answer and close. The connection is not in order, so it has no other use."""
+        self.logger.info("%s: %s", self.client[0] if self.client else "a client", detail)
+        body = f"{detail}\n"
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain\r\n{headers}"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
+        self.transport.write_eof()
+        self._refused = True
+        self._wait(_LINGER_SECONDS)  # closed with unread data, the connection would be reset, and the answer lost
