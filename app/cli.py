@@ -84,9 +84,15 @@ def worker() -> None:
 @main.command("migrate")
 def migrate_command() -> None:
     """Migrate the database to the schema of this version."""
+    from app.db.encrypted_rows import prepare_secrets  # noqa: PLC0415
+    from app.encryption import KEY_FILE  # noqa: PLC0415
     from app.machine.local_database import use_database  # noqa: PLC0415
 
-    with use_database(Settings.from_env()):
+    settings = Settings.from_env()
+    with use_database(settings) as url:
+        if prepare_secrets(url, settings):
+            key = settings.data_dir / KEY_FILE
+            click.echo(f"created {key}: keep a copy, and set SAGE_SECRET_KEY to its content on other hosts")
         click.echo("the database is up to date")
 
 

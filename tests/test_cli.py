@@ -11,9 +11,11 @@ from click.testing import CliRunner
 from sqlalchemy import NullPool, create_engine, text
 
 from app.cli import main
-from app.db import keys
+from app.db import keys, projects, secrets
 from app.db.database import open_database
 from app.db.migrate import migrate
+from app.encryption import KeyRing
+from app.settings import Settings
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer
 from trainer.demo.admin_token import make_token
@@ -112,6 +114,27 @@ async def test_a_created_key_is_shown_and_valid(empty_database_url: str) -> None
         key, _ = await keys.by_secret(session, out.strip()) or (None, None)
     assert key is not None
     assert (key.name, key.scopes) == ("ops", ["tasks"])
+
+
+async def test_the_key_for_secrets_is_created_by_the_migration_and_rotated(
+    empty_database_url: str, tmp_path: Path
+) -> None:
+    env = {"DATABASE_URL": empty_database_url, "SAGE_DATA_DIR": str(tmp_path), "SAGE_SECRET_KEY": ""}
+    code, out, err = await sage("migrate", **env)
+    assert (code, f"created {tmp_path}/secret.key" in out) == (0, True), err
+    before = KeyRing.open(Settings(data_dir=tmp_path)).ids()
+    async with (
+        open_database(empty_database_url, keys=KeyRing.open(Settings(data_dir=tmp_path))) as database,
+        database.sessions.begin() as session,
+    ):
+        project = await projects.create(session, "demo")
+        await secrets.put(session, project.id, "mail", "hunter2")
+    code, out, err = await sage("keys", "rotate", **env)
+    assert (code, "; 1 were encrypted anew" in out) == (0, True), err
+    ring = KeyRing.open(Settings(data_dir=tmp_path))
+    assert ring.ids()[1:] == before
+    async with open_database(empty_database_url, keys=ring) as database, database.sessions.begin() as session:
+        assert await secrets.use(session, project.id, "mail") == "hunter2"
 
 
 async def test_a_key_for_an_unknown_project_is_refused(empty_database_url: str) -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import calls, events, task_queue, trajectories, turns
+from app.db import calls, events, models, task_queue, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.errors import ConflictError, NotFoundError
@@ -78,6 +80,27 @@ async def test_a_call_is_journalled_before_it_goes_out_and_completed_after(sessi
     await calls.end(session, task.id, result)
     [done] = await calls.of_task(session, task.id)
     assert done.call == result
+
+
+async def test_the_journal_is_encrypted_and_rows_of_an_older_version_are_still_read(session: AsyncSession) -> None:
+    task, secret = await claimed_task(session), turn_of("print('s3cret')")
+    await turns.begin(session, task.id, "me", 0, secret)
+    call = Call(seq=0, turn=0, api="mail.log_in", arguments={"password": "s3cret"})
+    await calls.begin(session, task.id, "me", call, repeatable=False)
+    await calls.end(session, task.id, call)
+    stored = [
+        *(await session.scalars(select(models.TaskTurn.record))),
+        *(await session.execute(select(models.TaskCall))).scalars(),
+    ]
+    shown = [each if isinstance(each, bytes) else bytes(str(vars(each)), "utf-8") for each in stored]
+    assert not any(b"s3cret" in each for each in shown)
+    plain = {"record": msgspec.msgpack.encode(secret)}
+    await session.execute(update(models.TaskTurn).values(**plain))
+    old = {"arguments": call.arguments, "sealed_arguments": None, "record": msgspec.msgpack.encode(call)}
+    await session.execute(update(models.TaskCall).values(**old))
+    assert [each.turn for each in await turns.of_task(session, task.id)] == [secret]
+    [read] = await calls.of_task(session, task.id)
+    assert (read.call, read.arguments) == (call, call.arguments)
 
 
 async def test_only_a_repeatable_call_without_a_result_may_begin_again(session: AsyncSession) -> None:

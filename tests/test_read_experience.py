@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves
+from app.db import models, releases, skill_moves, trajectories
 from app.db.models import TaskState
 from app.errors import InvalidError
 from app.records import Stop, Use
@@ -125,6 +125,17 @@ async def test_a_task_is_dropped_for_what_its_trajectory_shows(
     await shop.rollout(await shop.task(0.5), shop.turn(**turn))
     data = (await read(shop)).data
     assert (data.trajectories, data.dropped) == (2, {reason: 1})
+
+
+async def test_a_task_whose_policy_met_a_secret_is_dropped_and_counted(shop: ServedProject) -> None:
+    await pair(shop)
+    row = await shop.task(0.5)
+    whole = await shop.rollout(row, shop.turn())
+    turn = msgspec.structs.replace(whole.turns[0], context_ids=(), sampled_ids=(), logprobs=())
+    masked = msgspec.structs.replace(whole, turns=(turn,), masked=True)
+    await trajectories.save(shop.session, shop.project.id, masked)
+    data = (await read(shop)).data
+    assert (data.trajectories, data.dropped) == (2, {"secret": 1})
 
 
 async def test_the_token_that_ends_an_answer_is_not_part_of_its_text(shop: ServedProject) -> None:

@@ -35,17 +35,20 @@ class RotationReport(msgspec.Struct, frozen=True):
     unreadable: int
 
 
-def prepare_secrets(url: str, settings: Settings) -> None:
+def prepare_secrets(url: str, settings: Settings) -> bool:
     """Create the key of a new deployment, and encrypt the tokens that an older version stored.
 
-    Raises SettingError if there is no key here, but the database has values that one encrypts.
+    Returns whether a key was created. Raises SettingError if there is no key here, but the database has values
+    that one encrypts.
     """
     with _open(url).begin() as connection:
         path = settings.data_dir / KEY_FILE
-        if not settings.secret_key and not path.exists():
+        missing = not settings.secret_key and not path.exists()
+        if missing:
             _refuse_lost_key(connection)
             write_key_file(path, [new_key()], replace=False)
         _encrypt_tokens(connection, KeyRing.open(settings))
+    return missing
 
 
 def rotate_keys(url: str, settings: Settings) -> RotationReport:

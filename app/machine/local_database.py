@@ -51,7 +51,7 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
 def use_database(settings: Settings) -> Iterator[str]:
     """The URL of the migrated database, for one command. The embedded one is started unless `sage up` runs it."""
     if settings.database_url:
-        _migrate(settings.database_url, settings)
+        migrate(settings.database_url)
         yield settings.database_url
         return
     directory = _directory(settings)
@@ -62,7 +62,7 @@ def use_database(settings: Settings) -> Iterator[str]:
         except DataDirLockedError:
             click.echo("using the database of the running `sage up`", err=True)
         url = embedded_postgres.start(directory)
-        _migrate(url, settings)
+        migrate(url)
         yield url
 
 
