@@ -16,7 +16,7 @@ ApprovalMode: TypeAlias = Literal["never", "write", "always", "document"]
 OperationPattern: TypeAlias = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9_*?]{1,64}\.[A-Za-z0-9_*?]{1,200}$",
+        pattern=r"^[A-Za-z0-9_*?]{1,64}\.[A-Za-z0-9_*?]{1,200}(?!\n)$",
         description="`app.operation`; `*` stands for any characters, `?` for one",
     ),
 ]

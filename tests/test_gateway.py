@@ -38,7 +38,15 @@ async def test_a_token_goes_to_the_server_of_the_api_alone_unless_an_origin_is_a
         elsewhere = setup.server.replace("127.0.0.1", "localhost")
         sent = {"deep": [{"***": "sent ***", "bare": "***"}]}
         assert await moved(setup, setup.server)("echo.hidden", [], {}) == sent
-        assert await moved(setup, elsewhere)("echo.hidden", [], {}) == {"deep": [{"": "sent ", "bare": ""}]}
+        refused = await raised(moved(setup, elsewhere), "echo.hidden")
+        assert refused.message == (
+            f"echo.hidden is at another server, {elsewhere}, which may not get the token of this API: "
+            "its owner can allow that with `token_origins`"
+        )
+        assert setup.service.hits == 1
+        for trick in (f"{setup.server}@localhost:1", f"{setup.server}\\@localhost", "http://[broken"):
+            assert (await raised(moved(setup, trick), "echo.hidden")).kind == "ApiError"
+        assert setup.service.hits == 1
         assert await moved(setup, elsewhere, elsewhere)("echo.hidden", [], {}) == sent
 
 

@@ -16,6 +16,7 @@ SAMPLES = [
     "2020-01-01",
     "application/json",
     "https://a.test",
+    "mail.send",
     "#",
     "a:b",
     "",

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+
+import httpx
 
 from app.apis.catalog import App
 
@@ -13,13 +14,17 @@ _DOMAIN = re.compile(r"(\.[A-Za-z0-9-]+){2,}(:(\d+|\{\w+\}))?")  # the part of t
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of a URL: what may share its credentials.
+    """Scheme, host and port of a URL: what may share its credentials. Raises ValueError if it is none.
 
     >>> origin("https://Mail.test/v1"), origin("http://mail.test:8080")
     ('https://mail.test:443', 'http://mail.test:8080')
     """
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme, 0)}"
+    try:
+        parts = httpx.URL(url)  # as the client that sends the call reads it
+    except httpx.InvalidURL as error:
+        raise ValueError(f"{url!r} is not an address: {error}") from error
+    host = f"[{parts.host}]" if ":" in parts.host else parts.host
+    return f"{parts.scheme}://{host.rstrip('.')}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme, 0)}"
 
 
 def address(app: App, server: str, given: Mapping[str, str]) -> str:

@@ -271,14 +271,22 @@ class Gateway:
         return done
 
     async def _credentials_of(self, operation: Operation) -> dict[str, str]:
-        app = self._catalog.apps[operation.app]
-        if self._credentials is None or not self._trusts(app, operation):
-            return {}
-        return await self._credentials.headers(operation.app)
+        """Raises HostError if the operation's server may not get those that the API has."""
+        headers = await self._credentials.headers(operation.app) if self._credentials else {}
+        if headers and not self._trusts(self._catalog.apps[operation.app], operation):
+            raise HostError("ApiError", _untrusted(operation))
+        return headers
 
     def _hide(self, *texts: str) -> None:
         self._hidden.add(*texts)
         self.secrets.add(*texts)
+
+
+def _untrusted(operation: Operation) -> str:
+    return (
+        f"{operation.api} is at another server, {operation.server}, which may not get the token of this API: "
+        "its owner can allow that with `token_origins`"
+    )
 
 
 def _checked_answer(answer: Json) -> Json:
