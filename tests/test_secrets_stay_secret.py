@@ -165,14 +165,15 @@ async def test_a_skill_that_holds_a_secret_is_refused_and_a_clean_one_is_kept(pr
 
 
 async def test_a_resumed_task_still_knows_the_secrets_of_its_first_turns(project: LedgerProject) -> None:
-    first = Halting(project.tokenizer, block("found = apis.vault.show_passwords()"))
+    """Its session died in the first turn, which is therefore not run again."""
+    first = Halting(project.tokenizer, block("apis.vault.show_passwords()\nimport os\nos._exit(1)"))
     task_id = await project.submit("look into the vault")
     async with project.runner(first):
         await asyncio.wait_for(first.halted.wait(), 20)
-    engine = ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task(answer=found)"))
+    engine = ScriptedEngine(project.tokenizer, block(f"apis.supervisor.complete_task(answer=['{PASSWORD}'])"))
     async with project.runner(engine):
         task = await project.ended(task_id)
-    assert task.answer == {"mail": "***", "bank": "***"}, task.failure
+    assert task.answer == ["***"], task.failure
 
 
 class Halting(ScriptedEngine):
