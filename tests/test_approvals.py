@@ -13,11 +13,11 @@ from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
 from app.runner.approval_expiry import ApprovalExpiry
-from app.runner.runner import Runner
+from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import problem
 from tests.approving import COMPLETE, WRITES, ApprovingProject, open_approving_project
-from tests.ledger_project import OPTIONS, until
+from tests.ledger_project import until
 from tests.scripted_engine import ScriptedEngine, block
 
 WRITE = "print(apis.ledger.add_entry(text='one'))"
@@ -300,8 +300,9 @@ async def test_the_runner_that_asked_executes_the_task_again_while_its_first_rol
         async with demo.project.sessions.begin() as session:
             await task_queue.finish(session, row.id, owner, task_queue.TaskOutcome(state=TaskState.DONE))
 
-    async with Runner(demo.project.sessions, execute, OPTIONS) as runner:
-        await demo.project.ended(task_id, 2)
+    options = RunnerOptions(lease_seconds=60, poll_seconds=0.1)  # it is not the end of the lease that helps
+    async with Runner(demo.project.sessions, execute, options) as runner:
+        await demo.project.ended(task_id)
         await until(lambda: is_idle(runner))
     assert attempts == [1, 1]
 
