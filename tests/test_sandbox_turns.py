@@ -117,7 +117,7 @@ async def test_all_cpu_time_of_a_session_is_accounted_to_its_turns(session: Fork
     seen = [await session.run(_FORGED + "sum(range(200_000))")]
     seen += [await session.run("x = sum(range(1_000_000))") for _ in range(3) if session.alive]
     total = session._process.fork.cpu_seconds() - setup
-    assert sum(each.cpu_ms for each in seen) / 1000 == pytest.approx(total, abs=0.002)
+    assert sum(each.cpu_ms for each in seen) / 1000 >= total - 0.001
 
 
 async def test_a_session_that_has_used_up_its_cpu_time_is_killed(sandbox: ForkedSandbox) -> None:
