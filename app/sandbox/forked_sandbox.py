@@ -132,7 +132,7 @@ class ForkedSandbox:
 
     async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
         """Fulfils `Sandbox.load_error`. Raises SandboxError if the sandbox itself fails."""
-        process = await self._skill_process(function, _setup({}, limits, 0, None), limits)
+        process = await self._skill_process(function, _setup({}, limits, 0, None) | {"compare": True}, limits)
         try:
             async with asyncio.timeout(limits.wall_seconds):
                 await loaded_skill(process)
@@ -229,6 +229,7 @@ def _setup(
         "output_chars": limits.output_chars,
         "prelude": [],
         "skill": None,
+        "compare": False,
     }
 
 

@@ -25,7 +25,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True):
     success: bool  # r = 1
     no_code: bool = False  # it ended because the policy wrote no code
     creditable: frozenset[UUID] = frozenset()  # skills it made that can earn a bonus: no wrappers of a single API
-    used: frozenset[UUID] = frozenset()  # offered skills that the sandbox executed and that returned
+    used: frozenset[UUID] = frozenset()  # offered skills that ran, called an API and returned, as the host saw
     called_by_name: frozenset[UUID] = frozenset()  # offered skills that its code calls and does not redefine
 
 
@@ -46,8 +46,8 @@ RewardRule = Callable[[Sequence[ChainStep]], list[Reward]]
 def skill_integrated(chain: Sequence[ChainStep]) -> list[Reward]:
     """A bonus of 1 for each success that used a skill made earlier in the chain, or that created such a skill.
 
-    Beyond the paper: a use counts only if the sandbox executed it and it returned. No task earns more than one
-    bonus.
+    Beyond the paper: a use counts only if the host saw a call of the skill return, and an API call in it. No task
+    earns more than one bonus.
     """
     return _with_bonus(chain, _making_and_using(chain, [step.used for step in chain]))
 

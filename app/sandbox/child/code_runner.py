@@ -37,7 +37,7 @@ def serve(channel: HostChannel, bpf: bytes) -> None:
         runner.load(setup["prelude"], relay)
     else:
         runner = SkillRunner(channel, execution, namespace, clock)
-        runner.load(*setup["skill"])
+        runner.load(*setup["skill"], compare=setup["compare"])
     while True:
         _, channel.run, *fields = channel.receive()
         runner.run(*fields)

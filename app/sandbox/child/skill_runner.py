@@ -33,15 +33,19 @@ class SkillRunner:
         self._clock = clock
         self._function: FunctionType | None = None
 
-    def load(self, name: str, source: str) -> None:
-        """Define the skill, and report its parameters and all that loading it changed, or why it does not load."""
-        effects = LoadEffects(self._namespace)
-        bound: set[str] = set()
-        error = self._execution.attempt(lambda: bound.update(self._define(name, source)))
+    def load(self, name: str, source: str, *, compare: bool) -> None:
+        """Define the skill, and report its parameters, or why it does not load.
+
+        With `compare`, also check that it is inert, and report everything else that loading it changed. A session
+        has checked its skills already, before any other code ran in it.
+        """
+        changed: list[str] = []
+        define = self._define_and_compare if compare else self._define
+        error = self._execution.attempt(lambda: changed.extend(define(name, source)))
         if error is not None or self._function is None:
             missing = NameError(f"the source does not define {name!r}")
             return self._channel.send("failed", raised.last_line(error or missing)[:_MAX_LINE])
-        self._channel.send("loaded", parameters(self._function), effects.found(bound))
+        self._channel.send("loaded", parameters(self._function), changed)
 
     def run(self, args: list[Any], kwargs: dict[str, Any], cpu_seconds: float, chars: int, slept: int) -> None:
         """Call the skill, and report its result or what it raised."""
@@ -60,18 +64,24 @@ class SkillRunner:
         except ValueError as large:  # as JSON it takes more bytes than it has
             self._channel.send("raised", *self._describe(large.with_traceback(None)), "error", now)
 
-    def _define(self, name: str, source: str) -> set[str]:
-        label = f"<skill {name}>"
-        tree = ast.parse(source, label)
+    def _define_and_compare(self, name: str, source: str) -> list[str]:
+        """Everything else that changed."""
+        tree = ast.parse(source, f"<skill {name}>")
         against = list(objections(tree, name))
         if against:
             raise ValueError(" ".join(against))
+        effects = LoadEffects(self._namespace)
+        self._define(name, source)
+        return effects.found(bound_names(tree))
+
+    def _define(self, name: str, source: str) -> list[str]:
+        label = f"<skill {name}>"
         traces.remember(label, source)
         flags = __future__.annotations.compiler_flag
-        exec(compile(tree, label, "exec", flags, dont_inherit=True), self._namespace)
+        exec(compile(source, label, "exec", flags, dont_inherit=True), self._namespace)
         found = self._namespace.get(name)
         self._function = found if isinstance(found, FunctionType) else None
-        return bound_names(tree)
+        return []
 
     def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         known = partial(resolve, self._apis)
