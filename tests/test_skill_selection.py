@@ -16,7 +16,11 @@ INSTRUCTION = "write hello into the ledger"
 
 async def _keep(project: LedgerProject, name: str, source: str) -> UUID:
     new = skills.NewSkill(
-        name=name, signature=f"{name}(text: str) -> int", source=source, apis=[], instruction=INSTRUCTION
+        name=name,
+        signature=f"{name}(text: str) -> int",
+        source=source,
+        apis=["ledger.add_entry"],
+        instruction=INSTRUCTION,
     )
     async with project.sessions.begin() as session:
         return (await skills.add(session, project.id, new)).id
