@@ -8,10 +8,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+import yaml
 
 from app.db import apis, models, task_queue
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
+from tests.event_loop import longest_stall
 
 DOCUMENT = {
     "openapi": "3.1.0",
@@ -94,6 +96,30 @@ async def test_changing_or_removing_a_document_creates_a_release_with_an_audit_e
 async def _releases(api: ApiApp) -> list[tuple[int, str, object]]:
     listed = (await api.client.get("/v1/releases")).json()
     return [(each["number"], each["state"], each["evidence"]) for each in listed]
+
+
+async def test_large_documents_are_read_and_stored_while_the_api_answers_others(api: ApiApp) -> None:
+    schemas = {f"S{n}": {"type": "object", "properties": {"a": {"type": "number"}}} for n in range(10_000)}
+    floats = [1.7976931348623157e308] * 20_000
+    large = {**DOCUMENT, "components": {"schemas": schemas}, "x-data": floats}
+    for document in (large, yaml.dump(large, Dumper=yaml.CSafeDumper)):
+        async with longest_stall() as worst:
+            made = await api.client.post("/v1/apis", json={"name": "mail", "document": document})
+            assert made.status_code == 201, made.text
+            assert (await api.client.get("/v1/apis/mail")).json()["operations"] == made.json()["operations"]
+        assert worst[0] < 0.5
+    async with api.sessions() as session:
+        assert (await apis.get(session, api.demo.id, "mail")).document["components"]["schemas"] == schemas
+
+
+async def test_a_body_of_hostile_json_is_refused_at_once(api: ApiApp) -> None:
+    slow = b'{"instruction": "x", "variables": [' + b"1.7976931348623157e308," * 200_000 + b"1]}"
+    many = b'{"instruction": "x", "variables": ' + b"[" * 150_000 + b"]" * 150_000 + b"}"
+    for body in (slow, many, b"[" * 400_000, b'{"instruction": "\\ud800"}'):
+        async with longest_stall() as worst:
+            answer = await api.client.post("/v1/tasks", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert worst[0] < 1
 
 
 @pytest.mark.parametrize("document", [DOCUMENT, json.dumps(DOCUMENT), "openapi: 3.1.0\npaths: {/x: {get: {}}}"])

@@ -1,11 +1,8 @@
 """Answers of a hostile API: each becomes a value or an ApiError, in bounded time and memory."""
 
-import asyncio
 import time
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import httpx
 import msgspec
@@ -15,6 +12,7 @@ from app.bounded_json import JsonError, count_values, decode_json
 from app.errors import HostError
 from app.gateway.http_call import HttpCaller, NoCookies
 from app.records import Json
+from tests.event_loop import longest_stall
 from tests.raw_server import gzipped, http_answer, raw_server
 
 JSON = "Content-Type: application/json"
@@ -32,23 +30,6 @@ async def refusal(answer: bytes) -> str:
         await ask(answer)
     assert caught.value.kind == "ApiError"
     return caught.value.message
-
-
-@asynccontextmanager
-async def longest_stall() -> AsyncIterator[list[float]]:
-    """Appends the longest time, in seconds, during which the event loop ran nothing else."""
-    worst = [0.0]
-
-    async def watch() -> None:
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(0.001)
-            worst[0] = max(worst[0], time.perf_counter() - before - 0.001)
-
-    watching = asyncio.create_task(watch())
-    await asyncio.sleep(0)
-    yield worst
-    watching.cancel()
 
 
 async def test_a_small_answer_that_unfolds_to_gigabytes_costs_only_the_limit() -> None:

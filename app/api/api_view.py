@@ -1,14 +1,12 @@
 """An OpenAPI document in responses: its operations as the agent sees them, and never its token."""
 
 from datetime import datetime
-from typing import Self
 from uuid import UUID
 
 import msgspec
 
 from app.api.columns import columns
-from app.apis.catalog import App, Operation
-from app.apis.signature import signature
+from app.apis.app_view import AppView, OperationView
 from app.db import models
 from app.records import Json
 
@@ -34,20 +32,6 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class OperationView(msgspec.Struct, frozen=True):
-    """`signature` is what the agent is shown: parameters and result."""
-
-    name: str
-    method: str
-    path: str
-    signature: str
-    summary: str
-
-    @classmethod
-    def of(cls, operation: Operation) -> Self:
-        return cls(operation.name, operation.method, operation.path, signature(operation), operation.summary)
-
-
 class ApiView(ApiSummary, frozen=True, kw_only=True):
     """An API with its operations. `variables` are those of the server URL, with their defaults."""
 
@@ -57,14 +41,14 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     operations: list[OperationView]
 
     @classmethod
-    def full(cls, row: models.Api, project: str, app: App) -> "ApiView":
+    def full(cls, row: models.Api, project: str, app: AppView) -> "ApiView":
         return ApiView(
             project=project,
             has_token=_has_token(row),
             description=app.description,
-            base_url=app.server,
+            base_url=app.base_url,
             variables=app.variables,
-            operations=[OperationView.of(each) for each in app.operations.values()],
+            operations=app.operations,
             **columns(row, ApiSummary, "project", "has_token"),
         )
 

@@ -1,7 +1,6 @@
 """Routes for the APIs of a project, each an OpenAPI document that the agent may call."""
 
-import asyncio
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import httpx
 import msgspec
@@ -9,14 +8,16 @@ from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
 from app.api.api_view import ApiSummary, ApiView
+from app.api.json_request import DocumentRequest
 from app.api.problem import problems
 from app.api.validation import AppName, ProjectName, Text
-from app.apis.api_documents import fetch_document, parse_document, read_document
-from app.apis.bound_parameters import bind_parameters, check_bindings
-from app.apis.catalog import App
+from app.apis.api_documents import download
+from app.apis.app_view import AppView
+from app.apis.document_reader import DocumentReader
 from app.db import apis, models
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
@@ -82,13 +83,19 @@ class ApiController(Controller):
     tags = ("APIs",)
     opt = {"scope": "tasks"}  # noqa: RUF012
 
-    @post(opt={"scope": "admin"}, summary="Add or replace an API", responses=problems(400, 401, 403, 404, 413))
+    @post(
+        opt={"scope": "admin"},
+        summary="Add or replace an API",
+        responses=problems(400, 401, 403, 404, 413),
+        request_class=DocumentRequest,
+    )
     async def put(
         self,
         data: JSONBody[ApiRequest],
         session: Db,
         access: Caller,
         http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
     ) -> ApiView:
         """Fetches, parses and stores the document, replacing one of the same name.
 
@@ -97,11 +104,13 @@ class ApiController(Controller):
         documents."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
-        document = await _read(data, http_client)
-        app = await asyncio.to_thread(parse_document, data.name, document, source=data.url, server=data.server)
-        serving = await manifest.lock_active(session, project.id)
+        content = await _content(data, http_client)
         bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
-        check_bindings(app, bind or {})
+        await session.commit()
+        app, document = await document_reader.read(
+            data.name, content, source=data.url, server=data.server, bind=bind or {}
+        )
+        serving = await manifest.lock_active(session, project.id)
         row = await apis.put(
             session,
             project.id,
@@ -117,19 +126,26 @@ class ApiController(Controller):
             row.token_origins = list(data.token_origins)
         await manifest.update_tools(session, serving, [data.name], access.actor)
         await session.commit()
-        return ApiView.full(row, project.name, bind_parameters(app, row.bind))
+        return ApiView.full(row, project.name, app)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
         """Sorted by name. Tokens are never shown."""
         owner = await find_project(session, access, project)
-        return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
+        return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id, document=False)]
 
     @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
-    async def show(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> ApiView:
+    async def show(
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
+        project: ProjectName = None,
+    ) -> ApiView:
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name)
-        return ApiView.full(row, owner.name, bind_parameters(await _parse(row), row.bind))
+        row = await apis.get(session, owner.id, name, document=False)
+        return ApiView.full(row, owner.name, await _view(document_reader, session, row))
 
     @patch(
         "/{name:str}",
@@ -143,21 +159,21 @@ class ApiController(Controller):
         data: JSONBody[ApiPatch],
         session: Db,
         access: Caller,
+        document_reader: NamedDependency[DocumentReader],
         project: ProjectName = None,
     ) -> ApiView:
         """Effective from the next task on."""
         owner = await find_project(session, access, project)
-        row = await apis.get(session, owner.id, name)
-        app = await _parse(row)
+        row = await apis.get(session, owner.id, name, document=False)
         if data.bind is not UNSET:
-            check_bindings(app, data.bind or {})
             row.bind = dict(data.bind or {})
+        app = await _view(document_reader, session, row, check=data.bind is not UNSET)
         if data.token_origins is not UNSET:
             row.token_origins = list(data.token_origins)
         for column, value in apis.sealed(session, data.bearer_token).items():
             setattr(row, column, value)
         await session.commit()
-        return ApiView.full(row, owner.name, bind_parameters(app, row.bind))
+        return ApiView.full(row, owner.name, app)
 
     @delete(
         "/{name:str}",
@@ -174,19 +190,30 @@ class ApiController(Controller):
         await session.commit()
 
 
-async def _parse(row: models.Api) -> App:
+class _Place(TypedDict):
+    source: str | None
+    server: str | None
+    bind: dict[str, Json]
+
+
+async def _view(reader: DocumentReader, session: AsyncSession, row: models.Api, *, check: bool = False) -> AppView:
+    """The app of a stored document, with the row's bindings."""
+    with session.no_autoflush:
+        content = await apis.document_text(session, row)
     source = None if row.source == "upload" else row.source
-    return await asyncio.to_thread(parse_document, row.name, row.document, source=source, server=row.server)
+    place: _Place = {"source": source, "server": row.server, "bind": row.bind}
+    if check:
+        return (await reader.read(row.name, content, **place))[0]
+    return await reader.view(row.name, content, digest=row.digest, **place)
 
 
-async def _read(data: ApiRequest, client: httpx.AsyncClient) -> dict[str, Json]:
+async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:
+    """The text of the document, not decoded."""
     if (data.url is None) == (data.document is UNSET):
         raise InvalidError("send either `url` or `document`, and not both")
     if data.url is not None:
         if not data.url.lower().startswith(("http://", "https://")):  # a path would be a file of this machine
             raise ApiDocumentError("url: must begin with http:// or https://; send a file's text as `document`")
-        return await fetch_document(client, data.url)
-    assert data.document is not UNSET
-    if isinstance(data.document, str):
-        return await asyncio.to_thread(read_document, data.document)
-    return data.document
+        return await download(client, data.url)
+    assert isinstance(data.document, str)  # see DocumentRequest
+    return data.document.encode()

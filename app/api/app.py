@@ -18,6 +18,7 @@ from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, readyz
+from app.api.json_request import JsonRequest
 from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
 from app.api.manual import manual_routes
@@ -92,6 +93,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware],
         openapi_config=openapi_config(version("sage-server")),
+        request_class=JsonRequest,
         request_max_body_size=_MAX_BODY_BYTES,
         lifespan=[lifespan],
         logging_config=None,

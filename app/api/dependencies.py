@@ -8,6 +8,7 @@ import httpx
 import msgspec
 
 from app.api.health import ReadinessCheck
+from app.apis.document_reader import DocumentReader
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -39,6 +40,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     adapters: AdapterDirectory
     notify_workers: NotifyWorkers
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
+    document_reader: DocumentReader = msgspec.field(default_factory=DocumentReader)
     readiness_checks: Mapping[str, ReadinessCheck]
     occupancy: Callable[[], Occupancy]  # of the model servers
     limits: Limits = Limits()  # of projects that have none of their own

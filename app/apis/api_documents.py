@@ -29,7 +29,7 @@ async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Js
     except ValueError as error:
         raise ApiDocumentError(f"{source} is not an address: {error}") from error
     if scheme in ("http", "https"):
-        return read_document(await _download(client, source))
+        return read_document(_decoded(source, await download(client, source)))
     path = Path(unquote(urlsplit(source).path) if scheme == "file" else source)
     try:
         return read_document(await asyncio.to_thread(path.read_text, "utf-8"))
@@ -83,18 +83,22 @@ def _protocols() -> Mapping[str, ApiProtocol]:
     return plugins.load_all("sage.api_protocols")
 
 
-async def _download(client: httpx.AsyncClient, source: str) -> str:
+async def download(client: httpx.AsyncClient, source: str) -> bytes:
+    """The text at an http(s) URL, of limited size. Raises ApiDocumentError."""
     try:
         async with client.stream("GET", source, headers=_HEADERS, follow_redirects=True) as response:
             if not response.is_success:
                 raise ApiDocumentError(
                     f"{source} answered with status {response.status_code} instead of a document"
                 )
-            read = await read_body(response, MAX_DOCUMENT_BYTES)
+            return await read_body(response, MAX_DOCUMENT_BYTES)
     except BodyError as error:
         raise ApiDocumentError(f"{source} {error}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
+
+
+def _decoded(source: str, read: bytes) -> str:
     try:
         return read.decode("utf-8-sig")
     except UnicodeDecodeError as error:

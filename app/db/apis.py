@@ -1,18 +1,22 @@
 """The OpenAPI documents of projects, in the database."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
+from sqlalchemy import JSON, Text, cast, literal, select
 from sqlalchemy import delete as sql_delete
-from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import defer
 
 from app.db import models
 from app.db.database import keys_of
 from app.errors import NotFoundError, SettingError
 from app.records import Json
+
+_WITHOUT_DOCUMENT: Final = defer(models.Api.document, raiseload=True)
 
 
 async def put(  # noqa: PLR0913 - the columns of a row
@@ -21,26 +25,28 @@ async def put(  # noqa: PLR0913 - the columns of a row
     name: str,
     *,
     source: str,
-    document: dict[str, Json],
+    document: dict[str, Json] | bytes,
     digest: str,
     server: str | None = None,
     token: str | UnsetType | None = UNSET,
     bind: Mapping[str, Json] | UnsetType = UNSET,
 ) -> models.Api:
-    """Insert an API, or replace the one of that name. Keeps the stored token and bindings if they are UNSET."""
-    given: dict[str, Json] = {"source": source, "document": document, "digest": digest, "server": server}
+    """Insert an API, or replace the one of that name. Keeps the stored token and bindings if they are UNSET.
+
+    A document in bytes is JSON: it is stored as it is, and the row comes without it.
+    """
+    as_text = isinstance(document, bytes)
+    stored = cast(literal(document.decode(), Text), JSON) if isinstance(document, bytes) else document
+    given: dict[str, Any] = {"source": source, "document": stored, "digest": digest, "server": server}
     given |= sealed(session, token)
     if bind is not UNSET:
         given["bind"] = bind
-    row = await session.scalar(
+    await session.execute(
         insert(models.Api)
         .values(project_id=project_id, name=name, **given)
         .on_conflict_do_update(index_elements=["project_id", "name"], set_=given)
-        .returning(models.Api)
-        .execution_options(populate_existing=True)
     )
-    assert row is not None  # an upsert always returns its row
-    return row
+    return await get(session, project_id, name, document=not as_text)
 
 
 async def bindings(session: AsyncSession, project_id: UUID, name: str) -> dict[str, Json]:
@@ -66,19 +72,25 @@ def token_of(session: AsyncSession, row: models.Api) -> str | None:
         raise SettingError(f"the token of the API {row.name!r} cannot be read: {error}") from error
 
 
-async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Api]:
-    """Ordered by name."""
+async def of_project(session: AsyncSession, project_id: UUID, *, document: bool = True) -> Sequence[models.Api]:
+    """Ordered by name. Without their documents, which may be large, if `document` is false."""
     query = select(models.Api).where(models.Api.project_id == project_id).order_by(models.Api.name)
-    return (await session.scalars(query)).all()
+    return (await session.scalars(query if document else query.options(_WITHOUT_DOCUMENT))).all()
 
 
-async def get(session: AsyncSession, project_id: UUID, name: str) -> models.Api:
-    row = await session.scalar(
-        select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
-    )
+async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> models.Api:
+    query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
+    query = query.execution_options(populate_existing=True)
+    row = await session.scalar(query if document else query.options(_WITHOUT_DOCUMENT))
     if row is None:
         raise _unknown(name)
     return row
+
+
+async def document_text(session: AsyncSession, row: models.Api) -> bytes:
+    """The document of an API as JSON, not decoded."""
+    text = await session.scalar(select(cast(models.Api.document, Text)).where(models.Api.id == row.id))
+    return str(text).encode()
 
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:

@@ -1,0 +1,45 @@
+"""Requests whose JSON is decoded within limits: all projects share the event loop that decodes it."""
+
+from typing import Any
+
+import msgspec
+from litestar import Request
+from litestar.exceptions import SerializationException
+from litestar.types import Empty
+
+from app.bounded_json import JsonError, decode_json
+from app.records import Json
+
+_VALUES = 300_000
+_DEPTH = 100
+_FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class JsonRequest(Request[Any, Any, Any]):
+    """A body of too many values, or nested too deeply, is invalid JSON."""
+
+    async def json(self) -> Json:
+        if self._json is Empty:
+            try:
+                self._json = self.decode(await self.body() or b"null")
+            except JsonError as error:
+                raise SerializationException(str(error)) from error
+        return self._json
+
+    def decode(self, body: bytes) -> Json:
+        """Raises JsonError."""
+        return decode_json(body, max_values=_VALUES, max_depth=_DEPTH)
+
+
+class DocumentRequest(JsonRequest):
+    """The field `document` may be an object of any size: it is passed on as text, not decoded."""
+
+    def decode(self, body: bytes) -> Json:
+        try:
+            fields = _FIELDS.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return super().decode(body)
+        return {name: self._field(name, bytes(value)) for name, value in fields.items()}
+
+    def _field(self, name: str, value: bytes) -> Json:
+        return value.decode() if name == "document" and value.startswith(b"{") else super().decode(value)
