@@ -1,10 +1,13 @@
-"""Manifests refuse nothing that honest skills do with the details of other tasks, in real rollouts of the office."""
+"""Manifests refuse nothing that honest skills do with other details, in real rollouts of the office."""
 
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from app.apis.catalog import Catalog
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
+from app.gateway.skill_manifest import widenings
 from app.records import SkillCall, Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import EnteredSkill
@@ -35,6 +38,26 @@ async def test_no_call_of_an_honest_skill_is_refused(bare_sandbox: ForkedSandbox
                 repeat(SkillGuard(guarded), call, trajectory, catalog)
                 checked += 1
     assert checked == 32
+
+
+async def test_writing_an_honest_skill_again_for_other_details_makes_it_no_wider(
+    bare_sandbox: ForkedSandbox, tmp_path: Path
+) -> None:
+    environment = OfficeEnvironment()
+    runner = ScriptRunner(environment=environment, tokenizer=byte_tokenizer(tmp_path), sandbox=bare_sandbox)
+    compared = 0
+    for scenario in environment.scenarios("validation", 16, 7):
+        async with environment.open(scenario, scenario.tasks[0]) as world:
+            catalog = world.catalog
+        manifests = []
+        for task in scenario.tasks:  # alone, so that each writes the function anew
+            alone = msgspec.structs.replace(scenario, tasks=(task,))
+            [episode] = await runner.play(alone, Faults(), Random(scenario.id))
+            [draft] = validate_drafts(episode.trajectory, catalog).kept
+            manifests.append(manifest_of(draft, episode.trajectory, catalog))
+        assert [widenings(each, manifests[0]) for each in manifests[1:]] == [[], []]
+        compared += 2
+    assert compared == 32
 
 
 def repeat(guard: SkillGuard, call: SkillCall, trajectory: Trajectory, catalog: Catalog) -> None:

@@ -128,6 +128,24 @@ def test_values_that_coincide_by_chance_are_not_traced_to_a_result(sent: Any) ->
     assert send(manifest("computed"), found, sent) is None
 
 
+def test_a_small_number_is_a_parameter_a_constant_or_unexplained_whatever_was_read() -> None:
+    found = seen({"limit": 30, "text": "at most 40"}, [50], mail=[30, 60, "a1b2"])
+    origins = {number: set(found.trace(number)[0].origins) for number in (30, 40, 50, 60, 2)}
+    assert origins == {30: {"parameter"}, 40: {"parameter"}, 50: {"constant"}, 60: {"number"}, 2: {"number"}}
+
+
+def test_an_argument_that_took_unexplained_small_numbers_may_take_larger_ones() -> None:
+    found = seen("iris", None, mail={"id": 123456789})
+    assert send(manifest("number"), found, 123456789) is None
+    assert send(manifest("number"), found, "123456789") is not None
+    assert send(manifest(CONSTANT), found, 123456789) is not None
+
+
+def test_a_counter_that_went_further_than_its_first_constant_is_not_wider() -> None:
+    assert widenings(manifest(CONSTANT, "number"), manifest(CONSTANT)) == []
+    assert widenings(manifest("number"), manifest(PARAMETER)) != []
+
+
 def test_large_numbers_are_traced_like_texts() -> None:
     found = seen("pay 2,500,000", None, mail={"iban": 123456789})
     assert send(manifest(PARAMETER), found, 2_500_000) is None

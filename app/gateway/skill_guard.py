@@ -92,7 +92,7 @@ def refusal(
         if allowed is None:
             continue
         for trace in seen.trace(value):
-            if trace.strict and not trace.origins & allowed:
+            if not trace.is_permitted(allowed):
                 found = " or ".join(sorted(trace.origins))
                 return f"the argument {name} of {operation.api} came from {found}, unlike when it was kept"
     return None

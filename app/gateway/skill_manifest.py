@@ -1,7 +1,8 @@
 """The manifest of a skill: the operations it may call, and where each of their arguments may come from. Pure.
 
 An origin is `parameter` (a value that the skill was called with), `constant` (of its source), `result:<api>` (of
-a call that it made) or `computed` (none of these).
+a call that it made), `number` (a small number that is neither of the first two: a counter, or an id) or `computed`
+(none of these).
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ import msgspec
 
 from app.apis.catalog import Operation
 
-PARAMETER, CONSTANT, COMPUTED = "parameter", "constant", "computed"
+PARAMETER, CONSTANT, NUMBER, COMPUTED = "parameter", "constant", "number", "computed"
 RESULT = "result:"
 
 
@@ -63,5 +64,7 @@ def _beyond(api: str, new: AllowedOperation, manifest: SkillManifest) -> Iterato
     if (old.method, old.safe) != (new.method, new.safe):
         yield f"it calls {api} as another operation than before"
     for name, origins in new.arguments.items():
-        if more := sorted(set(origins) - set(old.arguments.get(name, ()))):
+        known = set(old.arguments.get(name, ()))
+        known |= {NUMBER} if CONSTANT in known else set()  # a counter starts with a constant
+        if more := sorted(set(origins) - known):
             yield f"it gives {api} the argument {name} from {', '.join(more)}"

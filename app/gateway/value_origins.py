@@ -7,10 +7,10 @@ long to search, count as everything that was read.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple
 
-from app.gateway.skill_manifest import COMPUTED, CONSTANT, PARAMETER
+from app.gateway.skill_manifest import COMPUTED, CONSTANT, NUMBER, PARAMETER, RESULT
 from app.records import Json
 
 _SHORT = 4  # texts with fewer characters coincide by chance
@@ -24,10 +24,14 @@ _YEAR = re.compile(r"\d{1,4}")
 
 
 class Trace(NamedTuple):
-    """The possible origins of a part of an argument. One that is not strict may be a coincidence."""
+    """The possible origins of a part of an argument. A small number is let pass whatever they are."""
 
     origins: frozenset[str]
-    strict: bool = True
+    number: bool = False
+    small: bool = False
+
+    def is_permitted(self, allowed: Set[str]) -> bool:
+        return self.small or bool(self.origins & allowed) or (self.number and NUMBER in allowed)
 
 
 class ValueOrigins:
@@ -64,13 +68,12 @@ class ValueOrigins:
         self._texts[origin].append(text)
         for word in _WORD.findall(text):
             self._words[word].add(origin)
-        for number in _NUMBER.findall(text):
+        for number in _numbers_in(text, whole=origin.startswith(RESULT)):
             self._numbers[_float(number)].add(origin)
 
     def _trace(self, leaf: str | float) -> Iterator[Trace]:
         if not isinstance(leaf, str):
-            found = self._numbers.get(_float(str(leaf)), set())
-            yield Trace(frozenset(found or {COMPUTED}), strict=abs(leaf) >= _SMALL)
+            yield self._trace_number(_float(str(leaf)))
             return
         text = leaf.casefold().strip()
         if not text:
@@ -83,6 +86,14 @@ class ValueOrigins:
             yield from _each({*self._texts, *self._oversized, COMPUTED} - {PARAMETER, CONSTANT})
         else:
             yield from self._trace_parts(text)
+
+    def _trace_number(self, number: float) -> Trace:
+        """A small number coincides with some result too often to be traced to one."""
+        found = self._numbers.get(number, set())
+        given = found & {PARAMETER, CONSTANT}
+        if abs(number) < _SMALL:
+            return Trace(frozenset(given or {NUMBER}), number=True, small=True)
+        return Trace(frozenset(found or {COMPUTED}), number=True)
 
     def _containing(self, text: str) -> set[str]:
         """The origins of which a text equals this one, or has it as a part."""
@@ -144,6 +155,13 @@ def _leaves(value: Json) -> Iterator[str | float]:
             waiting += each
         elif isinstance(each, str) or (isinstance(each, (int, float)) and not isinstance(each, bool)):
             yield each
+
+
+def _numbers_in(text: str, *, whole: bool) -> list[str]:
+    """The numbers in a text, or only the text itself: the digits of tokens and dates would explain any number."""
+    if whole:
+        return [text] if _NUMBER.fullmatch(text) else []
+    return _NUMBER.findall(text)
 
 
 def _float(number: str) -> float:
