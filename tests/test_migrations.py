@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 from alembic import command
-from sqlalchemy import NullPool, create_engine, inspect, text
+from sqlalchemy import NullPool, create_engine, inspect, select, text
+from sqlalchemy.orm import Session
 
 from app.db.migrate import alembic_config, migrate
+from app.db.models import Skill, SkillState
 from app.errors import DatabaseError
+from app.gateway.skill_manifest import SkillManifest
 from app.run_settings import read_settings
+from app.skills.admission import stored_manifest
 
 _FAILING = '''"""One table, then a mistake."""
 
@@ -90,6 +94,29 @@ _OLD_SCHEDULE = text(
     f"""
     INSERT INTO schedules (id, project_id, every_hours, settings, enabled, scored_seen, rev)
     VALUES (gen_random_uuid(), '{_PROJECT}', 1, CAST(:settings AS jsonb), true, 0, 0)
+    """
+)
+
+
+def test_skills_of_an_earlier_version_stay_active_with_the_operations_they_recorded(
+    empty_database_url: str,
+) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0010")
+        connection.execute(text(f"INSERT INTO projects (id, name, skill_rev) VALUES ('{_PROJECT}', 'old', 1)"))
+        connection.execute(_OLD_SKILL)
+    migrate(empty_database_url)
+    with Session(engine) as session:
+        skill = session.scalars(select(Skill)).one()
+        assert (skill.state, skill.held, skill.principal, skill.taint) == (SkillState.ACTIVE, False, "", "")
+        assert stored_manifest(skill) == SkillManifest.unrestricted(["mail.list"])
+
+
+_OLD_SKILL = text(
+    f"""
+    INSERT INTO skills (id, project_id, name, version, state, signature, source, apis, instruction, slots, rev)
+    VALUES (gen_random_uuid(), '{_PROJECT}', 'greet', 1, 'active', '', '', '{{mail.list}}', '', '{{}}', 1)
     """
 )
 
