@@ -12,6 +12,8 @@ from app.api.dependencies import Dependencies
 from app.api.health import check_runners
 from app.broker import worker_notifier
 from app.composition import Parts, load_parts, open_services
+from app.datasets.data_location import DataRules
+from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
 from app.db.migrate import check_schema
 from app.errors import HostError
@@ -72,6 +74,8 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
             },
             occupancy=services.engine.occupancy,
             limits=Limits.defaults(settings),
+            datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
+            data_rules=DataRules.of(settings),
             failed_keys_per_minute=settings.limit_failed_keys_per_minute,
         )
 

@@ -30,6 +30,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Tokens generated in a day by tasks that ended. Over it, waiting tasks wait for the next day."""
     calls_per_day: _Limit = None
     """API calls in a day of tasks that ended. Over it, waiting tasks wait for the next day."""
+    dataset_bytes: _Limit = None
+    """Bytes of the project's uploaded datasets."""
 
     @classmethod
     def defaults(cls, settings: Settings) -> "Limits":

@@ -64,7 +64,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
     """Releases between a sample and the active one, at most."""
     data: str = ""
-    """`sft`: a JSONL file of chats on the worker's machine, instead of what was served."""
+    """`sft`: conversations to learn from instead of what was served: the id of a dataset, or a place under a
+    prefix of `SAGE_DATA_PREFIXES`."""
 
     # Reward
     reward: str = "skill"

@@ -116,6 +116,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a project's tasks may generate in a day. Over it, new ones are refused and others wait."""
     limit_calls_per_day: Limit = 0
     """API calls that a project's tasks may make in a day. Over it, new ones are refused and others wait."""
+    limit_dataset_bytes: Limit = 10_000_000_000
+    """Bytes of a project's uploaded datasets."""
     limit_requests_per_minute: Limit = 30_000
     """Requests of one key to one API process."""
     limit_failed_keys_per_minute: Limit = 20
@@ -167,6 +169,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     train_shard: bool = False
     """With several processes: each holds a part of the model (FSDP2) instead of all of it."""
 
+    data_prefixes: str = ""
+    """Places that runs of kind `sft` may read besides uploads, comma-separated: directories, for keys for all
+    projects alone, and URLs with s3://, gs:// or abfs://."""
+    dataset_max_mb: Count = 1_000
+    """Size of one uploaded dataset, in 10^6 bytes."""
+
     # Demo
     demo: bool = True
     """Run the demo APIs and register them in the project `demo`."""
@@ -182,6 +190,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Runners on this machine."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         return self.runners or cores or 1
+
+    @property
+    def datasets_dir(self) -> Path:
+        """Uploaded datasets, unless they are in the store that all hosts share."""
+        return self.data_dir.absolute() / "datasets"
 
     @property
     def adapters_dir(self) -> Path:

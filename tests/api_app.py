@@ -14,6 +14,8 @@ from litestar import Litestar
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
+from app.datasets.data_location import DataRules
+from app.datasets.dataset_store import DatasetStore
 from app.db import keys, models, projects
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
@@ -89,6 +91,7 @@ async def open_api_app(
     database_url: str,
     checks: Mapping[str, ReadinessCheck] | None = None,
     directory: Path | None = None,
+    data_rules: DataRules = DataRules(),  # noqa: B008  frozen
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -111,6 +114,8 @@ async def open_api_app(
                 http_client=http_client,
                 readiness_checks=checks or {},
                 occupancy=lambda: BUSY,
+                datasets=DatasetStore((directory or Path("data")) / "datasets"),
+                data_rules=data_rules,
             )
 
     app = create_app(open_dependencies)

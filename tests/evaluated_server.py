@@ -20,6 +20,7 @@ from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.broker import worker_notifier
+from app.datasets.dataset_store import DatasetStore
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -117,6 +118,7 @@ async def open_evaluated_server(
                     http_client=client,
                     readiness_checks={},
                     occupancy=lambda: BUSY,
+                    datasets=DatasetStore(Path("data/datasets")),
                 )
 
     async with serving(create_app(open_dependencies)) as server, serving(create_services(TOKEN)) as services:

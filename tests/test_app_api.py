@@ -12,6 +12,7 @@ from sqlalchemy import update
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import RunnerError, check_runners
+from app.datasets.dataset_store import DatasetStore
 from app.db import models, runners
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
@@ -187,6 +188,7 @@ async def test_an_unavailable_database_is_a_503() -> None:
                 http_client=outside,
                 readiness_checks={"database": lambda: check_schema(database.engine)},
                 occupancy=lambda: BUSY,
+                datasets=DatasetStore(Path("data/datasets")),
             )
 
     app = create_app(open_dependencies)

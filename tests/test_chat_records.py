@@ -6,10 +6,11 @@ from uuid import uuid4
 
 import pytest
 
+from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import Message
 from app.errors import InvalidError
 from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
-from trainer.sft_data.chat_records import ChatRecord, from_line, read_records, record_of, to_line, write_records
+from trainer.sft_data.chat_records import read_records, record_of, to_line, write_records
 
 OPENING = [Message("system", "be good"), Message("user", "do it")]
 

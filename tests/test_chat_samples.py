@@ -8,6 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from app.agent.prompt_compact import Compact
+from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import InvalidError, ModelError
 from app.records import Trajectory
@@ -19,7 +20,7 @@ from trainer.environments.office.office_environment import OfficeEnvironment
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.learning.batch import Sample, sample_of
 from trainer.sft_data.answer_tokens import answer_ids, end_of_answer
-from trainer.sft_data.chat_records import ChatRecord, from_line, record_of, to_line
+from trainer.sft_data.chat_records import record_of, to_line
 from trainer.sft_data.chat_samples import TOO_LONG, build_samples, samples_of
 
 FORGETFUL = """{%- for message in messages %}

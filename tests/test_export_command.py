@@ -13,6 +13,7 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
+from app.datasets.chat_lines import ChatRecord
 from app.db import models, tasks, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
@@ -21,7 +22,7 @@ from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
 from trainer.client import SageClient
-from trainer.sft_data.chat_records import ChatRecord, read_records
+from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.export_chats import ExportFilter, export_chats
 
 DOCUMENT = {

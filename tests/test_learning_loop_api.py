@@ -13,6 +13,7 @@ from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.broker import worker_notifier
+from app.datasets.dataset_store import DatasetStore
 from app.db import keys
 from app.db.database import Sessions
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -72,6 +73,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
                     http_client=live,
                     readiness_checks={},
                     occupancy=lambda: BUSY,
+                    datasets=DatasetStore(Path("data/datasets")),
                 )
 
     app = create_app(open_dependencies)

@@ -36,6 +36,7 @@ def first(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
         database_url=database_url,
         engine_device="cpu",
         adapter_store=str(tmp_path / "store"),
+        data_prefixes=str(tmp_path),
     )
 
 

@@ -69,7 +69,7 @@ def job(tmp_path: Path, model_dir: Path) -> Callable[..., Job]:
             project="shop",
             settings=RunSettings(**(kind | settings)),
             directory=tmp_path / "run",
-            deployment=Settings(model=str(model_dir), data_dir=tmp_path),
+            deployment=Settings(model=str(model_dir), data_dir=tmp_path, data_prefixes=str(tmp_path)),
         )
 
     return make

@@ -30,7 +30,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
-    settings = Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
+    settings = Settings(
+        model=str(tiny),
+        data_dir=tmp_path,
+        database_url=database_url,
+        engine_device="cpu",
+        data_prefixes=str(tmp_path),
+    )
     return await TrainingProject.open(committed, settings)
 
 

@@ -1,8 +1,9 @@
 """`sage train`, `sage runs` and `sage releases` against the real server; the test plays the worker."""
 
 import asyncio
-import os
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,8 +21,8 @@ from trainer.client import SageClient
 
 
 @pytest.fixture
-async def shell(committed: Sessions, database_url: str) -> AsyncIterator[SageCommand]:
-    async with open_api_app(committed, database_url) as api, served(api) as client:
+async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[SageCommand]:
+    async with open_api_app(committed, database_url, directory=tmp_path) as api, served(api) as client:
         yield SageCommand(api, str(client.base_url))
 
 
@@ -76,13 +77,14 @@ async def test_runs_are_listed_and_shown_with_the_figures_of_the_last_step(shell
     assert ["last", "step", "reward", "0.25"] in [line.split() for line in shown.splitlines()]
 
 
-async def test_a_chat_file_is_sent_as_a_path_that_a_worker_in_another_directory_finds(
-    shell: SageCommand,
-) -> None:
-    near = "README.md"  # any file will do
-    assert (await shell.run("train", "--no-follow", "--kind", "sft", "--set", f"data={near}")).code == 0
+async def test_a_chat_file_is_uploaded_and_the_run_names_the_dataset(shell: SageCommand, tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done"}]}
+    file = tmp_path / "chats.jsonl"
+    file.write_text(json.dumps(chat))
+    assert (await shell.run("train", "--no-follow", "--kind", "sft", "--set", f"data={file}")).code == 0
     run = (await shell.api.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
-    assert run["settings"]["data"] == f"{os.getcwd()}/{near}"
+    [dataset] = (await shell.api.client.get("/v1/datasets")).json()["datasets"]
+    assert (run["settings"]["data"], dataset["name"]) == (dataset["id"], "chats.jsonl")
 
 
 @pytest.mark.parametrize(

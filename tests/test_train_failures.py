@@ -31,7 +31,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(tiny: Path, database_url: str, tmp_path: Path) -> Settings:
-    return Settings(model=str(tiny), data_dir=tmp_path, database_url=database_url, engine_device="cpu")
+    return Settings(
+        model=str(tiny),
+        data_dir=tmp_path,
+        database_url=database_url,
+        engine_device="cpu",
+        data_prefixes=str(tmp_path),
+    )
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -46,6 +47,16 @@ class SageClient:
         params = {name: str(value) for name, value in query.items() if value is not None}
         try:
             response = self._http.request(method, path, json=body, params=params)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        return _json(response)
+
+    def upload(self, path: str, file: Path, **query: object) -> Any:
+        """Send the file as the body. The response's JSON. Raises ServerError with the server's reason."""
+        params = {name: str(value) for name, value in query.items() if value is not None}
+        try:
+            with file.open("rb") as content:
+                response = self._http.post(path, content=content, params=params)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         return _json(response)

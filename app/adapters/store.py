@@ -12,10 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import fsspec.core
-
 from app.adapters.files import CONFIG, WEIGHTS, content_hash, inspect, verify
-from app.errors import AdapterError, EngineError, SettingError, StorageError, first_line
+from app.adapters.remote_store import open_remote, remote_errors
+from app.errors import AdapterError, EngineError, StorageError, first_line
 
 _FILES = (CONFIG, WEIGHTS)
 _MARKER = "complete"
@@ -31,8 +30,8 @@ class AdapterStore:
         self._remote: Any = None
         self._root = ""
         if url:
-            self._remote, self._root = _open(url)
-            self._store_errors = _store_errors()
+            self._remote, self._root = open_remote(url)
+            self._store_errors = remote_errors()
         self._fetch_lock = asyncio.Lock()
 
     async def fetch(self, name: str) -> Path:
@@ -133,26 +132,6 @@ class AdapterStore:
         except FileNotFoundError:
             return False
         return True
-
-
-def _open(url: str) -> tuple[Any, str]:
-    try:
-        remote, root = fsspec.core.url_to_fs(url, skip_instance_cache=True)  # with the current credentials
-    except (ImportError, ValueError) as error:
-        raise SettingError(
-            f"SAGE_ADAPTER_STORE={url}: {first_line(error)}. Use a directory or a URL that fsspec supports; "
-            "s3:// needs the extra s3 (pip install 'sage-server[s3]')"
-        ) from error
-    return remote, str(root).rstrip("/")
-
-
-def _store_errors() -> tuple[type[Exception], ...]:
-    """The errors of a store. S3's client has its own: for a network that is down, for missing keys."""
-    try:
-        from botocore.exceptions import BotoCoreError  # noqa: PLC0415  takes a second, and only the extra s3 has it
-    except ImportError:
-        return (OSError,)
-    return (OSError, BotoCoreError)
 
 
 def _is_complete(path: Path) -> bool:

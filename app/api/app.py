@@ -14,6 +14,7 @@ from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
 from app.api.audit import AuditController
 from app.api.canaries import CanaryController
+from app.api.datasets import DatasetController
 from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
 from app.api.feedback import FeedbackController
@@ -58,6 +59,7 @@ _CONTROLLERS = [
     ShadowController,
     AuditController,
     RunController,
+    DatasetController,
     RunEventsController,
     ScheduleController,
     EnvironmentController,

@@ -9,6 +9,8 @@ import msgspec
 
 from app.api.health import ReadinessCheck
 from app.apis.document_reader import DocumentReader
+from app.datasets.data_location import DataRules
+from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -42,6 +44,8 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
     document_reader: DocumentReader = msgspec.field(default_factory=DocumentReader)
     readiness_checks: Mapping[str, ReadinessCheck]
+    datasets: DatasetStore
+    data_rules: DataRules = DataRules()
     occupancy: Callable[[], Occupancy]  # of the model servers
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit

@@ -10,10 +10,13 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Caller, Db, find_project
+from app.api.datasets import delete_files
 from app.api.problem import problems
 from app.api.usage_view import UsageView, view_usage
 from app.api.validation import Name
+from app.datasets.dataset_store import DatasetStore
 from app.db import audit, models, projects
+from app.db import datasets as dataset_table
 from app.errors import ForbiddenError
 from app.project_settings import Limits, ProjectSettings
 from app.records import Json
@@ -103,8 +106,12 @@ class ProjectController(Controller):
         summary="Delete a project and its data",
         responses=problems(401, 403, 404),
     )
-    async def remove(self, name: FromPath[str], session: Db, access: Caller) -> None:
-        """Deletes its tasks, trajectories, skills, APIs, releases and keys irrevocably."""
+    async def remove(
+        self, name: FromPath[str], session: Db, access: Caller, datasets: NamedDependency[DatasetStore]
+    ) -> None:
+        """Deletes its tasks, trajectories, skills, datasets, APIs, releases and keys irrevocably."""
         project = await find_project(session, access, name)
+        files = await dataset_table.ids_of(session, project.id)
         await projects.delete(session, project.id)
         await session.commit()
+        await delete_files(datasets, files)

@@ -11,11 +11,13 @@ from msgspec import UNSET, UnsetType
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Access, Caller, Db, find_project, project_names
+from app.api.datasets import check_data
 from app.api.dependencies import NotifyWorkers
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.run_view import RunPage, RunSummary, RunView, StepView
 from app.api.validation import Cursor, Limit, ProjectName
+from app.datasets.data_location import DataRules
 from app.db import models, runs
 from app.run_settings import RunKind, RunSettings, check_runnable
 
@@ -52,11 +54,13 @@ class RunController(Controller):
         session: Db,
         access: Caller,
         notify_workers: NamedDependency[NotifyWorkers],
+        data_rules: NamedDependency[DataRules],
     ) -> RunView:
         """Queues the run for a worker. The runs of a project are executed one at a time, in order."""
         project = await find_project(session, access, data.project)
         settings = data.merged_settings()
         await refuse_unknown(session, settings)
+        await check_data(session, access, project, settings, data_rules)
         run = await runs.create(session, project.id, settings)
         await session.commit()
         await notify_workers(run.id)

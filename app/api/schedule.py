@@ -5,13 +5,16 @@ from typing import Annotated, Self
 
 import msgspec
 from litestar import Controller, delete, get, put
+from litestar.di import NamedDependency
 from litestar.params import JSONBody
 
 from app.api.access import Caller, Db, find_project
 from app.api.columns import columns
+from app.api.datasets import check_data
 from app.api.environments import refuse_unknown
 from app.api.problem import problems
 from app.api.validation import ProjectName
+from app.datasets.data_location import DataRules
 from app.db import models, schedules
 from app.records import Json
 from app.run_settings import RunSettings, check_runnable
@@ -56,12 +59,18 @@ class ScheduleController(Controller):
 
     @put(summary="Set the schedule", responses=_READ)
     async def put(
-        self, data: JSONBody[ScheduleRequest], session: Db, access: Caller, project: ProjectName = None
+        self,
+        data: JSONBody[ScheduleRequest],
+        session: Db,
+        access: Caller,
+        data_rules: NamedDependency[DataRules],
+        project: ProjectName = None,
     ) -> ScheduleView:
         """Replaces the schedule of the project. Tasks scored since the last run still count."""
         owner = await find_project(session, access, project)
         new = data.checked()
         await refuse_unknown(session, new.settings)
+        await check_data(session, access, owner, new.settings, data_rules)
         row = await schedules.put(session, owner.id, new)
         await session.commit()
         return ScheduleView.of(row, owner.name)

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity, Leased
+from app.db.dataset_rows import Dataset
 from app.db.quota_rows import ProjectTurn, ProjectUsage
 from app.db.release_rows import (
     RELEASE_MOVES,
@@ -57,6 +58,7 @@ __all__ = [
     "AuditAction",
     "AuditEntry",
     "Base",
+    "Dataset",
     "DeliveryState",
     "Entity",
     "Evaluation",

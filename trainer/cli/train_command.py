@@ -33,15 +33,20 @@ from trainer.cli.tables import show_result
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; repeatable")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="follow it to its end")
 def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, ...], follow: bool) -> None:
-    """Start a training run on a server, and follow it.
+    """Start a training run on a server, and follow it. `data` may also name a file here, which is uploaded.
 
     Exits with code 1 if the run fails. Interrupting the command does not stop the run.
     """
     from trainer.cli.watch_run import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
     from trainer.client import SageClient  # noqa: PLC0415
 
-    body = {"project": project, "settings": _settings(kind, given)}
+    settings = _settings(kind, given)
     with SageClient(url, key) as server:
+        file = Path(settings.get("data", ""))
+        if file.is_file():
+            settings["data"] = server.upload("/v1/datasets", file, project=project, name=file.name[:200])["id"]
+            click.echo(f"uploaded {file}", err=True)
+        body = {"project": project, "settings": settings}
         run = server.request("POST", "/v1/training-runs", body)
         click.echo(f"run {run['id']}", err=follow)
         if not follow:
@@ -59,7 +64,5 @@ def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:
             raise click.BadParameter(f"{each!r}: write --set name=value", param_hint="--set")
         named[name.strip().replace("-", "_")] = value
     whole = read_settings(named)
-    if whole.data and Path(whole.data).exists():  # the worker may run in another directory
-        whole = msgspec.structs.replace(whole, data=str(Path(whole.data).absolute()))
     plain: dict[str, Any] = msgspec.to_builtins(whole)
     return {name: plain[name] for name in named}

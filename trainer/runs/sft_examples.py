@@ -12,6 +12,7 @@ from trainer.experience.filters import BaseModel
 from trainer.experience.read_experience import read_best
 from trainer.learning.batch import Sample, sample_of
 from trainer.run_job import Job
+from trainer.runs.fetch_data import fetch_data
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.chat_samples import build_samples
 
@@ -26,16 +27,16 @@ class SftExamples(msgspec.Struct, frozen=True):
 
 
 async def load_examples(job: Job, sessions: Sessions, base: BaseModel) -> SftExamples:
-    """The chats of the file `data` or, without one, the best served tasks.
+    """The chats of `data` or, without it, the best served tasks.
 
     They are kept in the run's directory, so that a retry learns from the same. Raises InvalidError where there are
-    none, or where the file does not fit.
+    none, or where the data does not fit or may not be read, and StorageError where it cannot be.
     """
     path = job.directory / _FILE
     if path.exists():
         return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
     if job.settings.data:
-        examples = _import_chats(job.settings.data, base)
+        examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base)
     else:
         async with sessions() as session:
             best = await read_best(session, job.project_id, job.settings, base)
@@ -44,15 +45,12 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel) -> SftExa
     return examples
 
 
-def _import_chats(data: str, base: BaseModel) -> SftExamples:
-    """Import the chats. Raises InvalidError that names the file, and the line or conversation that does not
-    fit.
-    """
-    path = Path(data).absolute()
-    records = read_records(path)
+def _import_chats(path: Path, data: str, base: BaseModel) -> SftExamples:
+    """Raises InvalidError that names the data, and the line or conversation that does not fit."""
+    records = read_records(path, data)
     try:
         built = build_samples(records, base.tokenizer)
     except InvalidError as error:
-        raise InvalidError(f"{path}, {error}") from error
+        raise InvalidError(f"{data}, {error}") from error
     counts = {"trajectories": len(built.samples), "tokens": built.tokens, "dropped": built.dropped}
     return SftExamples(built.samples, {"conversations": len(records), **counts})

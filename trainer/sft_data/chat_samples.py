@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import msgspec
 
 from app.agent.chat import Chat
+from app.datasets.chat_lines import ChatRecord
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError, ModelError
 from app.records import Turn
 from trainer.learning.batch import Sample
 from trainer.sft_data.answer_tokens import answer_ids
-from trainer.sft_data.chat_records import ChatRecord
 
 TOO_LONG = "longer than the model's context"
 

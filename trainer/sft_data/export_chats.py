@@ -13,9 +13,10 @@ import msgspec
 from app.agent.prompt_profiles import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
+from app.datasets.chat_lines import ChatRecord
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn
 from trainer.client import SageClient
-from trainer.sft_data.chat_records import ChatRecord, record_of
+from trainer.sft_data.chat_records import record_of
 
 _PAGE = 200
 _TOKENLESS: dict[str, tuple[int, ...]] = {"context_ids": (), "sampled_ids": (), "logprobs": ()}

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from app.agent.prompt_profiles import Profile
 from app.apis.builtin import with_builtins
+from app.datasets.chat_lines import ChatRecord
 from app.errors import AppError
 from app.records import Json
 from trainer.environment import Environment, Scenario
 from trainer.rollouts.episode import Episode
 from trainer.sft_data.answer_tokens import UntokenizableError
-from trainer.sft_data.chat_records import ChatRecord, record_of, to_line
+from trainer.sft_data.chat_records import record_of, to_line
 from trainer.sft_data.collection_journal import CollectionEntry, CollectionJournal
 from trainer.sft_data.selection import KeepRule, select
 
