@@ -26,7 +26,7 @@ _ORDINARY = re.compile(  # and of what surrounds one
     r"|description|scopes?|roles?)$"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_PLACEHOLDER = re.compile(r"[<{\[$*.x]+.*[>}\]*.x]+$|\W+$", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"[<{\[$*.x].*[>}\]*.x]$|\W+$", re.IGNORECASE)  # no repetition overlaps `.*`
 _COMMON = re.compile(
     r"bearer|basic|digest|true|false|none|null|undefined|pass(?:word|wd)|secret|(?:access_)?token|api_?key|user(?:name)?"
     r"|string|default|example|admin|test|demo|guest|unknown|success|error",

@@ -150,3 +150,12 @@ def _seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 20_000 + "é", "*." * 10_000 + "!", "-_" * 10_000 + "é", "a" * 20_000 + "!"]
+)
+def test_a_long_value_is_judged_in_linear_time(text: str) -> None:
+    started = time.process_time()
+    SecretValues().note("", {"access_token": text})
+    assert time.process_time() - started < 1
