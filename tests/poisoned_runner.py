@@ -23,6 +23,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
+from tests.encryption_keys import TEST_KEYS
 from tests.runner_process import Thinks, script
 from tests.scripted_engine import byte_tokenizer
 
@@ -43,7 +44,7 @@ async def run(database_url: str, directory: Path, seconds: float) -> None:
     tokenizer = byte_tokenizer(directory / str(os.getpid()))
     async with (
         Watchdog(seconds),
-        open_database(database_url) as database,
+        open_database(database_url, keys=TEST_KEYS) as database,
         ForkedSandbox(bwrap=False) as sandbox,
         httpx.AsyncClient(trust_env=False) as client,
     ):
