@@ -277,6 +277,20 @@ async def test_a_suspect_waits_for_the_tasks_under_way_and_nothing_starts_beside
         assert not (await project.ended(later)).alone
 
 
+async def test_a_runner_that_abandons_its_tasks_counts_a_death_and_claims_nothing_more(
+    project: LedgerProject,
+) -> None:
+    engine = Stuck(project.tokenizer)
+    async with project.runner(engine, OPTIONS) as runner:
+        task_id = await project.submit()
+        await until(lambda: _is(engine.pending == 1))
+        await runner.abandon()
+        runner.wake()
+        await asyncio.sleep(0.3)
+        row = await project.row(task_id)
+        assert (row.owner, row.deaths, row.attempt) == (None, 1, 1)
+
+
 async def test_a_task_that_was_dropped_is_resumed_soon_and_no_death_is_counted(project: LedgerProject) -> None:
     engine = ScriptedEngine(project.tokenizer, script=writing)
     executor = project.executor(engine)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from app.machine.logs import last_error, rotate
@@ -127,6 +128,17 @@ async def test_the_error_of_a_child_that_dies_at_start_is_quoted(supervisor: Sup
         await supervisor.ready()
 
 
+async def test_a_child_without_a_url_that_dies_is_not_waited_for_by_the_others(
+    supervisor: Supervisor,
+) -> None:
+    (port,) = free_ports(1)
+    waits = child("import time; time.sleep(60)", ready=f"http://127.0.0.1:{port}/readyz")
+    dies = msgspec.structs.replace(child("print('Error: install libseccomp2'); exit(1)"), name="runner-1")
+    await supervisor.start([waits, dies])
+    with pytest.raises(ProcessError, match=r"^runner-1 does not start: install libseccomp2"):
+        await supervisor.ready()
+
+
 async def test_a_child_that_does_not_get_ready_fails_with_its_last_response(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, start_seconds=2, stop_seconds=0.5)
     (port,) = free_ports(1)
@@ -180,6 +192,7 @@ def test_a_full_log_is_rotated_and_a_small_one_is_not(tmp_path: Path) -> None:
         ("one\ntwo\n", "two"),
         ("Traceback\nValueError: bad\nleaving\n", "ValueError: bad"),
         ("Error: port taken\n", "port taken"),
+        ("Timeout (0:00:10)!\nin main\n", "it did not respond, and its watchdog ended it; the log shows where"),
     ],
 )
 def test_the_reason_is_the_last_error_or_the_last_line(tmp_path: Path, text: str, expected: str) -> None:

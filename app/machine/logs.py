@@ -17,6 +17,6 @@ def last_error(path: Path, start: int) -> str:
         log.seek(start)
         lines = log.read().decode(errors="replace").strip().splitlines()
     if any(line.startswith("Timeout (") for line in lines):
-        return "it did not respond, and its watchdog ended it; the log shows what it was doing"
+        return "it did not respond, and its watchdog ended it; the log shows where"
     errors = [line for line in lines if "Error: " in line]
     return (errors or lines or ["it logged nothing"])[-1].removeprefix("Error: ")
