@@ -14,7 +14,7 @@ def http_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 
 def gzipped(body: bytes, times: int) -> bytes:
     for _ in range(times):
-        body = gzip.compress(body)
+        body = gzip.compress(body, mtime=0)
     return body
 
 
