@@ -1,10 +1,12 @@
 """Traces the values that a skill passes to an API back to what it was given and to what it read. Pure.
 
 Texts are compared without case, as wholes, as parts of one another and word by word. Encodings are not undone: an
-encoded text is `computed`. The work is bounded: a result that is too large to index, and an argument that is too
-long to search, count as everything that was read.
+encoded text is `computed`. So are punctuation, blanks, flags, fractions and many small numbers that nothing
+explains: they could spell a value. The work is bounded: a result that is too large to index, and an argument that
+is too long to search, count as everything that was read.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Set
@@ -15,16 +17,19 @@ from app.records import Json
 
 _SHORT = 4  # texts with fewer characters coincide by chance
 _SMALL = 10_000  # numbers below coincide by chance
+_DECIMALS = 4  # and only those with no more decimals
+_FEW = 8  # values of one argument, each of which says little: more of them spell something
 _INDEXED_CHARS = 1 << 20  # of one skill call's values
 _SEARCHED_CHARS = 20_000  # of one argument
 _WORD = re.compile(r"\w+")
+_MARKS = re.compile(r"[^\w\s]+|\s{4,}")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[t ]\d\d:\d\d[\d:.z+-]*)?")
 _YEAR = re.compile(r"\d{1,4}")
 
 
 class Trace(NamedTuple):
-    """The possible origins of a part of an argument. A small number is let pass whatever they are."""
+    """The possible origins of a part of an argument. A small one, such as a counter, passes whatever they are."""
 
     origins: frozenset[str]
     number: bool = False
@@ -44,6 +49,7 @@ class ValueOrigins:
         self._texts: defaultdict[str, list[str]] = defaultdict(list)  # origin -> its texts
         self._joined: dict[str, str] = {}
         self._oversized: set[str] = set()  # origins that were not indexed completely
+        self._margins: set[str] = set()  # long blanks around texts
         self._chars_left = _INDEXED_CHARS
 
     def add(self, origin: str, value: Json) -> None:
@@ -57,11 +63,17 @@ class ValueOrigins:
                 self._oversized.add(origin)
                 continue
             self._chars_left -= len(leaf)
+            self._margins.update(_margins_of(leaf))
             self._add_text(origin, leaf.casefold().strip())
 
     def trace(self, value: Json) -> list[Trace]:
         """One entry for each part of an argument: a number, a text, or a word of a text that was put together."""
-        return [each for leaf in _leaves(value) for each in self._trace(leaf)]
+        found = [each for leaf in _leaves(value) for each in self._trace(leaf)]
+        if sum(each.small and not each.origins & {PARAMETER, CONSTANT} for each in found) > _FEW:
+            found = [each._replace(small=False) for each in found]
+        if _wordless(value) > _FEW:
+            found.append(Trace(frozenset({COMPUTED})))
+        return found
 
     def _add_text(self, origin: str, text: str) -> None:
         self._whole[text].add(origin)
@@ -75,6 +87,8 @@ class ValueOrigins:
         if not isinstance(leaf, str):
             yield self._trace_number(_float(str(leaf)))
             return
+        if _margins_of(leaf) - self._margins:
+            yield Trace(frozenset({COMPUTED}))
         text = leaf.casefold().strip()
         if not text:
             return
@@ -91,7 +105,7 @@ class ValueOrigins:
         """A small number coincides with some result too often to be traced to one."""
         found = self._numbers.get(number, set())
         given = found & {PARAMETER, CONSTANT}
-        if abs(number) < _SMALL:
+        if _is_small(number):
             return Trace(frozenset(given or {NUMBER}), number=True, small=True)
         return Trace(frozenset(found or {COMPUTED}), number=True)
 
@@ -118,6 +132,15 @@ class ValueOrigins:
                 yield Trace(frozenset({COMPUTED, *found}))
             else:
                 yield Trace(frozenset(found))
+        yield from self._trace_marks(rest)
+
+    def _trace_marks(self, text: str) -> Iterator[Trace]:
+        """Punctuation and blanks, unless the values that were seen contain them."""
+        marks = _MARKS.findall(text)
+        if _WORD.search(text):
+            marks = [each for each in marks if not any(each in self._text_of(origin) for origin in self._texts)]
+        if marks:
+            yield Trace(frozenset({COMPUTED}), small=sum(map(len, marks)) < _SHORT)
 
     def _results_in(self, text: str) -> list[str]:
         """The longest first; not those that the skill was given as well."""
@@ -142,6 +165,28 @@ class ValueOrigins:
 def _each(origins: Iterable[str]) -> Iterator[Trace]:
     """A part that may have come from all of these."""
     return (Trace(frozenset({origin})) for origin in sorted(origins))
+
+
+def _margins_of(text: str) -> set[str]:
+    """The blanks before and after a text that are long enough to spell something."""
+    around = (text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :])
+    return {each for each in around if len(each) > _FEW}
+
+
+def _is_small(number: float) -> bool:
+    return abs(number) < _SMALL and math.isclose(number, round(number, _DECIMALS), rel_tol=1e-12)
+
+
+def _wordless(value: Json) -> int:
+    """How many of the values in a value are flags, null, or empty."""
+    count, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, bool) or each in (None, "", [], {}):
+            count += 1
+        elif isinstance(each, (list, tuple, dict)):
+            waiting += each.values() if isinstance(each, dict) else each
+    return count
 
 
 def _leaves(value: Json) -> Iterator[str | float]:

@@ -91,13 +91,14 @@ def parts(value: Any) -> tuple[str, Any] | None:
 
 
 def resolve(apis: Apis, kind: str, name: Any) -> Any:
-    """The proxy of that name in this process. Raises ValueError for another kind of value."""
+    """The proxy of that name in this process, and nothing else of it. Raises ValueError or LookupError."""
     if kind != _CROSSING:
         raise ValueError("no process can make one")
-    found: Any = apis
-    for part in name.split(".") if name else ():
-        found = getattr(found, part)
-    return found
+    if not name:
+        return apis
+    app, _, operation = name.partition(".")
+    found = apis._apps[app]
+    return found._operations[operation] if operation else found
 
 
 def _lookup(operation: str, arguments: str, documented: set[str], otherwise: str) -> str:
