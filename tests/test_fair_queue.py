@@ -184,3 +184,17 @@ async def test_usage_is_counted_when_tasks_end_however_they_end(session: AsyncSe
     [today] = await usage.of_days(session, project_id, 30)
     assert (today.done, today.failed, today.cancelled) == (1, 1, 1)
     assert (today.turns, today.generated_tokens, today.calls) == (4, 30, 8)
+
+
+async def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(session: AsyncSession) -> None:
+    project_id = await project_with(session, 1)
+    for _ in range(2):
+        await session.execute(text(_FIVE_THOUSAND), {"project": project_id})
+    await session.execute(text("ANALYZE tasks"))
+    connection = await session.connection()
+    statement = task_queue._claiming("me", LEASE, task_queue.NO_LIMITS, True, 0)
+    compiled = statement.compile(dialect=connection.dialect)
+    explained = await connection.exec_driver_sql(f"EXPLAIN {compiled}", compiled.params)
+    plan = "\n".join(line for [line] in explained)
+    assert "ix_tasks_waiting" in plan
+    assert "Seq Scan on tasks" not in plan
