@@ -346,12 +346,12 @@ async def test_a_defect_while_claiming_does_not_end_the_claim_loop(project: Ledg
             self.opened = 0
 
         def begin(self) -> Any:
-            self.opened += 1
-            if self.opened == 1:
-                raise ZeroDivisionError
             return project.sessions.begin()
 
         def __call__(self) -> Any:
+            self.opened += 1
+            if self.opened == 1:  # the first claim
+                raise ZeroDivisionError
             return project.sessions()
 
     sessions: Any = Broken()
