@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -27,6 +28,7 @@ from app.sandbox.values import readable
 _MAX_RECORDS = 500  # calls of skills in one run that are recorded one by one
 _MAX_OPENED = 50  # processes in one run
 _RECORD_BYTES = 2_000  # of an argument in a record
+_RECORD_ARGUMENTS = 50  # of a call in a record
 _READ_AT_ONCE = 1 << 16  # bytes of arguments, read without a thread
 
 Spawn = Callable[[Function], Awaitable[ConfinedProcess]]
@@ -182,7 +184,8 @@ def _bind(
 
 
 def _record(skill: EnteredSkill, end: SkillEnd, seconds: float) -> SkillCall:
-    arguments = {name[:100]: _cut(value) for name, value in skill.arguments.items()}
+    first = islice(skill.arguments.items(), _RECORD_ARGUMENTS)
+    arguments = {name[:100]: _cut(value) for name, value in first}
     return SkillCall(
         name=skill.name,
         turn=0,  # the session does not know it
