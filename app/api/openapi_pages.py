@@ -33,7 +33,8 @@ _TAGS = [
     ),
     Tag(name="Webhooks", description="Messages to a project's webhook."),
     Tag(name="Keys", description="API keys and their scopes."),
-    Tag(name="Training", description="Training runs and their schedule."),
+    Tag(name="Secrets", description="Values that the gateway fills into calls."),
+    Tag(name="Training", description="Training runs, their data and their schedule."),
     Tag(
         name="Releases",
         description="What serves a project: weights, skills, tools and prompt.",
