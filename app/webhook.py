@@ -26,6 +26,15 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     events: Annotated[tuple[WebhookEvent, ...], msgspec.Meta(min_length=1, max_length=20)] = get_args(WebhookEvent)
     """The events to send; without it all."""
 
+    def masked(self) -> "Webhook":
+        """Without the path and query of the URL, which may hold a token.
+
+        >>> Webhook(url="https://example.org:8443/hooks/token?key=1").masked().url
+        'https://example.org:8443/***'
+        """
+        parts = urlsplit(self.url)
+        return msgspec.structs.replace(self, url=f"{parts.scheme}://{parts.netloc}/***")
+
 
 def check_url(url: str) -> None:
     """Raises InvalidError for an address that cannot be called, or that holds a password."""

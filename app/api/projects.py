@@ -9,7 +9,7 @@ from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
-from app.api.access import Caller, Db, find_project
+from app.api.access import Access, Caller, Db, find_project
 from app.api.datasets import delete_files
 from app.api.problem import problems
 from app.api.usage_view import UsageView, view_usage
@@ -41,8 +41,12 @@ class ProjectView(msgspec.Struct, frozen=True):
     settings: ProjectSettings
 
     @classmethod
-    def of(cls, project: models.Project) -> Self:
-        return cls(project.id, project.name, project.created_at, projects.settings_of(project))
+    def of(cls, project: models.Project, access: Access) -> Self:
+        """Only an administrator's key is shown the path of the webhook's URL: it may hold a token."""
+        settings = projects.settings_of(project)
+        if not access.allows("admin"):
+            settings = msgspec.structs.replace(settings, webhook=settings.webhook and settings.webhook.masked())
+        return cls(project.id, project.name, project.created_at, settings)
 
 
 class ProjectController(Controller):
@@ -57,17 +61,17 @@ class ProjectController(Controller):
             raise ForbiddenError("this key is limited to one project; create projects with a key for all")
         project = await projects.create(session, data.name)
         await session.commit()
-        return ProjectView.of(project)
+        return ProjectView.of(project, access)
 
     @get(summary="List projects", responses=problems(401, 403))
     async def index(self, session: Db, access: Caller) -> list[ProjectView]:
         """The projects that the key may see, sorted by name."""
         rows = await projects.list_all(session)
-        return [ProjectView.of(row) for row in rows if access.sees(row.id)]
+        return [ProjectView.of(row, access) for row in rows if access.sees(row.id)]
 
     @get("/{name:str}", summary="Show a project", responses=problems(401, 403, 404))
     async def show(self, name: FromPath[str], session: Db, access: Caller) -> ProjectView:
-        return ProjectView.of(await find_project(session, access, name))
+        return ProjectView.of(await find_project(session, access, name), access)
 
     @patch(
         "/{name:str}",
@@ -91,7 +95,7 @@ class ProjectController(Controller):
             action = models.AuditAction.SETTINGS_CHANGED
             await audit.add(session, project.id, None, access.actor, action, detail)
         await session.commit()
-        return ProjectView.of(project)
+        return ProjectView.of(project, access)
 
     @get("/{name:str}/usage", summary="Show what a project uses", responses=problems(401, 403, 404))
     async def usage(
