@@ -54,4 +54,6 @@ async def _addresses(host: str, port: int) -> list[IPv4Address | IPv6Address]:
         entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise HostError("ApiError", f"{host} cannot be found: {error.strerror}") from error
+    except UnicodeError as error:  # no host name, such as `a..b`
+        raise HostError("ApiError", f"{host} cannot be found: it is not a host name") from error
     return [ip_address(str(entry[4][0]).partition("%")[0]) for entry in entries]

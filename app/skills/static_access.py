@@ -17,14 +17,16 @@ _NAMES = frozenset(
 )
 _ATTRIBUTES = frozenset(
     _WORD.findall(
-        "ag_frame attrgetter builtins cr_frame f_back f_builtins f_globals f_locals get_field get_type_hints"
-        " gi_frame importlib inspect methodcaller modules sys tb_frame"
+        "BaseConfigurator DictConfigurator ForwardRef Formatter _channel ag_frame attrgetter builtins cr_frame"
+        " dictConfig f_back f_builtins f_globals f_locals fileConfig get_field get_type_hints gi_frame importlib"
+        " inspect methodcaller modules sys tb_frame"
     )
 )
 _MODULES = frozenset(
     _WORD.findall(
-        "__main__ builtins code codeop ctypes dis doctest gc importlib inspect marshal pdb pickle pkgutil pydoc"
-        " runpy shelve sys timeit trace types unittest weakref"
+        "__main__ _ctypes _frozen_importlib _frozen_importlib_external _imp _pickle bdb builtins cProfile"
+        " code codeop ctypes dis doctest gc importlib inspect marshal pdb pickle pkgutil profile pydoc"
+        " rlcompleter runpy shelve sys timeit trace types unittest weakref zipimport"
     )
 )
 _HARMLESS = frozenset({"__name__", "__doc__", "__class__"})
@@ -60,14 +62,21 @@ def _dynamic(node: ast.AST) -> Iterator[str]:
             yield name
         case ast.Name(id="getattr", ctx=ast.Load()):
             yield "getattr"
-        case ast.Attribute(attr=name) if name in _ATTRIBUTES or (name.startswith("__") and name not in _HARMLESS):
+        case ast.Attribute(attr=name) if _leads_on(name):
             yield name
+        case ast.MatchClass(kwd_attrs=names):
+            yield from filter(_leads_on, names)
         case ast.Import(names=names):
             yield from (each.name for each in names if each.name.partition(".")[0] in _MODULES)
         case ast.ImportFrom(module=module, names=names):
             yield from {module or "."} & {*_MODULES, "."}
-            yield from (each.name for each in names if each.name in _ATTRIBUTES)
+            yield from (each.name for each in names if each.name in {*_ATTRIBUTES, "*"})
     yield from (name for name in _bound(node) if name == "apis")
+
+
+def _leads_on(name: str) -> bool:
+    """Whether an attribute of this name may lead from an object to anything."""
+    return name in _ATTRIBUTES or (name.startswith("__") and name not in _HARMLESS)
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
