@@ -28,6 +28,7 @@ _MAX_BYTES = 64_000  # of anchors: more would make the search slow
 _MAX_FINDS = 10_000
 _CUTS = re.compile(rb"\n\[[\d,]+ characters cut\]|\n\[output cut after [\d,]+ characters\]|\.\.\.(?=\s|$)")
 _HEAD_CUT = re.compile(rb"\[\d+ characters cut\]\n")
+_ESCAPED_BLANKS = re.compile(rb"\\+(?:[fnrtv]|(?:u00|x)0[9a-d])")
 _MAX_CUTS = 20
 _CUT_WINDOW = 512  # bytes before a cut that may be the beginning of a secret
 
@@ -63,6 +64,13 @@ class SpellingSearch:
         """Where the text holds secrets, in order and apart; all of it if there is too much to look for."""
         if self.too_many:
             return [(0, len(text))] if text else []
+        found = self._all_finds(text)
+        unescaped = _ESCAPED_BLANKS.sub(lambda match: b" " * len(match[0]), text) if b"\\" in text else text
+        if unescaped != text:
+            found += self._all_finds(unescaped)
+        return [(0, len(text))] if len(found) > _MAX_FINDS else _merged(found)
+
+    def _all_finds(self, text: bytes) -> list[Span]:
         lower = text.translate(_LOWER)
         found: list[Span] = []
         if self._words is not None:
@@ -73,7 +81,7 @@ class SpellingSearch:
         if within or cuts:
             places = np.flatnonzero(~_IS_SEPARATOR[np.frombuffer(text, dtype=np.uint8)])
             found += [(int(places[start]), int(places[end - 1]) + 1) for start, end in [*within, *cuts]]
-        return [(0, len(text))] if len(found) > _MAX_FINDS else _merged(found)
+        return found
 
     def _finds(self, bare: bytes) -> Iterator[Span]:
         """Spans in a text without separators."""
@@ -105,16 +113,25 @@ class SpellingSearch:
 
 def _spellings(value: str) -> set[bytes]:
     """All spellings without separators, except of a short value's plain forms."""
-    raw = value.encode("utf-8", "surrogatepass")
+    raw, turned = (each.encode("utf-8", "surrogatepass") for each in (value, value[::-1]))
     spelled = {raw.hex().encode(), b"".join(b"x%02x" % byte for byte in raw)}
-    spelled |= {raw.hex().encode()[::-1]}
+    spelled |= {raw.hex().encode()[::-1], turned.hex().encode(), b"".join(b"0x%02x" % byte for byte in raw)}
     if len(value) >= _SHORT:
-        plain = {value, value[::-1], value.upper(), value.casefold(), json.dumps(value), json.dumps(value[::-1])}
+        plain = {
+            value,
+            value[::-1],
+            value.upper(),
+            value.casefold(),
+            value.casefold()[::-1],
+            json.dumps(value),
+            json.dumps(value[::-1]),
+        }
         plain |= {json.dumps(value, ensure_ascii=False), repr(value), html.escape(value), quote(value, safe="")}
         spelled |= {each.encode("utf-8", "surrogatepass") for each in plain}
-        spelled.add(b"".join(b"u%04x" % ord(each) for each in value))
+        spelled |= {b"".join(form % byte for byte in raw) for form in (b"%d", b"%03o")}
+        spelled |= {repr(raw)[2:-1].encode(), b"".join(b"u%04x" % ord(each) for each in value)}
         spelled.update(_base64(raw))
-        spelled.update(_base64(raw[::-1]))
+        spelled.update(_base64(turned))
     bare = {each.translate(_LOWER, _SEPARATORS) for each in spelled}
     return {each for each in bare if len(each) >= _SHORT - 2}
 
