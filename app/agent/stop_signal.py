@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 class SuspendedError(Exception):
@@ -54,4 +54,5 @@ class StopSignal:
 
     def _expire(self) -> None:
         if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+            with suppress(RuntimeError):  # the rollout has ended
+                self._timeout.reschedule(asyncio.get_running_loop().time())

@@ -12,7 +12,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +27,7 @@ from litestar import Litestar
 from app.db import embedded_postgres, keys, projects
 from app.db.database import open_database
 from app.db.migrate import migrate
+from app.machine.supervise import ChildProcess, Supervisor
 from tests.bench.isolation_attacks import Attack, attacks, hostile_services
 from tests.bench.results_file import write_results
 from tests.encryption_keys import TEST_KEYS
@@ -34,7 +35,7 @@ from tests.ledger import Ledger
 from tests.processes import free_ports
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
 from tests.scripted_server import scripted_server
-from tests.test_asgi import environment, sage_process
+from tests.test_asgi import environment
 
 _TASKS = 48  # of an attack, so that there are always some
 _HONEST = "print(len(apis.ledger.list_entries()))\napis.supervisor.complete_task()"
@@ -173,13 +174,14 @@ async def _stage(directory: Path, codes: dict[str, str], runners: int) -> AsyncI
         services = await stack.enter_async_context(ledger.listening())
         hostile = await stack.enter_async_context(_listening(hostile_services()))
         key = await _prepare(url)
-        for command in ("serve", *["runner"] * runners):
-            await stack.enter_async_context(sage_process(command, env))
         base = f"http://127.0.0.1:{port}/"
+        supervisor = Supervisor(directory / "logs")
+        stack.push_async_callback(supervisor.stop)
+        await supervisor.start(_processes(env, f"{base}readyz", runners))
+        await supervisor.ready()
         headers = {"Authorization": f"Bearer {key}"}
         client = httpx.AsyncClient(base_url=base, headers=headers, timeout=300, trust_env=False)
         stage = Stage(await stack.enter_async_context(client), key, hostile)
-        await _until_ready(stage)
         body = {"project": "demo", "name": "ledger", "document": ledger.document(services)}
         (await stage.client.post("/v1/apis", json=body)).raise_for_status()
         yield stage
@@ -191,15 +193,12 @@ async def _prepare(url: str) -> str:
         return (await keys.create(session, "bench", ["admin"]))[1]
 
 
-async def _until_ready(stage: Stage) -> None:
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                if (await stage.client.get("/readyz")).is_success:
-                    return
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.2)
+def _processes(env: dict[str, str], ready: str, runners: int) -> Iterator[ChildProcess]:
+    """As `sage up` starts them."""
+    sage = (sys.executable, "-m", "app.cli")
+    yield ChildProcess(name="api", argv=(*sage, "serve"), env=env, ready=ready)
+    for number in range(runners):
+        yield ChildProcess(name=f"runner-{number + 1}", argv=(*sage, "runner"), env=env)
 
 
 @asynccontextmanager
