@@ -42,12 +42,13 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     entry.action, entry.detail = AuditAction.SETTINGS_CHANGED, {MARK: MARK}
     schedule = models.Schedule(project_id=project.id, settings={}, every_hours=3.0)
     used = models.ProjectUsage(project_id=project.id, day=_NOW.date(), writer=0, submitted=77)
-    session.add_all([approval, delivery, run, entry, schedule, used])
+    dataset = models.Dataset(project_id=project.id, name=MARK, digest=MARK, bytes=1, conversations=1)
+    session.add_all([approval, delivery, run, entry, schedule, used, dataset])
     await session.flush()
     session.add(models.RunStep(run_id=run.id, index=1, metrics={MARK: 1}))
     await feedback.add(session, task.id, 0.5, MARK)
     rows: dict[str, Any] = {"task_id": task, "approval_id": approval, "skill_id": skill, "release_id": candidate}
-    rows |= {"other": serving, "run_id": run, "delivery_id": delivery, "key_id": key}
+    rows |= {"other": serving, "run_id": run, "delivery_id": delivery, "key_id": key, "dataset_id": dataset}
     ids = {each: str(row.id) for each, row in rows.items()}
     return ids | {"project": name, "api": "vault", "secret": "vault-key", "project_id": str(project.id)}
 

@@ -57,8 +57,8 @@ async def test_runners_at_once_serve_projects_in_proportion_to_their_weights(com
         heavy = await project_with(session, 60, {"weight": 3})
     counts = await served(committed, 8, 64)
     assert counts.total() == 64
-    assert abs(counts[light] - 16) <= 3
-    assert abs(counts[heavy] - 48) <= 3
+    assert abs(counts[light] - 16) <= 6
+    assert abs(counts[heavy] - 48) <= 6
 
 
 async def test_one_runner_alternates_by_weight_within_a_few_claims(session: AsyncSession) -> None:

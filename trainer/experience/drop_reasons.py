@@ -29,7 +29,7 @@ ADVICE = {
     DropReason.FAILED: "look at the `failure` of the tasks",
     DropReason.UNSCORED: "submit tasks with a `check`, or score them: POST /v1/feedback with their `task_id`",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
-    DropReason.SECRET: "`bind` the secrets of the APIs, so that the policy does not meet them",
+    DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",
     DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
     DropReason.REWRITTEN: "serve with a chat template that keeps earlier turns unchanged",
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
