@@ -173,7 +173,7 @@ def agent_server(directory: Path, model: Path, engine_url: str, at_once: int) ->
         "SAGE_DATA_DIR": str(directory / "data"),
         "SAGE_PORT": str(port),
         "SAGE_DEMO_PORT": str(demo),
-        "SAGE_MAX_TASKS_IN_FLIGHT": str(at_once),
+        "SAGE_MAX_TASKS_IN_FLIGHT": str(max(1, at_once // len(os.sched_getaffinity(0)))),  # of one runner
         "SAGE_TEMPERATURE": "1",
         "SAGE_RETRIEVAL": "query_ngram",
     }
