@@ -85,8 +85,8 @@ def worker() -> None:
 def migrate_command() -> None:
     """Migrate the database to the schema of this version."""
     from app.db.encrypted_rows import prepare_secrets  # noqa: PLC0415
-    from app.encryption import KEY_FILE  # noqa: PLC0415
     from app.machine.local_database import use_database  # noqa: PLC0415
+    from app.security.encryption import KEY_FILE  # noqa: PLC0415
 
     settings = Settings.from_env()
     with use_database(settings) as url:

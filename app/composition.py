@@ -13,7 +13,6 @@ import msgspec
 from app.adapters.store import AdapterStore
 from app.agent.prompt_profiles import Profile, choose_profile
 from app.db.database import Database, Sessions, open_database
-from app.encryption import KeyRing
 from app.engine.capability import Capabilities, ServerRequirements
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEmbedder, HttpEngine
@@ -22,6 +21,7 @@ from app.errors import SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.json_log import configure_logging
 from app.run_settings import RunSettings
+from app.security.encryption import KeyRing
 from app.settings import Settings, urls_in
 from app.skills.library import Library
 from app.skills.retrieval import Retrieval, load_retrieval

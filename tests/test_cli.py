@@ -14,7 +14,7 @@ from app.cli import main
 from app.db import keys, projects, secrets
 from app.db.database import open_database
 from app.db.migrate import migrate
-from app.encryption import KeyRing
+from app.security.encryption import KeyRing
 from app.settings import Settings
 from tests.processes import free_ports
 from tests.scripted_engine import byte_tokenizer

@@ -10,8 +10,8 @@ from app.db import apis, models, projects, secrets
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate
-from app.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
 from app.errors import InvalidError, SettingError
+from app.security.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
 from app.settings import Settings
 
 OLD, NEW = "o" * 32, "n" * 32

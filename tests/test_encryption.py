@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.encryption import KEY_FILE, KeyRing, key_id_of, new_key, prefix_of, write_key_file
 from app.errors import SettingError, StorageError
+from app.security.encryption import KEY_FILE, KeyRing, key_id_of, new_key, prefix_of, write_key_file
 from app.settings import Settings
 
 OLD, NEW = "o" * 32, "n" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from app.records import Call, Json, Use
 from app.runner.mask_trajectory import masked, without_secrets
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 from app.skills.extract import Draft, extract
 from app.skills.static_access import static_access
 from tests.written_functions import CATALOG, ran, rollout

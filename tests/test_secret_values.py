@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from app.records import Call
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 
 SECRET = "hunter2-Secret!9"
 SHORT = "k9-Pin"

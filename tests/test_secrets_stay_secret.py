@@ -12,9 +12,9 @@ from sqlalchemy import select
 from app.db import models, trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
-from app.encryption import key_id_of
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
+from app.security.encryption import key_id_of
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject

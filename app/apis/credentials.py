@@ -7,7 +7,7 @@ import msgspec
 
 from app.errors import HostError
 from app.records import Call, Json
-from app.secret_values import is_telling
+from app.security.secret_values import is_telling
 
 
 class Credentials(Protocol):

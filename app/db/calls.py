@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, task_queue
 from app.db.column_types import pack, to_json
 from app.db.database import keys_of
-from app.encryption import KeyRing
 from app.errors import ConflictError
 from app.records import Call, Json
+from app.security.encryption import KeyRing
 
 
 class JournalCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from app.db.column_types import to_json
-from app.encryption import KeyRing
 from app.errors import DatabaseError, SettingError, first_line
+from app.security.encryption import KeyRing
 
 Sessions = async_sessionmaker[AsyncSession]
 

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, selec
 from app.db import models
 from app.db.column_types import to_json
 from app.db.database import full_url
-from app.encryption import KEY_FILE, KeyRing, key_id_of, keys_in, new_key, write_key_file
 from app.errors import InvalidError, SettingError
+from app.security.encryption import KEY_FILE, KeyRing, key_id_of, keys_in, new_key, write_key_file
 from app.settings import Settings
 
 _COLUMNS = (  # table, column: encrypted texts, bytes, or JSON that has encrypted texts

@@ -25,7 +25,7 @@ from app.gateway.http_call import HttpCaller
 from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 
 MAX_ANSWER_BYTES = 1_000_000  # as JSON
 _NO_VARIABLES: Final[Mapping[str, str]] = {}

@@ -34,7 +34,7 @@ from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_journal import TaskJournal
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 from app.settings import Settings
 from app.skills import lifecycle
 from app.skills.library import Library

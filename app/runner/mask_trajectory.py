@@ -6,7 +6,7 @@ import msgspec
 
 from app.apis.credentials import mask, mask_call
 from app.records import Trajectory, Turn
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 from app.skills.extract import Draft
 
 HOLDS_SECRET = "it holds a secret that this task has met"

@@ -20,7 +20,7 @@ from app.records import Task
 from app.runner.execute import TaskExecutor
 from app.runner.process_identity import new_owner
 from app.runner.task_journal import seed_of
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 
 log = structlog.get_logger(__name__)
 

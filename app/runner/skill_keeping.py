@@ -13,7 +13,7 @@ from app.db.models import SkillState
 from app.records import Offer, Trajectory
 from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
 from app.runner.task_journal import skill_event
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 from app.skills.extract import Draft
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin, taint_of

@@ -18,7 +18,7 @@ from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Offer, Turn
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 
 _BATCH_SECONDS = 0.2  # repeatable calls are held this long to be written in one batch
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from app.records import Call, Json
-from app.secret_spellings import SpellingSearch
+from app.security.secret_spellings import SpellingSearch
 
 MASK: Final = "***"
 _TELLING = re.compile(
