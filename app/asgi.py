@@ -21,7 +21,7 @@ from app.gateway.http_call import NoCookies
 from app.gateway.ssrf import resolve_public
 from app.hot_swap.loader import AdapterLoader
 from app.notifications import NotificationListener
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.approval_expiry import ApprovalExpiry

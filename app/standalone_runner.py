@@ -22,7 +22,7 @@ from app.errors import AppError
 from app.gateway.http_call import NoCookies
 from app.hot_swap.loader import AdapterLoader
 from app.notifications import NotificationListener
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge
 from app.runner.presence import RunnerPresence

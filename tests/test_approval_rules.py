@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from app.apis.api_documents import parse_document
-from app.approval import ApprovalRules
 from app.errors import ApiDocumentError, HostError
 from app.gateway.approval_gate import ApprovalGate, ApprovalWantedError
+from app.project.approval import ApprovalRules
 from tests.ledger import Ledger
 
 PAYMENTS = ApprovalRules(

@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from app.approval import ApprovalRequest
 from app.db import approvals, models, task_queue
 from app.db.database import Sessions
+from app.project.approval import ApprovalRequest
 from tests.api_app import ApiApp, open_api_app
 from tests.rows import LEASE, task_row
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, task_queue, tasks, usage
 from app.db.database import Sessions, autocommit
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.records import Json
 from tests.rows import LEASE, project_row, task_row
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.db.models import SkillState
 from app.db.skill_evidence import Outcomes, SkillEvidence
-from app.project_settings import SkillPolicy
+from app.project.project_settings import SkillPolicy
 from app.skills.standing import Standing, standing
 
 ENOUGH = SkillEvidence(

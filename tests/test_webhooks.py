@@ -14,11 +14,11 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from app.approval import ApprovalRequest
 from app.db import approvals, models, projects, task_queue
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.manual.site.manual_pages import DIRECTORY
+from app.project.approval import ApprovalRequest
 from app.runner.webhook_sender import WebhookOptions, WebhookSender
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger_project import until

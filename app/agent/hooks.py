@@ -1,7 +1,7 @@
 """Callbacks of a running rollout."""
 
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.approval import ApprovalRequest
+from app.project.approval import ApprovalRequest
 from app.records import Turn
 
 

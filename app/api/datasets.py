@@ -23,7 +23,7 @@ from app.db import datasets as dataset_table
 from app.db import models, projects
 from app.db.database import Sessions
 from app.errors import ConflictError, StorageError
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.run_settings import RunSettings
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from app.db.database import Sessions
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.notifications import NotificationListener
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.records import Offer
 from app.release.promote import Promoter
 

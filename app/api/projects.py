@@ -18,7 +18,7 @@ from app.datasets.dataset_store import DatasetStore
 from app.db import audit, models, projects
 from app.db import datasets as dataset_table
 from app.errors import ForbiddenError
-from app.project_settings import Limits, ProjectSettings
+from app.project.project_settings import Limits, ProjectSettings
 from app.records import Json
 
 _OPERATORS = {"limits", "weight"}  # settings that share the server out

@@ -12,7 +12,7 @@ from app.api.access import Access, find_project
 from app.api.validation import Scenario, Text
 from app.db import models, tasks
 from app.errors import InvalidError
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 
 Instruction = Annotated[
     str,

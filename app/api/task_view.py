@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.columns import columns
 from app.db import approvals, models, offers, projects, quotas, releases, skills
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.records import Json, Stop
 
 

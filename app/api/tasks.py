@@ -14,7 +14,7 @@ from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.db import events, models, task_queue, tasks
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.records import Stop
 
 IdempotencyKey = Annotated[

@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, quotas, usage
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 
 _DAYS = 30
 

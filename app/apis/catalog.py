@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from app.approval import Risk
+from app.project.approval import Risk
 from app.records import Json
 
 Place = Literal["path", "query", "header", "cookie", "body"]

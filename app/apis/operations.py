@@ -8,8 +8,8 @@ from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
 from app.apis.request_body import Body, request_body
-from app.approval import Risk
 from app.errors import ApiDocumentError
+from app.project.approval import Risk
 from app.records import Json
 
 _MAX_OPERATIONS = 20_000

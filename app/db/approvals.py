@@ -10,12 +10,12 @@ import msgspec
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.approval import ApprovalDecision, ApprovalRequest
 from app.db import audit, events, models, task_queue, webhooks
 from app.db.clock import from_now
 from app.db.models import ApprovalState, AuditAction
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
+from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Json
 
 SERVER = "server"  # decides on those that nobody decided on in time

@@ -36,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import aliased
 
 from app.db import models, usage
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 
 _task, _turn, _project = models.Task, models.ProjectTurn, models.Project
 ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index

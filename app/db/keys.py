@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.errors import InvalidError, NotFoundError
-from app.project_settings import ProjectSettings
+from app.project.project_settings import ProjectSettings
 
 _PREFIX = "sage_"
 _HINT = len(_PREFIX) + 4  # characters that are shown

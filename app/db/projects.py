@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models
 from app.db.database import keys_of
 from app.errors import ConflictError, InvalidError, NotFoundError
-from app.project_settings import ProjectSettings, changed, stored
+from app.project.project_settings import ProjectSettings, changed, stored
+from app.project.webhook import check_url, signing_key
 from app.records import Json
-from app.webhook import check_url, signing_key
 
 
 async def create(session: AsyncSession, name: str) -> models.Project:

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects, usage
 from app.db.fair_queue import ACCEPTED, RUNNING
 from app.errors import LimitError
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 
 _QUEUE_SECONDS = 5.0  # after which some of the waiting tasks will have been claimed
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, webhooks
 from app.db.models import ApprovalState, TaskState
-from app.webhook import WebhookEvent
+from app.project.webhook import WebhookEvent
 
 _approval = models.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {

@@ -20,7 +20,7 @@ from app.db import canaries, events, lease, models, runners, task_end, usage
 from app.db.fair_queue import RUNNING, any_candidate, next_task
 from app.db.models import TASK_END_STATES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.records import Json, Stop
 
 _CONDEMNING_DEATHS = 2

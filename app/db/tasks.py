@@ -15,7 +15,7 @@ from app.db.models import TaskState
 from app.db.page import Page, read_page
 from app.db.quotas import admit
 from app.errors import ConflictError, NotFoundError
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.records import Stop
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed

@@ -14,9 +14,9 @@ from app.db.database import keys_of
 from app.db.models import DeliveryState
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
-from app.project_settings import ProjectSettings
+from app.project.project_settings import ProjectSettings
+from app.project.webhook import WebhookEvent, signing_key
 from app.records import Json
-from app.webhook import WebhookEvent, signing_key
 
 _delivery = models.WebhookDelivery
 _LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended("claim a webhook's message", 0)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.apis.catalog import Operation
 from app.apis.credentials import mask
-from app.approval import ApprovalDecision, ApprovalRequest, ApprovalRules
+from app.project.approval import ApprovalDecision, ApprovalRequest, ApprovalRules
 from app.records import Call
 
 _MAX_REQUESTS = 3  # at one place of the code, which calls with other values each time it runs again

@@ -14,13 +14,13 @@ from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
-from app.approval import ApprovalRules
 from app.db import approvals, events, models, offers, projects, releases, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions
 from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
+from app.project.approval import ApprovalRules
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.manifest import ApiDocument

@@ -18,7 +18,7 @@ from app.db import models, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit
 from app.errors import first_line
 from app.loop import Loop
-from app.project_settings import Limits
+from app.project.project_settings import Limits
 from app.runner.database_contact import DatabaseContact
 from app.runner.process_identity import new_owner
 

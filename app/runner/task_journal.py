@@ -12,11 +12,11 @@ from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
-from app.approval import ApprovalDecision, ApprovalRequest
 from app.db import approvals, calls, events, models, skill_moves, turns
 from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
+from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
 from app.security.secret_values import SecretValues
 

@@ -17,8 +17,8 @@ from app.db.webhooks import DeliveryResult, WebhookTarget
 from app.errors import AppError, HostError, first_line
 from app.gateway.ssrf import resolve_public
 from app.loop import Loop
+from app.project.webhook import signed_headers
 from app.runner.process_identity import new_owner
-from app.webhook import signed_headers
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from app.db import models, projects, releases, skill_moves, skills
 from app.db.models import ReleaseState, SkillState
 from app.db.skills import NewSkill, StartingState
 from app.gateway.skill_manifest import SkillManifest, widenings
-from app.project_settings import SkillPolicy
+from app.project.project_settings import SkillPolicy
 
 
 def stored_manifest(skill: models.Skill | NewSkill) -> SkillManifest:

@@ -18,7 +18,7 @@ import msgspec
 
 from app.db.models import SkillState
 from app.db.skill_evidence import GOOD, SkillEvidence
-from app.project_settings import SkillPolicy
+from app.project.project_settings import SkillPolicy
 
 USES = 3
 PRINCIPALS = 2

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from app.approval import ApprovalRules
 from app.errors import InvalidError
+from app.project.approval import ApprovalRules
+from app.project.webhook import Webhook
 from app.records import Json
 from app.settings import Settings
-from app.webhook import Webhook
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
 SkillPolicy: TypeAlias = Literal["open", "evidence", "review"]
