@@ -8,10 +8,10 @@ import httpx
 import msgspec
 import pytest
 
-from app.bounded_json import JsonError, count_values, decode_json
 from app.errors import HostError
 from app.gateway.http_call import HttpCaller, NoCookies
 from app.records import Json
+from app.untrusted.json_text import JsonError, count_values, decode_json
 from tests.event_loop import longest_stall
 from tests.raw_server import gzipped, http_answer, raw_server
 

@@ -4,7 +4,7 @@ import msgspec
 
 from app.records import Use
 from app.skills.extract import api_references, extract
-from app.syntax_tree import parse
+from app.untrusted.syntax_tree import parse
 from tests.written_functions import ARCHIVE, archived, offer, ran, rollout
 
 

@@ -11,7 +11,7 @@ from app.db.models import TaskState
 from app.records import Stop, Use
 from app.skills.extract import extract
 from app.skills.validate_drafts import validate_drafts
-from app.syntax_tree import is_analysable, parse
+from app.untrusted.syntax_tree import is_analysable, parse
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
 from tests.written_functions import offer, ran, rollout

@@ -7,8 +7,8 @@ from litestar import Request
 from litestar.exceptions import SerializationException
 from litestar.types import Empty
 
-from app.bounded_json import JsonError, decode_json
 from app.records import Json
+from app.untrusted.json_text import JsonError, decode_json
 
 _VALUES = 300_000
 _DEPTH = 100

@@ -13,9 +13,9 @@ from app import plugins
 from app.apis.catalog import App, Operation
 from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
-from app.bounded_body import BodyError, read_body
 from app.errors import ApiDocumentError, HostError
 from app.records import Json
+from app.untrusted.http_body import BodyError, read_body
 
 MAX_DOCUMENT_BYTES = 20 << 20
 _HEADERS = {"Accept-Encoding": "gzip, deflate"}

@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
-from app.bounded_json import JsonError, check_number, decode_json
 from app.errors import ApiDocumentError
 from app.records import Json
+from app.untrusted.json_text import JsonError, check_number, decode_json
 
 _NODES = 2_000_000  # aliases let a small text expand without bound
 _DEPTH = 200

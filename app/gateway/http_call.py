@@ -10,12 +10,12 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from app.bounded_body import BodyError, BodySizeError, read_body
-from app.bounded_json import JsonError, decode_json
 from app.errors import HostError
 from app.gateway.ssrf import resolve_public
 from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
+from app.untrusted.http_body import BodyError, BodySizeError, read_body
+from app.untrusted.json_text import JsonError, decode_json
 
 MAX_ANSWER_BYTES = 3 << 20  # fits into a frame of the sandbox
 _ERROR_CHARS = 500

@@ -11,7 +11,7 @@ import msgspec
 
 from app.agent.action import extract_code
 from app.records import Trajectory
-from app.syntax_tree import compiled, is_analysable, parse
+from app.untrusted.syntax_tree import compiled, is_analysable, parse
 
 MAX_CHARS = 10_000  # of a draft with all that it needs, which the checks walk many times
 _MAX_DRAFTS = 32  # each is compiled several times

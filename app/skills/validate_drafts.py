@@ -6,7 +6,7 @@ from app import plugins
 from app.apis.catalog import Catalog
 from app.records import Trajectory
 from app.skills.extract import MAX_CHARS, Draft, extract
-from app.syntax_tree import compiled, parse
+from app.untrusted.syntax_tree import compiled, parse
 
 
 class ValidatedDrafts(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOpera
 from app.gateway.value_origins import ValueOrigins
 from app.records import Call, Json, Trajectory
 from app.skills.extract import Draft, api_references
-from app.syntax_tree import parse
+from app.untrusted.syntax_tree import parse
 
 
 def manifest_of(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> SkillManifest:
