@@ -10,7 +10,7 @@ from app.agent.prompt_profiles import prompt_hash
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import check_runners
-from app.broker import worker_notifier
+from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, load_parts, open_services
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore

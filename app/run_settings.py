@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from app import plugins
 from app.errors import InvalidError
+from app.plugins import registry
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -140,8 +140,8 @@ def check_runnable(settings: RunSettings) -> None:
             raise InvalidError(
                 f"{field}={name!r}: a run may name registered parts only; register it as an entry point"
             )
-    plugins.find("sage.retrieval", settings.retrieval)
-    plugins.find("sage.rewards", settings.reward)
+    registry.find("sage.retrieval", settings.retrieval)
+    registry.find("sage.rewards", settings.reward)
     if settings.kind is RunKind.ROLLOUT:
         rollout_environment(settings)
     if 0 < settings.gate_scenarios < MIN_SCENARIOS:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from app import plugins
 from app.errors import InvalidError, SettingError
+from app.plugins import registry
 
 _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names that other tools also set
@@ -227,7 +227,7 @@ def _check(name: str, variable: str, value: str) -> None:
             raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
     if name in _PARTS:
         try:
-            plugins.find(_PARTS[name], value)
+            registry.find(_PARTS[name], value)
         except InvalidError as error:
             raise SettingError(f"{variable}={value!r}: {error}") from error
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from app.broker import TRAIN, notify_workers, open_broker, worker_notifier
+from app.broker.celery_broker import TRAIN, notify_workers, open_broker, worker_notifier
 from app.settings import Settings
 
 

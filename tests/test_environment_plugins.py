@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from app import plugins
 from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import InvalidError
+from app.plugins import registry
 from app.settings import Settings
 from tests.counting_environment import counting
 from tests.tiny_model import make_model_dir
@@ -53,7 +53,7 @@ def test_an_environment_takes_at_most_sixty_lines() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_environment_is_found_by_its_name_and_unknown_names_list_it() -> None:
-    assert plugins.names(GROUP) == ["counting", "office"]
+    assert registry.names(GROUP) == ["counting", "office"]
     assert len(open_environment("counting?tasks=5").scenarios("test", 1, 0)[0].tasks) == 5
     with pytest.raises(InvalidError, match="has no 'shop', it has counting, office"):
         open_environment("shop")

@@ -12,8 +12,8 @@ from app.cli import main
 from app.db import environments, models
 from app.db.clock import from_now
 from app.db.database import Sessions
-from app.installed_environments import EnvironmentInfo
-from app.plugin_options import options_schema
+from app.plugins.installed_environments import EnvironmentInfo
+from app.plugins.plugin_options import options_schema
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served
 from trainer.environments.office.office_environment import load_environment

@@ -12,7 +12,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.broker import worker_notifier
+from app.broker.celery_broker import worker_notifier
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys
 from app.db.database import Sessions

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.errors import InvalidError
-from app.plugin_options import PluginSpec, load_options, options_schema, options_type
+from app.plugins.plugin_options import PluginSpec, load_options, options_schema, options_type
 
 
 def load(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
-from app.broker import notify_workers, open_broker
+from app.broker.celery_broker import notify_workers, open_broker
 from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState

@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 import httpx
 import msgspec
 
-from app import plugins
 from app.apis.catalog import Catalog
-from app.plugin_options import PluginSpec, load_options
+from app.plugins import registry
+from app.plugins.plugin_options import PluginSpec, load_options
 from app.records import Task, Trajectory
 
 GROUP = "sage.environments"
@@ -84,6 +84,6 @@ def open_environment(text: str) -> Environment:
     Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
     """
     spec = PluginSpec.parse(text)
-    load = plugins.load(GROUP, spec.name)
+    load = registry.load(GROUP, spec.name)
     environment: Environment = load(**load_options(load, spec))
     return environment

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import ANY_KEY, Db
 from app.api.problem import problems
 from app.db import environments
-from app.installed_environments import check_environment
+from app.plugins.installed_environments import check_environment
 from app.records import Json
 from app.run_settings import RunSettings
 

@@ -9,11 +9,11 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import msgspec
 
-from app import plugins
 from app.apis.catalog import App, Operation
 from app.apis.protocol import ApiProtocol, OutgoingRequest
 from app.apis.yaml_json import read_text
 from app.errors import ApiDocumentError, HostError
+from app.plugins import registry
 from app.records import Json
 from app.untrusted.http_body import BodyError, read_body
 
@@ -80,7 +80,7 @@ def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> Out
 
 
 def _protocols() -> Mapping[str, ApiProtocol]:
-    return plugins.load_all("sage.api_protocols")
+    return registry.load_all("sage.api_protocols")
 
 
 async def download(client: httpx.AsyncClient, source: str) -> bytes:

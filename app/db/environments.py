@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.clock import from_now
-from app.installed_environments import EnvironmentInfo
+from app.plugins.installed_environments import EnvironmentInfo
 
 REPORT_SECONDS = 60.0
 _EXPIRY_SECONDS = 5 * REPORT_SECONDS  # rows not refreshed for this long are ignored

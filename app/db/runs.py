@@ -22,7 +22,7 @@ _run = models.TrainingRun
 async def create(
     session: AsyncSession, project_id: UUID, settings: RunSettings, *, schedule_id: UUID | None = None
 ) -> models.TrainingRun:
-    """Queue a run. Call `app.broker.notify_workers` after the commit."""
+    """Queue a run. Call `app.broker.celery_broker.notify_workers` after the commit."""
     return await put(session, project_id, msgspec.to_builtins(settings), schedule_id=schedule_id)
 
 

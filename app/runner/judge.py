@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from app import plugins
 from app.errors import InvalidError, SettingError
-from app.plugin_options import PluginSpec, load_options
+from app.plugins import registry
+from app.plugins.plugin_options import PluginSpec, load_options
 from app.records import Trajectory
 
 log = structlog.get_logger(__name__)
@@ -29,7 +29,7 @@ def load_judge(text: str) -> Judge | None:
         return None
     try:
         spec = PluginSpec.parse(text)
-        load = plugins.load(GROUP, spec.name)
+        load = registry.load(GROUP, spec.name)
         judge: Judge = load(**load_options(load, spec))
     except InvalidError as error:
         raise SettingError(f"SAGE_JUDGE={text!r}: {error}") from error

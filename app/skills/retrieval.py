@@ -9,8 +9,8 @@ from uuid import UUID
 
 import msgspec
 
-from app import plugins
 from app.engine.protocol import Vector
+from app.plugins import registry
 from app.records import Offer
 from app.skills.fusion import FusionWeights, Ranked, Scored, fuse
 from app.skills.skill_index import SkillIndex
@@ -53,7 +53,7 @@ def needs_embeddings(retrieval: Retrieval) -> bool:
 
 def load_retrieval(name: str) -> Retrieval:
     """The retrieval registered under a name, or named as "module:attribute". Raises InvalidError."""
-    retrieval: Retrieval = plugins.load("sage.retrieval", name)
+    retrieval: Retrieval = registry.load("sage.retrieval", name)
     return retrieval
 
 

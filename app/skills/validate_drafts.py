@@ -2,8 +2,8 @@
 
 import msgspec
 
-from app import plugins
 from app.apis.catalog import Catalog
+from app.plugins import registry
 from app.records import Trajectory
 from app.skills.extract import MAX_CHARS, Draft, extract
 from app.untrusted.syntax_tree import compiled, parse
@@ -35,5 +35,5 @@ def refusals(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> list[str
         return ["It does not compile."]
     if parse(draft.source) is None:
         return ["It is too deep to be analysed."]
-    checks = plugins.load_all("sage.skill_checks").values()
+    checks = registry.load_all("sage.skill_checks").values()
     return [reason for check in checks for reason in check(draft, trajectory, catalog)]

@@ -12,7 +12,7 @@ import click
 import msgspec
 from tqdm import tqdm
 
-from app import plugins
+from app.plugins import registry
 from app.ports import base_url
 from app.settings import Settings
 from trainer.cli.options import url_option
@@ -119,7 +119,7 @@ def evaluate(**given: Any) -> None:
         raise click.BadParameter(
             f"{options.scenarios} scenarios cannot be spread evenly over {options.sites} sites"
         )
-    plugins.find("sage.retrieval", options.retrieval)
+    registry.find("sage.retrieval", options.retrieval)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
     passes = asyncio.run(_run_passes(options))

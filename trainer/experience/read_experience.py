@@ -5,7 +5,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app import plugins
+from app.plugins import registry
 from app.records import Trajectory
 from app.run_settings import RunSettings
 from trainer.experience.best_tasks import select_best
@@ -45,7 +45,7 @@ async def read_logged(
     """
     window = await read_window(session, project_id, settings, base)
     tasks = [_check_on_policy(task, settings.max_staleness) for task in window.tasks]
-    rewards = compute_rewards(tasks, window.makers, plugins.load("sage.rewards", settings.reward))
+    rewards = compute_rewards(tasks, window.makers, registry.load("sage.rewards", settings.reward))
     grouped = group_tasks(tasks, rewards, window.scenarios)
     rollouts = [rollout for _, rollout in grouped.kept]
     steps = split_into_steps(rollouts, settings.pairs, settings.steps, settings.seed)

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from app import plugins
 from app.agent.prompt_profiles import Profile
 from app.engine.tokenizer import ChatTokenizer
-from app.plugin_options import PluginSpec, load_options
+from app.plugins import registry
+from app.plugins.plugin_options import PluginSpec, load_options
 from app.sandbox.protocol import Sandbox
 from trainer.environment import Environment, Scenario
 from trainer.rollouts.episode import Episode
@@ -56,6 +56,6 @@ def open_expert(text: str, context: ExpertContext) -> AbstractAsyncContextManage
     Raises InvalidError for an unknown name, and for an option that is unknown, missing or does not fit.
     """
     spec = PluginSpec.parse(text)
-    load = plugins.load(GROUP, spec.name)
+    load = registry.load(GROUP, spec.name)
     opened: AbstractAsyncContextManager[Expert] = load(context, **load_options(load, spec))
     return opened

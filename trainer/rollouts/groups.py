@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from app import plugins
+from app.plugins import registry
 from app.run_settings import RunSettings
 from app.skills.ngrams import NgramIndex
 from trainer.environment import Environment, Scenario, Split
@@ -38,7 +38,7 @@ class GroupCollector:
 
     async def collect(self, chains: Sequence[Chain], seed: int) -> list[ChainRollout]:
         """G rollouts of each chain, in the order of `chains`."""
-        rule: RewardRule = plugins.load("sage.rewards", self.settings.reward)
+        rule: RewardRule = registry.load("sage.rewards", self.settings.reward)
         slots = asyncio.Semaphore(self.at_once)
 
         async def roll_out(number: int, member: int) -> ChainRollout:

@@ -7,7 +7,7 @@ from uuid import UUID
 from celery import Celery, signals
 from celery.worker import state
 
-from app.broker import TRAIN, notify_workers, open_broker
+from app.broker.celery_broker import TRAIN, notify_workers, open_broker
 from app.settings import Settings
 from trainer.engines.sleep import servers_that_sleep
 from trainer.worker.launch_run import TRAIN_COMMAND, launch_run

@@ -6,11 +6,11 @@ from importlib.metadata import EntryPoint
 
 import structlog
 
-from app import plugins
 from app.db import environments
 from app.db.database import Sessions
-from app.installed_environments import EnvironmentInfo
-from app.plugin_options import options_schema
+from app.plugins import registry
+from app.plugins.installed_environments import EnvironmentInfo
+from app.plugins.plugin_options import options_schema
 from trainer.environment import GROUP
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ class EnvironmentReport:
 
 def installed_environments() -> list[EnvironmentInfo]:
     """The environments of installed distributions. One that cannot be loaded is logged and left out."""
-    found = (_info(plugins.find(GROUP, name)) for name in plugins.names(GROUP))
+    found = (_info(registry.find(GROUP, name)) for name in registry.names(GROUP))
     return [each for each in found if each is not None]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from app.errors import InvalidError
-from app.plugin_options import PluginSpec, read_options
+from app.plugins.plugin_options import PluginSpec, read_options
 from app.records import Json
 
 

@@ -18,7 +18,7 @@ TRAIN = "sage.train"  # the only job: its argument is the id of a training run
 _ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
 _EXPIRY_SECONDS = 600  # by then other messages have followed
 
-TRANSPORT_ALIASES["folders"] = "app.filesystem_broker:FolderTransport"
+TRANSPORT_ALIASES["folders"] = "app.broker.folder_transport:FolderTransport"
 log = structlog.get_logger(__name__)
 
 
