@@ -9,19 +9,18 @@ import httpx
 import msgspec
 
 from app.apis import api_docs
-from app.apis.address import address, origin
-from app.apis.api_documents import encode
+from app.apis.address import address
 from app.apis.bind_arguments import bind
-from app.apis.bound_parameters import filled
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
-from app.apis.credentials import Credentials, SecretStore, secret_parts
+from app.apis.credentials import Credentials, SecretStore
 from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
+from app.gateway.request_secrets import RequestSecrets
 from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
@@ -60,7 +59,6 @@ class Gateway:
         self._catalog = with_builtins(catalog)
         self._http = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
         self._variables = variables
-        self._credentials = credentials
         self._journal = journal
         self._allowed = allowed
         self._approvals = approvals
@@ -79,8 +77,7 @@ class Gateway:
         self.guard = SkillGuard({})  # of the skills that the rollout is offered
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
-        self._store = store  # of bound parameters
-        self._hidden = SecretValues()  # what not even the agent may see
+        self._request_secrets = RequestSecrets(variables, credentials, store, self.secrets)
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -156,21 +153,8 @@ class Gateway:
         self, app: App, operation: Operation, arguments: dict[str, Json]
     ) -> tuple[OutgoingRequest, str]:
         """The request and its URL. Raises HostError for a call that cannot be sent."""
-        request = await self._encode(app, operation, arguments)
+        request = await self._request_secrets.encode(app, operation, arguments)
         return request, self._address(app, operation) + request.target
-
-    async def _encode(self, app: App, operation: Operation, arguments: dict[str, Json]) -> OutgoingRequest:
-        """The request, with the secrets of bound parameters, which only this method and the server see."""
-        if not operation.bound:
-            return encode(app, operation, arguments)
-        if self._store is None or not self._trusts(app, operation):
-            raise HostError("PermissionError", f"{operation.api} needs a secret, and none may be sent there")
-        values = {each.parameter.name: await self._store.value(each.secret) for each in operation.bound}
-        self._hide(*values.values())
-        try:
-            return encode(app, *filled(operation, arguments, values))
-        except HostError as error:
-            raise HostError(error.kind, self._hidden.mask(error.message)) from None
 
     def _find(self, api: str) -> tuple[App, Operation]:
         app_name, _, name = api.partition(".")
@@ -195,18 +179,6 @@ class Gateway:
             return address(app, operation.server or app.server, self._variables)
         except ValueError as error:
             raise HostError("ApiError", str(error)) from error
-
-    def _trusts(self, app: App, operation: Operation) -> bool:
-        """Whether the operation's server may get the API's credentials: a document could send them elsewhere."""
-        if operation.server is None:
-            return True
-        try:
-            there = origin(address(app, operation.server, self._variables))
-            if there in map(origin, app.token_origins):
-                return True
-            return there == origin(address(app, app.server, self._variables))
-        except ValueError:
-            return False
 
     def _authorize(self, operation: Operation) -> None:
         if self._allowed is not None and not self._allowed(operation.api):
@@ -254,39 +226,21 @@ class Gateway:
         """The call with its result or error, without secrets, as the journal records it."""
         result: Json = None
         error: str | None = None
+        hidden = self._request_secrets.hidden
         started = time.perf_counter()
         try:
-            credentials = await self._credentials_of(operation)
-            self._hide(*secret_parts(credentials))
+            credentials = await self._request_secrets.headers(self._catalog.apps[operation.app], operation)
             known = {name.lower() for name in credentials}
             headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
             sent = (operation.method, url, headers | credentials, request.content)
-            result = self._hidden.mask_json(await self._http.send(*sent, clean=self._hidden.mask))
+            result = hidden.mask_json(await self._http.send(*sent, clean=hidden.mask))
         except HostError as raised:
-            error = self._hidden.mask(f"{raised.kind}: {raised.message}")
+            error = hidden.mask(f"{raised.kind}: {raised.message}")
         seconds = time.perf_counter() - started
         done = msgspec.structs.replace(call, result=result, error=error, seconds=seconds)
         if self._journal is not None:
             await self._journal.end(done)
         return done
-
-    async def _credentials_of(self, operation: Operation) -> dict[str, str]:
-        """Raises HostError if the operation's server may not get those that the API has."""
-        headers = await self._credentials.headers(operation.app) if self._credentials else {}
-        if headers and not self._trusts(self._catalog.apps[operation.app], operation):
-            raise HostError("ApiError", _untrusted(operation))
-        return headers
-
-    def _hide(self, *texts: str) -> None:
-        self._hidden.add(*texts)
-        self.secrets.add(*texts)
-
-
-def _untrusted(operation: Operation) -> str:
-    return (
-        f"{operation.api} is at another server, {operation.server}, which may not get the token of this API: "
-        "its owner can allow that with `token_origins`"
-    )
 
 
 def _checked_answer(answer: Json) -> Json:
