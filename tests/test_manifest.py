@@ -3,18 +3,16 @@
 import asyncio
 from uuid import UUID
 
-import msgspec
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, models, releases, skill_moves, skills, task_queue
+from app.db import apis, audit, models, releases, task_queue
 from app.db.database import Sessions
-from app.db.models import ReleaseState, SkillState
-from app.records import Json
+from app.db.models import ReleaseState
 from app.release import manifest
-from app.release.manifest import ApiDocument, SkillsMode
-from app.skills.admission import admit
-from tests.rows import LEASE, new_skill, project_row, task_row
+from app.release.manifest import ApiDocument
+from tests.release_steps import activate
+from tests.rows import LEASE, project_row, task_row
 
 
 async def put(session: AsyncSession, project_id: UUID, name: str, version: int = 1) -> models.Release:
@@ -38,27 +36,9 @@ async def begin_task(session: AsyncSession, project_id: UUID) -> models.Task:
     return claimed
 
 
-async def activate(
-    session: AsyncSession, release: models.Release, prompt: str = "p", keep: SkillsMode = "restore"
-) -> dict[str, Json]:
-    """As the promoter does it."""
-    former = await releases.active(session, release.project_id)
-    await releases.activate(session, release.id)
-    return await manifest.record_activation(session, release, former, prompt, skills=keep)
-
-
 async def served(session: AsyncSession, release: models.Release) -> list[tuple[str, int]]:
     """Name and version of each document that its tasks see."""
     return [(each.name, each.document["version"]) for each in await manifest.api_documents(session, release)]
-
-
-async def library(session: AsyncSession, project_id: UUID) -> list[tuple[str, int]]:
-    found = await skills.page(session, skills.SkillFilter(project_id=project_id, state=SkillState.ACTIVE))
-    return sorted((each.name, each.version) for each in found.items)
-
-
-async def learn(session: AsyncSession, project_id: UUID, name: str, body: str = "...") -> models.Skill:
-    return await skills.add(session, project_id, new_skill(name, f"def {name}(): {body}"))
 
 
 async def test_a_project_without_tasks_keeps_its_release_while_its_apis_are_registered(
@@ -151,86 +131,6 @@ async def test_after_a_rollback_a_change_of_one_api_keeps_the_others_rolled_back
     assert await served(session, fourth) == [("mail", 2), ("notes", 2)], "putting it says that it is to be served"
 
 
-async def test_rolling_back_restores_exactly_the_skills_of_that_time(session: AsyncSession) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    same, _, lost, gone = [await learn(session, project.id, name) for name in ("same", "better", "lost", "gone")]
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    assert len(await library(session, project.id)) == 4, "what serves anew finds the library as it is"
-    await learn(session, project.id, "better", "return 2")
-    new = await learn(session, project.id, "new")
-    await skill_moves.retire(session, lost.id)
-    await skill_moves.delete(session, gone.id)
-    rev = same.rev
-    changed = (await activate(session, first))["skills"]
-    assert await library(session, project.id) == [("better", 1), ("lost", 1), ("same", 1)]
-    assert {how: [(each["name"], each["version"]) for each in rows] for how, rows in changed.items()} == {
-        "restored": [("better", 1), ("lost", 1)],
-        "superseded": [("better", 2)],
-        "withdrawn": [("new", 1)],
-        "deleted": [("gone", 1)],
-    }
-    moved = {each.name for each in await skills.changed_since(session, project.id, rev)}
-    assert moved >= {"better", "lost", "new"}, "caches follow"
-    assert (await skill_moves.restore(session, new.id)).state is SkillState.ACTIVE
-
-
-async def test_a_skill_removed_by_a_rollback_can_be_learned_again_but_not_one_retired_by_hand(
-    session: AsyncSession,
-) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    await learn(session, project.id, "new")
-    await skill_moves.retire(session, (await learn(session, project.id, "banned")).id)
-    await activate(session, first)
-    assert await library(session, project.id) == []
-    assert (await learn(session, project.id, "new", "return 2")).state is SkillState.ACTIVE
-    assert (await learn(session, project.id, "banned", "return 2")).state is SkillState.RETIRED
-
-
-async def test_the_library_is_kept_on_request(session: AsyncSession) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    await learn(session, project.id, "new")
-    assert await activate(session, first, keep="keep") == {}
-    assert await library(session, project.id) == [("new", 1)]
-
-
-async def test_a_rollback_restores_the_skills_at_the_releases_end_not_at_its_start(
-    session: AsyncSession,
-) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    second = await releases.propose(session, project.id, "f00d")
-    await activate(session, second)
-    await learn(session, project.id, "grown")
-    await activate(session, first)
-    assert await library(session, project.id) == []
-    await activate(session, second)
-    assert await library(session, project.id) == [("grown", 1)]
-
-
-async def test_activating_the_active_release_removes_no_skill(session: AsyncSession) -> None:
-    project = await project_row(session)
-    release = await releases.propose(session, project.id, "f00d")
-    await activate(session, release)
-    await learn(session, project.id, "new")
-    assert await activate(session, release) == {}
-    assert await library(session, project.id) == [("new", 1)]
-
-
-async def test_a_rollback_does_not_touch_skills_of_another_project(session: AsyncSession) -> None:
-    project, other = await project_row(session), await project_row(session)
-    first = await releases.active(session, project.id)
-    await learn(session, other.id, "theirs")
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    await learn(session, project.id, "mine")
-    await activate(session, first)
-    assert (await library(session, project.id), await library(session, other.id)) == ([], [("theirs", 1)])
-
-
 async def test_a_changed_prompt_makes_another_release_and_cannot_be_rolled_back(session: AsyncSession) -> None:
     project = await project_row(session)
     first = await releases.active(session, project.id)
@@ -288,60 +188,3 @@ async def test_apis_put_concurrently_are_all_served(committed: Sessions) -> None
     async with committed() as session:
         active = await releases.active(session, project.id)
         assert await served(session, active) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
-
-
-async def test_a_rollback_gives_skills_the_states_of_that_time(session: AsyncSession) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    new = skills.NewSkill(
-        name="tried", signature="", source="one", apis=["mail.list"], instruction="", principal="a"
-    )
-    tried = await admit(session, project.id, new)
-    held = await admit(
-        session, project.id, msgspec.structs.replace(new, source="two", apis=["mail.list", "mail.send"])
-    )
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    await skill_moves.retire(session, tried.id)
-    await session.refresh(held)
-    later = await admit(session, project.id, msgspec.structs.replace(new, name="later", taint="an answer"))
-    changed = (await activate(session, first))["skills"]
-    assert [each["name"] for each in changed["restored"]] == ["tried"]
-    assert [each["name"] for each in changed["withdrawn"]] == ["later"]
-    for row in (tried, held, later):
-        await session.refresh(row)
-    assert [row.state for row in (tried, held, later)] == [
-        SkillState.PROBATION,
-        SkillState.RETIRED,
-        SkillState.SUPERSEDED,
-    ]
-
-
-async def test_a_rollback_offers_no_skill_that_went_beyond_its_manifest(session: AsyncSession) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    bad = await learn(session, project.id, "bad")
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    await skill_moves.quarantine(session, bad.id, "it attempted mail.purge", 1)
-    await activate(session, first)
-    await session.refresh(bad)
-    assert (bad.state, bad.held) == (SkillState.QUARANTINED, True)
-
-
-async def test_a_rollback_restores_the_version_that_was_active_and_the_one_on_probation(
-    session: AsyncSession,
-) -> None:
-    project = await project_row(session)
-    first = await releases.active(session, project.id)
-    one = await learn(session, project.id, "greet", "return 1")
-    new = skills.NewSkill(
-        name="greet", signature="", source="two", apis=one.apis, instruction="", manifest={"operations": {}}
-    )
-    two = await admit(session, project.id, new)
-    await activate(session, await releases.propose(session, project.id, "f00d"))
-    await skill_moves.approve(session, two.id, "key me")
-    await session.refresh(one)
-    assert (one.state, two.state) == (SkillState.SUPERSEDED, SkillState.ACTIVE)
-    await activate(session, first)
-    for row in (one, two):
-        await session.refresh(row)
-    assert (one.state, two.state) == (SkillState.ACTIVE, SkillState.PROBATION)

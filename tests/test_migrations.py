@@ -121,6 +121,54 @@ _OLD_SKILL = text(
 )
 
 
+def test_a_downgrade_offers_only_skills_that_were_offered_to_all(empty_database_url: str) -> None:
+    migrate(empty_database_url)
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO projects (id, name, skill_rev) VALUES ('{_PROJECT}', 'new', 1)"))
+        for number, (state, actor) in enumerate(_STATES_BEFORE, start=1):
+            connection.execute(_NEW_SKILL, {"version": number, "state": state, "actor": actor})
+        connection.execute(text("INSERT INTO skill_sets VALUES ('h', '{a,b probation,c quarantined}')"))
+        connection.execute(_MOVE)
+        command.downgrade(alembic_config(connection), "0010")
+        stored = connection.execute(text("SELECT version, state FROM skills ORDER BY version"))
+        assert [row.state for row in stored] == [
+            "superseded",
+            "superseded",
+            "active",
+            "retired",
+            "superseded",
+            "deleted",
+        ]
+        assert connection.scalars(text("SELECT skills FROM skill_sets")).all() == [["a"]]
+        assert connection.scalars(text("SELECT action FROM audit_entries")).all() == []
+    migrate(empty_database_url)
+
+
+_STATES_BEFORE = [
+    ("quarantined", "server"),
+    ("probation", "server"),
+    ("active", "server"),
+    ("retired", "key me"),
+    ("retired", "canary"),  # in the earlier version, its name would stay retired
+    ("deleted", "key me"),
+]
+_STATES_AFTER = ["superseded", "superseded", "active", "retired", "superseded", "deleted"]
+_NEW_SKILL = text(
+    f"""
+    INSERT INTO skills (id, project_id, name, version, state, moved_by, signature, source, apis, instruction,
+        slots, rev)
+    VALUES (gen_random_uuid(), '{_PROJECT}', 'greet', :version, :state, :actor, '', '', '{{}}', '', '{{}}', 1)
+    """
+)
+_MOVE = text(
+    f"""
+    INSERT INTO audit_entries (id, project_id, actor, action, detail)
+    VALUES (gen_random_uuid(), '{_PROJECT}', 'server', 'skill moved', '{{}}')
+    """
+)
+
+
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(_FAILING.format(parent="0007"))
     engine = create_engine(empty_database_url, poolclass=NullPool)

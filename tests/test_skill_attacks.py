@@ -193,7 +193,7 @@ async def test_a_version_gathers_evidence_from_tasks_of_others_that_used_the_pre
     await run(project, f"{WRITE}print(write_entry('hello'))", principal="ann")
     async with project.sessions.begin() as session:
         [first] = await skills.versions(session, project.id, "write_entry")
-        await skill_moves.restore(session, first.id, "key me")
+        await skill_moves.approve(session, first.id, "key me")
     same = WRITE.replace("return", "number =") + "    return int(number)\n"
     await run(project, f"{same}print(write_entry('hello'))", principal="bob")
     for who in ("eve", "ann", "eve"):

@@ -113,7 +113,10 @@ class SkillController(Controller):
 
     @post("/{skill_id:uuid}/restore", status_code=200, summary="Restore a skill", responses=_MOVE)
     async def restore(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:
-        """This version becomes active, the one that all tasks are offered; other versions are superseded."""
+        """This version has the state again that it had, in place of every other version.
+
+        One that was held still waits for approval, and replaces none.
+        """
         return await _move(session, access, skill_id, skill_moves.restore)
 
     @delete("/{skill_id:uuid}", summary="Delete a skill", responses=_MOVE)

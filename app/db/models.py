@@ -37,7 +37,15 @@ from app.db.release_rows import (
     ToolSet,
 )
 from app.db.secret_rows import Secret
-from app.db.skill_rows import LIVE_SKILLS, SKILL_MOVES, Skill, SkillOffer, SkillReplay, SkillState
+from app.db.skill_rows import (
+    LIVE_SKILLS,
+    NEXT_SKILL_STATE,
+    SKILL_MOVES,
+    Skill,
+    SkillOffer,
+    SkillReplay,
+    SkillState,
+)
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
 from app.db.webhook_rows import DeliveryState, WebhookDelivery
@@ -46,6 +54,7 @@ from app.records import Stop
 
 __all__ = [
     "LIVE_SKILLS",
+    "NEXT_SKILL_STATE",
     "RELEASE_MOVES",
     "RUN_MOVES",
     "SKILL_MOVES",

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, exists, func, select, union
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -54,7 +54,8 @@ async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
     maker_score = await session.scalar(select(_task.score).where(_task.id == skill.task_id))
     counted = select(_replay.matched, func.count().label("tasks")).where(_replay.skill_id == skill.id)
     replays = {row.matched: row.tasks for row in await session.execute(counted.group_by(_replay.matched))}
-    besides = exists().where(_task.project_id == skill.project_id, _task.principal != skill.principal)
+    others = [_task.principal < skill.principal, _task.principal > skill.principal]  # one look-up each
+    besides = or_(*(exists().where(_task.project_id == skill.project_id, other) for other in others))
     with_it, without_it = await _of_scenario(session, skill)
     return SkillEvidence(
         maker_score=maker_score,
@@ -77,10 +78,12 @@ async def touched_by(session: AsyncSession, task_id: UUID) -> list[UUID]:
 
 
 async def in_probation(session: AsyncSession, project_id: UUID, names: Collection[str]) -> Sequence[models.Skill]:
-    """The versions of these names that are on probation."""
+    """The versions of these names that are on probation, newest first."""
     skill = models.Skill
-    query = select(skill).where(
-        skill.project_id == project_id, skill.name.in_(names), skill.state == models.SkillState.PROBATION
+    query = (
+        select(skill)
+        .where(skill.project_id == project_id, skill.name.in_(names), skill.state == models.SkillState.PROBATION)
+        .order_by(skill.version.desc())
     )
     return (await session.scalars(query)).all()
 

@@ -3,20 +3,21 @@
 The counter row serializes the writers of one project, so that revisions become visible in order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, models
-from app.db.models import LIVE_SKILLS, SKILL_MOVES, AuditAction, SkillState
+from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, SKILL_MOVES, AuditAction, SkillState
 from app.errors import ConflictError, NotFoundError
 from app.records import Json
 
 SERVER = "server"  # the actor of automatic changes
 CANARY = "canary"  # the actor that withdraws the skills of a rejected canary
-_APPROVED = {SkillState.QUARANTINED: SkillState.PROBATION, SkillState.PROBATION: SkillState.ACTIVE}
+_NOT_HELD = (SkillState.PROBATION, SkillState.ACTIVE, SkillState.DELETED)
+_RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)
 
 
 async def next_rev(session: AsyncSession, project_id: UUID) -> int:
@@ -57,10 +58,12 @@ async def move(
     reason: str = "",
     evidence: Mapping[str, Json] | None = None,
 ) -> models.Skill:
-    """Give a skill a state, and audit it. A skill that is held stays so only in quarantine."""
+    """Give a skill a state, and audit it. One that is held stays so in quarantine, and until it returns there."""
     before = skill.state
+    if before in LIVE_SKILLS and state not in LIVE_SKILLS:
+        skill.former = before
     skill.state, skill.rev, skill.reason, skill.moved_by = state, rev, reason, actor
-    skill.held = skill.held and state is SkillState.QUARANTINED
+    skill.held = skill.held and state not in _NOT_HELD
     await session.flush()
     await record(session, skill, before, actor, reason, evidence)
     return skill
@@ -110,14 +113,26 @@ async def activate(
     actor: str = SERVER,
     reason: str = "",
     evidence: Mapping[str, Json] | None = None,
-    newer: bool = False,
 ) -> models.Skill:
-    """Offer a version to all, in place of the active one and of older ones, and of newer ones too if asked."""
-    for other in await live_versions(session, skill.project_id, skill.name):
-        if other.id != skill.id and (other.state is SkillState.ACTIVE or newer or other.version < skill.version):
-            why = f"version {skill.version} replaced it"
-            await move(session, other, SkillState.SUPERSEDED, rev, actor=actor, reason=why)
+    """Offer a version to all, in place of the active one and of older ones."""
+    live = await live_versions(session, skill.project_id, skill.name)
+    others = [each for each in live if each.state is SkillState.ACTIVE or each.version < skill.version]
+    await supersede(session, others, skill, rev, actor)
     return await move(session, skill, SkillState.ACTIVE, rev, actor=actor, reason=reason, evidence=evidence)
+
+
+async def supersede(
+    session: AsyncSession, replaced: Iterable[models.Skill], by: models.Skill, rev: int, actor: str = SERVER
+) -> None:
+    """Withdraw versions of a name that another one replaces."""
+    for each in replaced:
+        reason = f"version {by.version} replaced it"
+        await move(session, each, SkillState.SUPERSEDED, rev, actor=actor, reason=reason)
+
+
+def state_to_restore(skill: models.Skill) -> SkillState:
+    """The live state that a skill returns to: the one it left, or quarantine if it is held."""
+    return SkillState.QUARANTINED if skill.held else skill.former or SkillState.ACTIVE
 
 
 async def retire(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
@@ -129,9 +144,19 @@ async def retire(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> 
 
 
 async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
-    """Offer a version to all, in place of every other one. Raises NotFoundError and ConflictError."""
-    skill, rev = await locked(session, skill_id, SkillState.ACTIVE)
-    return await activate(session, skill, rev, actor=actor, reason="it was restored", newer=True)
+    """Give a superseded or retired version the state that it had, in place of every other version.
+
+    One that is held replaces none: it is offered to nobody. Raises NotFoundError and ConflictError.
+    """
+    skill, rev = await locked(session, skill_id)
+    if skill.state not in _RESTORABLE:
+        raise ConflictError(
+            f"skill {skill.name} version {skill.version} is {skill.state}: only a skill that is superseded or "
+            "retired can be restored"
+        )
+    if not skill.held:
+        await supersede(session, await live_versions(session, skill.project_id, skill.name), skill, rev, actor)
+    return await move(session, skill, state_to_restore(skill), rev, actor=actor, reason="it was restored")
 
 
 async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
@@ -147,7 +172,7 @@ async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> models.S
     Raises NotFoundError, and ConflictError if it is in neither.
     """
     skill, rev = await locked(session, skill_id)
-    goal = _APPROVED.get(skill.state)
+    goal = NEXT_SKILL_STATE.get(skill.state)
     if goal is None:
         raise ConflictError(
             f"skill {skill.name} version {skill.version} is {skill.state}: only a skill that is quarantined or on "
@@ -159,18 +184,23 @@ async def approve(session: AsyncSession, skill_id: UUID, actor: str) -> models.S
 
 
 async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violations: int) -> models.Skill:
-    """Count calls that a skill attempted beyond its manifest, and offer it to nobody until it is approved."""
+    """Count calls that a skill attempted beyond its manifest, and offer it to nobody until it is approved.
+
+    One that was taken out meanwhile stays where it is, and is held if it is restored.
+    """
     skill, rev = await locked(session, skill_id)
     skill.violations += violations
-    if skill.state not in LIVE_SKILLS:
-        await session.flush()
-        return skill
-    skill.held = True
-    return await move(session, skill, SkillState.QUARANTINED, rev, reason=reason)
+    if skill.state is not SkillState.DELETED:
+        skill.held = True
+    if skill.state in LIVE_SKILLS:
+        return await move(session, skill, SkillState.QUARANTINED, rev, reason=reason)
+    await session.flush()
+    await record(session, skill, skill.state, SERVER, reason)
+    return skill
 
 
 async def withdraw(session: AsyncSession, release_id: UUID, project_id: UUID, reason: str) -> list[models.Skill]:
-    """Retire the skills that tasks of a release wrote, and bring back the active versions that they replaced."""
+    """Retire the skills that tasks of a release wrote, and bring back the versions that active ones replaced."""
     skill = models.Skill
     rev = await next_rev(session, project_id)
     rows = await session.scalars(
@@ -184,13 +214,15 @@ async def withdraw(session: AsyncSession, release_id: UUID, project_id: UUID, re
         was_active = row.state is SkillState.ACTIVE
         await move(session, row, SkillState.RETIRED, rev, actor=CANARY, reason=reason)
         if was_active and (former := await _replaced_by(session, row)):
-            await move(session, former, SkillState.ACTIVE, rev, actor=CANARY, reason="its successor was withdrawn")
+            why = "its successor was withdrawn"
+            await move(session, former, state_to_restore(former), rev, actor=CANARY, reason=why)
     return withdrawn
 
 
 async def _replaced_by(session: AsyncSession, skill: models.Skill) -> models.Skill | None:
-    """The newest version of another release that this one superseded."""
+    """The newest version of another release that this one superseded, preferably one that was active."""
     row = models.Skill
+    was_active = or_(row.former.is_(None), row.former == SkillState.ACTIVE)
     return await session.scalar(
         select(row)
         .where(
@@ -200,8 +232,9 @@ async def _replaced_by(session: AsyncSession, skill: models.Skill) -> models.Ski
             row.state == SkillState.SUPERSEDED,
             row.release_id.is_distinct_from(skill.release_id),
             row.violations == 0,
+            ~row.held,
         )
-        .order_by(row.version.desc())
+        .order_by(was_active.desc(), row.version.desc())
         .limit(1)
         .execution_options(populate_existing=True)
     )

@@ -32,6 +32,7 @@ SKILL_MOVES = {
     _S.RETIRED: {*LIVE_SKILLS, _S.DELETED},
     _S.DELETED: set[SkillState](),
 }
+NEXT_SKILL_STATE = {_S.QUARANTINED: _S.PROBATION, _S.PROBATION: _S.ACTIVE}  # once it is earned or approved
 
 
 class Skill(Entity):
@@ -68,6 +69,7 @@ class Skill(Entity):
     principal: Mapped[str] = mapped_column(default="", server_default="")  # whose task made it
     taint: Mapped[str] = mapped_column(default="", server_default="")  # the text from outside it may stem from
     manifest: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # NULL: `apis`
+    former: Mapped[SkillState | None]  # the live state that it left; NULL: none, or active in an earlier version
     held: Mapped[bool] = mapped_column(default=False, server_default=false())  # offered to nobody until approved
     violations: Mapped[int] = mapped_column(default=0, server_default="0")  # calls beyond its manifest
     reason: Mapped[str] = mapped_column(default="", server_default="")  # for its state

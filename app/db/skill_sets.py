@@ -35,8 +35,9 @@ async def offered_skills(session: AsyncSession, project_id: UUID) -> dict[UUID, 
 async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID, SkillState]) -> RestoredSkills:
     """Offer exactly these skills of the project, except deleted ones, and give back the states they had.
 
-    A skill that is still offered keeps its state, unless another version of its name is to be active. One that
-    attempted a call beyond its manifest, and one that is held, is not offered.
+    A skill that is still offered keeps its state, unless another version of its name is to be active. One that was
+    taken back since returns to no higher state than it left. One that attempted a call beyond its manifest, and
+    one that is held, is not offered.
     """
     rev = await skill_moves.next_rev(session, project_id)
     skill = models.Skill
@@ -47,23 +48,28 @@ async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID,
         .execution_options(populate_existing=True)
     )
     known = [row for row in rows if not row.held]
-    back = [row for row in known if row.id in wanted and row.state not in LIVE_SKILLS and _can_return(row)]
+    gone = [row for row in known if row.id in wanted and row.state not in LIVE_SKILLS]
+    back = {row: _returning(row, wanted[row.id]) for row in gone if _can_return(row)}
     away = [row for row in known if row.id not in wanted]
     names = {row.name for row in back}
-    active = {row.name for row in back if wanted[row.id] is SkillState.ACTIVE}
+    active = {row.name for row, state in back.items() if state is SkillState.ACTIVE}
     for row in away:  # superseded, not retired, which only a person does
         await skill_moves.move(session, row, SkillState.SUPERSEDED, rev, reason=_REASON)
     for row in known:
         if row.state is SkillState.ACTIVE and row.name in active:
             await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
-    for row in back:
-        await skill_moves.move(session, row, wanted[row.id], rev, reason=_REASON)
+    for row, state in back.items():
+        await skill_moves.move(session, row, state, rev, reason=_REASON)
     return RestoredSkills(
-        restored=back,
+        restored=list(back),
         superseded=[row for row in away if row.name in names],
         withdrawn=[row for row in away if row.name not in names],
-        deleted=[row for row in known if row.id in wanted and row.state is SkillState.DELETED],
+        deleted=[row for row in gone if row.state is SkillState.DELETED],
     )
+
+
+def _returning(skill: models.Skill, wanted: SkillState) -> SkillState:
+    return min(wanted, skill_moves.state_to_restore(skill), key=LIVE_SKILLS.index)
 
 
 def _can_return(skill: models.Skill) -> bool:

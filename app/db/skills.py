@@ -43,6 +43,7 @@ class StartingState(msgspec.Struct, frozen=True):
     reason: str = ""
     held: bool = False
     actor: str = SERVER
+    former: SkillState | None = None  # of one that starts retired: the state that it would have had
 
 
 RETIRED_NAME = StartingState(SkillState.RETIRED, "its name was retired")
@@ -74,17 +75,12 @@ async def add(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.
     if former is not None and active is None:
         return await insert(session, project_id, new, rev, RETIRED_NAME)
     for each in live:
-        reason = "a new version replaced it"
-        await move(session, each, SkillState.SUPERSEDED, rev, reason=reason)
+        await move(session, each, SkillState.SUPERSEDED, rev, reason="a new version replaced it")
     return await insert(session, project_id, new, rev, StartingState(SkillState.ACTIVE))
 
 
 async def insert(
-    session: AsyncSession,
-    project_id: UUID,
-    new: NewSkill,
-    rev: int,
-    start: StartingState,
+    session: AsyncSession, project_id: UUID, new: NewSkill, rev: int, start: StartingState
 ) -> models.Skill:
     """Add the next version of a name in a state, and audit it. `rev` is from `next_rev`."""
     last = await session.scalar(
@@ -96,6 +92,7 @@ async def insert(
         project_id=project_id,
         version=(last or 0) + 1,
         state=start.state,
+        former=start.former,
         held=start.held,
         reason=start.reason,
         moved_by=start.actor,

@@ -14,7 +14,7 @@ import structlog
 from app.apis.catalog import Catalog
 from app.db import models, skill_evidence, skills
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.models import NEXT_SKILL_STATE
 from app.errors import SandboxError
 from app.gateway.gateway import Gateway
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 
 _REPEATED = 3  # calls of one skill that are run again
 _OTHERS = 2  # versions of one name, besides the one that the task used
-_UNPROVEN = (SkillState.QUARANTINED, SkillState.PROBATION)
 
 
 class SkillReplays:
@@ -52,7 +51,7 @@ class SkillReplays:
         async with self._sessions() as session:
             rows = await skills.of_ids(session, used)
             others = await skill_evidence.in_probation(session, row.project_id, list(used.values()))
-        for skill in [each for each in rows if each.state in _UNPROVEN]:
+        for skill in [each for each in rows if each.state in NEXT_SKILL_STATE]:
             await self._replay(row, catalog, trajectory, skill, own=True)
         for name in used.values():
             newest = [each for each in others if each.name == name and each.id not in used][:_OTHERS]

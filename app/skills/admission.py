@@ -21,10 +21,12 @@ def stored_manifest(skill: models.Skill | NewSkill) -> SkillManifest:
 
 
 def starting_state(policy: SkillPolicy, taint: str, wider: Sequence[str]) -> StartingState:
-    """Where a skill starts if the project does not offer everything at once. Pure.
+    """Where a skill starts. Pure.
 
     `wider` is what its manifest permits beyond the version that its principal's tasks are offered now.
     """
+    if policy == "open":
+        return StartingState(SkillState.ACTIVE)
     if wider:
         reason = f"it may do more than the present version: {'; '.join(wider)}"
         return StartingState(SkillState.QUARANTINED, reason, held=True)
@@ -41,11 +43,11 @@ async def admit(session: AsyncSession, project_id: UUID, new: NewSkill) -> model
     If the version that the principal's tasks are offered has the same source, it is returned and nothing is
     written. If the name was retired by hand, the new version is stored as retired.
     """
-    policy = projects.settings_of(await projects.by_id(session, project_id)).skills
+    rev = await skill_moves.next_rev(session, project_id)  # first: it waits for a rejection that is being written
     rejected = await _rejection(session, new)
+    policy = projects.settings_of(await projects.by_id(session, project_id)).skills
     if policy == "open" and rejected is None:
         return await skills.add(session, project_id, new)
-    rev = await skill_moves.next_rev(session, project_id)
     live = await skill_moves.live_versions(session, project_id, new.name)
     own = [each for each in live if each.principal == new.principal]
     served = serving(live, new.principal)
@@ -53,11 +55,16 @@ async def admit(session: AsyncSession, project_id: UUID, new: NewSkill) -> model
     former = next((each for each in [served, *own, retired] if each and each.source == new.source), None)
     if former is not None:
         return former
-    if rejected is not None or retired is not None:
-        return await skills.insert(session, project_id, new, rev, rejected or skills.RETIRED_NAME)
     wider = widenings(stored_manifest(new), stored_manifest(served)) if served else []
-    skill = await skills.insert(session, project_id, new, rev, starting_state(policy, new.taint, wider))
-    await _supersede(session, skill, own, keep=serving(live, None))
+    start = starting_state(policy, new.taint, wider)
+    if rejected is not None or retired is not None:
+        out = rejected or skills.RETIRED_NAME
+        start = msgspec.structs.replace(out, held=start.held, former=start.state)
+        return await skills.insert(session, project_id, new, rev, start)
+    skill = await skills.insert(session, project_id, new, rev, start)
+    keep = serving(live, None)
+    unseen = [each for each in own if each.held == skill.held and each.state is not SkillState.ACTIVE]
+    await skill_moves.supersede(session, [each for each in unseen if each is not keep], skill, rev)
     return skill
 
 
@@ -68,16 +75,6 @@ async def _rejection(session: AsyncSession, new: NewSkill) -> StartingState | No
         return None
     reason = f"its release {release.number} was rejected"
     return StartingState(SkillState.RETIRED, reason, actor=skill_moves.CANARY)
-
-
-async def _supersede(
-    session: AsyncSession, skill: models.Skill, own: Sequence[models.Skill], keep: models.Skill | None
-) -> None:
-    """Supersede the principal's earlier versions that no task would be offered any more."""
-    for each in own:
-        if each.held == skill.held and each.state is not SkillState.ACTIVE and each is not keep:
-            reason = f"version {skill.version} replaced it"
-            await skill_moves.move(session, each, SkillState.SUPERSEDED, skill.rev, reason=reason)
 
 
 def serving(live: Sequence[models.Skill], principal: str | None) -> models.Skill | None:

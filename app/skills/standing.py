@@ -16,13 +16,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from app.db.models import SkillState
+from app.db.models import NEXT_SKILL_STATE, SkillState
 from app.db.skill_evidence import GOOD, SkillEvidence
 from app.project.project_settings import SkillPolicy
 
 USES = 3
 PRINCIPALS = 2
-_NEXT = {SkillState.QUARANTINED: SkillState.PROBATION, SkillState.PROBATION: SkillState.ACTIVE}
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -38,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 def standing(state: SkillState, principal: str, evidence: SkillEvidence, policy: SkillPolicy) -> Standing:
     """The next state of a skill, and what is missing for it. Its present state if there is no next one."""
-    goal = _NEXT.get(state)
+    goal = NEXT_SKILL_STATE.get(state)
     if goal is None:
         return Standing(state, ("it has no next state",))
     if policy == "review":

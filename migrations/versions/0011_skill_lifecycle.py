@@ -14,6 +14,7 @@ def upgrade() -> None:
     op.add_column(
         "skills", sa.Column("manifest", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True)
     )
+    op.add_column("skills", sa.Column("former", sa.String(length=32), nullable=True))
     op.add_column("skills", sa.Column("held", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.add_column("skills", sa.Column("violations", sa.Integer(), nullable=False, server_default="0"))
     op.create_index("ix_skills_release", "skills", ["release_id"])
@@ -38,8 +39,17 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    """Skills that have not proved themselves are offered no more; the agent may write them again."""
+    op.execute(
+        "UPDATE skills SET state = 'superseded'"
+        " WHERE state IN ('quarantined', 'probation') OR (state = 'retired' AND moved_by = 'canary')"
+    )
+    op.execute(  # entries of skills that were not active have a state behind the id
+        "UPDATE skill_sets SET skills = ARRAY(SELECT each FROM unnest(skills) each WHERE each NOT LIKE '% %')"
+    )
+    op.execute("DELETE FROM audit_entries WHERE action = 'skill moved'")
     op.drop_table("skill_replays")
     op.drop_index("ix_tasks_principal", "tasks")
     op.drop_index("ix_skills_release", "skills")
-    for name in ("violations", "held", "manifest", "moved_by", "reason", "taint", "principal"):
+    for name in ("violations", "held", "former", "manifest", "moved_by", "reason", "taint", "principal"):
         op.drop_column("skills", name)

@@ -1,0 +1,17 @@
+"""Changes of a project's release, as the API and the promoter make them."""
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, releases
+from app.records import Json
+from app.release import manifest
+from app.release.manifest import SkillsMode
+
+
+async def activate(
+    session: AsyncSession, release: models.Release, prompt: str = "p", keep: SkillsMode = "restore"
+) -> dict[str, Json]:
+    """As the promoter does it."""
+    former = await releases.active(session, release.project_id)
+    await releases.activate(session, release.id)
+    return await manifest.record_activation(session, release, former, prompt, skills=keep)

@@ -1,0 +1,89 @@
+"""A project whose tasks write and use one skill, for tests of its states."""
+
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import audit, feedback, models, offers, projects, skill_evidence, skill_moves, skills, tasks
+from app.db.models import SkillState, TaskState
+from app.gateway.skill_manifest import AllowedOperation, SkillManifest
+from app.records import Json, Stop
+from app.skills import lifecycle
+from app.skills.admission import admit, serving
+from tests.rows import offer_of
+
+NARROW = SkillManifest({"mail.list": AllowedOperation("GET", True, {})})
+WIDE = SkillManifest({**NARROW.operations, "supervisor.show_passwords": AllowedOperation("GET", True, {})})
+
+
+class SkillProject:
+    """A project whose tasks write and use one skill."""
+
+    def __init__(self, session: AsyncSession, project_id: UUID) -> None:
+        self.session = session
+        self.id = project_id
+
+    async def policy(self, name: str) -> None:
+        await projects.change_settings(self.session, self.id, {"skills": name})
+
+    async def task(self, principal: str = "ann", score: float | None = None) -> models.Task:
+        """A task that has ended."""
+        new = tasks.NewTask(instruction="go", scenario="s", principal=principal)
+        row = await tasks.submit(self.session, self.id, new)
+        row.state, row.stop, row.score = TaskState.DONE, Stop.COMPLETED, score
+        row.started_at = row.finished_at = row.created_at
+        await self.session.flush()
+        return row
+
+    async def write(
+        self,
+        source: str = "one",
+        *,
+        principal: str = "ann",
+        taint: str = "",
+        manifest: SkillManifest = NARROW,
+        score: float | None = None,
+        release_id: UUID | None = None,
+    ) -> models.Skill:
+        task = await self.task(principal, score)
+        new = skills.NewSkill(
+            name="greet",
+            signature="greet()",
+            source=source,
+            apis=list(manifest.operations),
+            instruction="go",
+            scenario="s",
+            task_id=task.id,
+            release_id=release_id,
+            principal=principal,
+            taint=taint,
+            manifest=msgspec.to_builtins(manifest),
+        )
+        return await admit(self.session, self.id, new)
+
+    async def use(self, skill: models.Skill, principal: str, score: float = 1.0, *, replayed: bool = True) -> None:
+        """A task that used the skill and was scored."""
+        task = await self.task(principal)
+        await offers.record(self.session, task.id, [offer_of(skill)])
+        [(offer, _)] = await offers.to_task(self.session, task.id)
+        offer.calls = offer.returned = 1
+        if replayed:
+            await skill_evidence.add_replay(self.session, task.id, skill.id, True)
+        await feedback.add(self.session, task.id, score)
+        await lifecycle.scored(self.session, task.id, score)
+        await self.session.refresh(skill)
+
+    async def offered(self, principal: str) -> int | None:
+        """The version that the principal's tasks are offered."""
+        found = serving(await skill_moves.live_versions(self.session, self.id, "greet"), principal)
+        return found.version if found else None
+
+    async def states(self) -> list[tuple[int, SkillState]]:
+        return [(each.version, each.state) for each in await skills.versions(self.session, self.id, "greet")]
+
+    async def audited(self) -> list[tuple[Json, ...]]:
+        """Version, former and new state, and reason of each move, oldest first."""
+        entries = (await audit.page(self.session, self.id, limit=50)).items
+        moves = [each for each in entries if each.action == models.AuditAction.SKILL_MOVED]
+        return [tuple(each.detail[name] for name in ("version", "from", "to", "reason")) for each in moves[::-1]]
