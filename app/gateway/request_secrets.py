@@ -10,7 +10,7 @@ from app.apis.credentials import Credentials, SecretStore, secret_parts
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.records import Json
-from app.secret_values import SecretValues
+from app.security.secret_values import SecretValues
 
 
 class RequestSecrets:

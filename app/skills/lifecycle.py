@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects, skill_evidence, skill_moves, skills
 from app.db.models import NEXT_SKILL_STATE, SkillState
 from app.db.skill_evidence import GOOD, SkillEvidence
-from app.project_settings import SkillPolicy
+from app.project.project_settings import SkillPolicy
 from app.skills.standing import Standing, standing
 
 
