@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import httpx
 from litestar import Litestar
 
 from app.agent.prompt_profiles import prompt_hash
@@ -14,11 +13,8 @@ from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, load_parts, open_services
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
-from app.db.database import Sessions
 from app.db.migrate import check_schema
-from app.errors import HostError
-from app.gateway.http_call import NoCookies
-from app.gateway.ssrf import resolve_public
+from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.notifications import NotificationListener
 from app.project.project_settings import Limits
@@ -26,7 +22,6 @@ from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.approval_expiry import ApprovalExpiry
 from app.runner.webhook_sender import WebhookSender
-from app.settings import Settings
 
 __all__ = ["app", "create_app"]
 
@@ -54,9 +49,13 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(ReleaseReconciler(sessions, promoter, prompt))
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
-        document_client = await stack.enter_async_context(_document_client(settings.allow_private_hosts))
+        private = settings.allow_private_hosts
+        documents = open_client(allow_private_hosts=private, timeout=_FETCH_SECONDS)
+        webhooks = open_client(allow_private_hosts=private)  # slow documents do not delay webhooks
+        await stack.enter_async_context(documents)
+        await stack.enter_async_context(webhooks)
         await stack.enter_async_context(ApprovalExpiry(sessions))
-        await _send_webhooks(stack, sessions, settings)
+        await stack.enter_async_context(WebhookSender(sessions, webhooks))
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)
         yield Dependencies(
@@ -66,7 +65,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
             promoter=promoter,
             adapters=services.adapters,
             notify_workers=worker_notifier(settings),
-            http_client=document_client,
+            http_client=documents,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": loader.ready,
@@ -78,20 +77,3 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
             data_rules=DataRules.of(settings),
             failed_keys_per_minute=settings.limit_failed_keys_per_minute,
         )
-
-
-async def _send_webhooks(stack: AsyncExitStack, sessions: Sessions, settings: Settings) -> None:
-    client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
-    sender = WebhookSender(sessions, client, allow_private_hosts=settings.allow_private_hosts)
-    await stack.enter_async_context(sender)
-
-
-def _document_client(allow_private_hosts: bool) -> httpx.AsyncClient:
-    async def refuse_private_hosts(request: httpx.Request) -> None:
-        try:
-            await resolve_public(request)
-        except HostError as error:
-            raise httpx.ConnectError(error.message, request=request) from error
-
-    hooks = {} if allow_private_hosts else {"request": [refuse_private_hosts]}
-    return httpx.AsyncClient(timeout=_FETCH_SECONDS, trust_env=False, event_hooks=hooks, cookies=NoCookies())

@@ -19,7 +19,7 @@ from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
 from app.errors import AppError
-from app.gateway.http_call import NoCookies
+from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.notifications import NotificationListener
 from app.project.project_settings import Limits
@@ -32,6 +32,7 @@ from app.runner.shadow import ShadowRunner
 from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
+from app.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,7 @@ async def _open(parts: Parts, judge: Judge | None) -> AsyncIterator[_Opened]:
         services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
         sessions = services.database.sessions
         loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead
-        client = await stack.enter_async_context(_api_client(settings.max_tasks_in_flight))
+        client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox)
         executor = TaskExecutor(sessions, agent, services.library, client, settings, judge)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
@@ -117,12 +118,10 @@ async def _start_runner(stack: AsyncExitStack, executor: TaskExecutor, listener:
     return runner
 
 
-def _api_client(max_tasks_in_flight: int) -> httpx.AsyncClient:
-    """The HTTP client for live APIs. Proxy settings of this machine do not apply to them."""
-    limits = httpx.Limits(
-        max_connections=8 * max_tasks_in_flight, max_keepalive_connections=2 * max_tasks_in_flight
-    )
-    return httpx.AsyncClient(limits=limits, trust_env=False, cookies=NoCookies())
+def _api_client(settings: Settings) -> httpx.AsyncClient:
+    tasks = settings.max_tasks_in_flight
+    limits = httpx.Limits(max_connections=8 * tasks, max_keepalive_connections=2 * tasks)
+    return open_client(allow_private_hosts=settings.allow_private_hosts, limits=limits)
 
 
 def _stop_event() -> asyncio.Event:

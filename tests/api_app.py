@@ -92,6 +92,7 @@ async def open_api_app(
     checks: Mapping[str, ReadinessCheck] | None = None,
     directory: Path | None = None,
     data_rules: DataRules = DataRules(),  # noqa: B008  frozen
+    http_client: httpx.AsyncClient | None = None,
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -102,7 +103,7 @@ async def open_api_app(
     async def open_dependencies() -> AsyncIterator[Dependencies]:
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
-            httpx.AsyncClient() as http_client,
+            httpx.AsyncClient() as own_client,
         ):
             yield Dependencies(
                 sessions=sessions,
@@ -111,7 +112,7 @@ async def open_api_app(
                 promoter=Promoter(sessions, loads, PROMPT),
                 adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),
                 notify_workers=wakes.notify_workers,
-                http_client=http_client,
+                http_client=http_client or own_client,
                 readiness_checks=checks or {},
                 occupancy=lambda: BUSY,
                 datasets=DatasetStore((directory or Path("data")) / "datasets"),

@@ -4,12 +4,12 @@ import time
 import tracemalloc
 import zlib
 
-import httpx
 import msgspec
 import pytest
 
 from app.errors import HostError
-from app.gateway.http_call import HttpCaller, NoCookies
+from app.gateway.http_call import HttpCaller
+from app.gateway.http_client import open_client
 from app.records import Json
 from app.untrusted.json_text import JsonError, count_values, decode_json
 from tests.event_loop import longest_stall
@@ -21,8 +21,8 @@ GZIP = "Content-Encoding: gzip"
 
 async def ask(answer: bytes) -> Json:
     """What a call returns whose API sends these bytes."""
-    async with raw_server(answer) as url, httpx.AsyncClient(trust_env=False, cookies=NoCookies()) as client:
-        return await HttpCaller(client, timeout=20, allow_private_hosts=True).send("GET", url, {}, None)
+    async with raw_server(answer) as url, open_client(allow_private_hosts=True) as client:
+        return await HttpCaller(client, timeout=20).send("GET", url, {}, None)
 
 
 async def refusal(answer: bytes) -> str:
@@ -158,9 +158,9 @@ async def test_cookies_of_answers_are_not_collected() -> None:
     cookies = [f"Set-Cookie: a{number}=1" for number in range(100)]
     async with (
         raw_server(http_answer(b"", *cookies)) as url,
-        httpx.AsyncClient(trust_env=False, cookies=NoCookies()) as client,
+        open_client(allow_private_hosts=True) as client,
     ):
-        await HttpCaller(client, timeout=9, allow_private_hosts=True).send("GET", url, {}, None)
+        await HttpCaller(client, timeout=9).send("GET", url, {}, None)
         assert len(client.cookies.jar) == 0
 
 

@@ -5,18 +5,17 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import httpx
 import msgspec
 import pytest
 
 from app.apis.api_documents import download, parse_document, read_document
 from app.apis.patterns import compiled
-from app.asgi import _document_client
 from app.errors import ApiDocumentError, HostError
-from app.gateway.http_call import HttpCaller, NoCookies
-from app.gateway.ssrf import resolve_public
+from app.gateway.http_call import HttpCaller
+from app.gateway.http_client import open_client
 from app.records import Json
 from tests.raw_server import gzipped, http_answer, raw_server
+from tests.small_internet import SmallInternet
 from tests.test_hostile_documents import REF, answer, body, get, openapi, parsed, query, use, within
 
 GZIP = "Content-Encoding: gzip"
@@ -27,8 +26,8 @@ CLOSE = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 
 @asynccontextmanager
 async def caller(*, private: bool = True) -> AsyncIterator[HttpCaller]:
-    async with httpx.AsyncClient(trust_env=False, cookies=NoCookies()) as client:
-        yield HttpCaller(client, timeout=2, allow_private_hosts=private)
+    async with open_client(allow_private_hosts=private) as client:
+        yield HttpCaller(client, timeout=2)
 
 
 REFUSED_ANSWERS: dict[str, bytes] = {
@@ -116,7 +115,7 @@ async def test_no_form_of_a_private_host_is_called(host: str) -> None:
 
 @pytest.mark.parametrize("host", PRIVATE_HOSTS.split())
 async def test_no_document_is_fetched_from_a_private_host(host: str) -> None:
-    async with _document_client(allow_private_hosts=False) as client:
+    async with open_client(allow_private_hosts=False) as client:
         with pytest.raises(ApiDocumentError, match="cannot be reached"):
             await download(client, f"http://{host}/openapi.json")
 
@@ -124,32 +123,19 @@ async def test_no_document_is_fetched_from_a_private_host(host: str) -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "user@127.1"])
 async def test_a_document_is_not_fetched_from_a_private_host_after_a_redirect(status: int, host: str) -> None:
-    asked: list[str] = []
-
-    def public(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.host)
-        return httpx.Response(status, headers={"Location": f"http://{host}/openapi.json"})
-
-    async with _document_client(allow_private_hosts=False) as closed:
-        hooks = closed.event_hooks
-        async with httpx.AsyncClient(transport=httpx.MockTransport(public), event_hooks=hooks) as client:
-            with pytest.raises(ApiDocumentError, match=r"private address|cannot be found"):
-                await download(client, "http://9.9.9.9/openapi.json")
-    assert asked == ["9.9.9.9"]
-
-
-async def test_a_fetch_of_a_document_is_pinned_to_the_address_that_was_checked() -> None:
-    async with _document_client(allow_private_hosts=False) as client:
-        [hook] = client.event_hooks["request"]
-        request = httpx.Request("GET", "https://9.9.9.9/x")
-        await hook(request)
-        assert request.url.host == "9.9.9.9"
-        assert request.extensions["sni_hostname"] == "9.9.9.9"
+    location = f"Location: http://{host}/openapi.json"
+    internet = SmallInternet({}, {"/openapi.json": http_answer(b"", location, status=f"{status} Elsewhere")})
+    async with internet.online(), open_client(allow_private_hosts=False, network=internet.public) as client:
+        with pytest.raises(ApiDocumentError, match=r"private address|cannot be found|cannot be reached"):
+            await download(client, "http://9.9.9.9/openapi.json")
+    assert internet.reached == ["9.9.9.9"]
 
 
 async def test_credentials_of_an_address_are_no_host() -> None:
-    request = await resolve_public(httpx.Request("GET", "http://127.0.0.1@9.9.9.9/x"))
-    assert request.url.host == "9.9.9.9"
+    internet = SmallInternet({}, {"/x": http_answer(b"ok")})
+    async with internet.online(), open_client(allow_private_hosts=False, network=internet.public) as client:
+        assert (await client.get("http://127.0.0.1@9.9.9.9/x")).text == "ok"
+    assert internet.reached == ["9.9.9.9"]
 
 
 YAML: dict[str, str] = {

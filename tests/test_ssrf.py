@@ -2,11 +2,11 @@
 
 from ipaddress import ip_address
 
-import httpx
 import pytest
 
 from app.errors import HostError
-from app.gateway.ssrf import is_public, resolve_public
+from app.gateway.http_client import open_client
+from app.gateway.ssrf import is_public
 
 PRIVATE = """
 0.0.0.0 10.1.2.3 100.64.0.1 127.0.0.1 169.254.169.254 172.16.0.1 192.0.0.8 192.0.2.1 192.88.99.1 192.168.0.1
@@ -43,5 +43,6 @@ def test_an_address_of_the_internet_is_public(text: str) -> None:
     ],
 )
 async def test_every_spelling_of_a_private_host_is_refused(host: str) -> None:
-    with pytest.raises(HostError, match=r"private address|cannot be found"):
-        await resolve_public(httpx.Request("GET", f"http://{host}/x"))
+    async with open_client(allow_private_hosts=False) as client:
+        with pytest.raises(HostError, match=r"private address|cannot be found"):
+            await client.get(f"http://{host}/x")

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from app.db import approvals, models, projects, task_queue
 from app.db.database import Sessions
 from app.db.models import TaskState
+from app.gateway.http_client import open_client
 from app.manual.site.manual_pages import DIRECTORY
 from app.project.approval import ApprovalRequest
 from app.runner.webhook_sender import WebhookOptions, WebhookSender
@@ -40,8 +41,8 @@ async def sending(
     sessions: Sessions, options: WebhookOptions = FAST, *, private: bool = True
 ) -> AsyncIterator[WebhookSender]:
     async with (
-        httpx.AsyncClient(trust_env=False) as client,
-        WebhookSender(sessions, client, allow_private_hosts=private, options=options) as sender,
+        open_client(allow_private_hosts=private) as client,
+        WebhookSender(sessions, client, options) as sender,
     ):
         yield sender
 

@@ -18,6 +18,7 @@ from app.records import Json
 from app.untrusted.http_body import BodyError, read_body
 
 MAX_DOCUMENT_BYTES = 20 << 20
+_FETCH_SECONDS = 60.0  # in all; the client limits the time of each part
 _HEADERS = {"Accept-Encoding": "gzip, deflate"}
 _RESERVED = {"api_docs"}
 
@@ -83,10 +84,13 @@ def _protocols() -> Mapping[str, ApiProtocol]:
     return registry.load_all("sage.api_protocols")
 
 
-async def download(client: httpx.AsyncClient, source: str) -> bytes:
-    """The text at an http(s) URL, of limited size. Raises ApiDocumentError."""
+async def download(client: httpx.AsyncClient, source: str, seconds: float = _FETCH_SECONDS) -> bytes:
+    """The text at an http(s) URL, of limited size, within limited time. Raises ApiDocumentError."""
     try:
-        async with client.stream("GET", source, headers=_HEADERS, follow_redirects=True) as response:
+        async with (
+            asyncio.timeout(seconds),
+            client.stream("GET", source, headers=_HEADERS, follow_redirects=True) as response,
+        ):
             if not response.is_success:
                 raise ApiDocumentError(
                     f"{source} answered with status {response.status_code} instead of a document"
@@ -94,7 +98,9 @@ async def download(client: httpx.AsyncClient, source: str) -> bytes:
             return await read_body(response, MAX_DOCUMENT_BYTES)
     except BodyError as error:
         raise ApiDocumentError(f"{source} {error}") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except TimeoutError as error:
+        raise ApiDocumentError(f"{source} takes longer than {seconds:g} s to send its document") from error
+    except (httpx.HTTPError, httpx.InvalidURL, HostError) as error:
         raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
 
 

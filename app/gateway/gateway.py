@@ -52,12 +52,11 @@ class Gateway:
         read_only: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
-        allow_private_hosts: bool = True,
         secrets: SecretValues | None = None,
         store: SecretStore | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
-        self._http = HttpCaller(client, timeout=timeout, allow_private_hosts=allow_private_hosts)
+        self._http = HttpCaller(client, timeout=timeout)
         self._variables = variables
         self._journal = journal
         self._allowed = allowed

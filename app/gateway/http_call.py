@@ -4,14 +4,12 @@ import asyncio
 import codecs
 import re
 from collections.abc import Callable
-from http.cookiejar import CookieJar
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import msgspec
 
 from app.errors import HostError
-from app.gateway.ssrf import resolve_public
 from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.untrusted.http_body import BodyError, BodySizeError, read_body
@@ -32,13 +30,6 @@ _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the We
 )
 
 
-class NoCookies(CookieJar):
-    """Keeps no cookies: a client that all tasks share must neither send nor collect those of one response."""
-
-    def extract_cookies(self, response: Any, request: Any) -> None:  # noqa: ARG002
-        return
-
-
 class _Response(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     location: str | None  # target of a redirect
@@ -50,11 +41,10 @@ class _Response(msgspec.Struct, frozen=True, kw_only=True):
 class HttpCaller:
     """Sends requests through a shared client. Nothing of a response, such as a cookie, reaches other requests."""
 
-    def __init__(self, client: httpx.AsyncClient, *, timeout: float, allow_private_hosts: bool) -> None:
+    def __init__(self, client: httpx.AsyncClient, *, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
         self._extensions = {"timeout": httpx.Timeout(timeout).as_dict()}
-        self._allow_private_hosts = allow_private_hosts
 
     async def send(
         self,
@@ -101,8 +91,6 @@ class HttpCaller:
         request = httpx.Request(
             method, url, headers={**_HEADERS, **headers}, content=content, extensions=self._extensions
         )
-        if not self._allow_private_hosts:
-            request = await resolve_public(request)
         response = await self._client.send(request, stream=True, follow_redirects=False)
         try:
             content_type = response.headers.get("content-type", "")

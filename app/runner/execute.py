@@ -203,7 +203,6 @@ class TaskExecutor:
             read_only=read_only,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
-            allow_private_hosts=self.settings.allow_private_hosts,
             secrets=secrets,
             store=ProjectSecrets(self.sessions, row.project_id),
         )

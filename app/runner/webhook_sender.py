@@ -15,7 +15,6 @@ from app.db import models, webhooks
 from app.db.database import TRANSIENT, Sessions
 from app.db.webhooks import DeliveryResult, WebhookTarget
 from app.errors import AppError, HostError, first_line
-from app.gateway.ssrf import resolve_public
 from app.loop import Loop
 from app.project.webhook import signed_headers
 from app.runner.process_identity import new_owner
@@ -45,14 +44,11 @@ class WebhookSender:
         self,
         sessions: Sessions,
         client: httpx.AsyncClient,
-        *,
-        allow_private_hosts: bool,
         options: WebhookOptions = WebhookOptions(),  # noqa: B008  frozen
     ) -> None:
         self.owner = new_owner()
         self._sessions = sessions
         self._client = client
-        self._allow_private_hosts = allow_private_hosts
         self._options = options
         self._under_way: set[asyncio.Task[None]] = set()
         self._loop = Loop("send webhooks", self._claim, options.poll_seconds, expected=TRANSIENT)
@@ -115,8 +111,6 @@ class WebhookSender:
             async with asyncio.timeout(seconds):
                 extensions = {"timeout": httpx.Timeout(seconds).as_dict()}
                 request = httpx.Request("POST", target.url, headers=headers, content=body, extensions=extensions)
-                if not self._allow_private_hosts:
-                    request = await resolve_public(request)
                 response = await self._client.send(request, stream=True, follow_redirects=False)
                 await response.aclose()  # its body stays unread
         except (TimeoutError, httpx.TimeoutException):

@@ -1,0 +1,51 @@
+"""The HTTP client for servers that are not ours: live APIs, their documents, and webhooks."""
+
+from http.cookiejar import CookieJar
+from typing import Any, Final
+
+import httpcore
+import httpx
+
+from app.gateway.ssrf import PublicNetwork
+
+_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20)
+
+
+class NoCookies(CookieJar):
+    """Keeps no cookies: a client that all tasks share must neither send nor collect those of one response."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:  # noqa: ARG002
+        return
+
+
+def open_client(
+    *,
+    allow_private_hosts: bool,
+    limits: httpx.Limits = _LIMITS,
+    timeout: float = 5,
+    network: PublicNetwork | None = None,
+) -> httpx.AsyncClient:
+    """Without cookies, and without the proxies that the environment names.
+
+    If private hosts are not allowed, every connection goes through `network`: those of redirects, too.
+    """
+    return httpx.AsyncClient(
+        transport=None if allow_private_hosts else _PublicTransport(network or PublicNetwork(), limits),
+        limits=limits,
+        timeout=timeout,
+        trust_env=False,
+        cookies=NoCookies(),
+    )
+
+
+class _PublicTransport(httpx.AsyncHTTPTransport):
+    def __init__(self, network: PublicNetwork, limits: httpx.Limits) -> None:
+        tls = httpx.create_ssl_context(trust_env=False)
+        super().__init__(tls)
+        self._pool = httpcore.AsyncConnectionPool(  # httpx has no parameter for the network
+            ssl_context=tls,
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=network,
+        )
