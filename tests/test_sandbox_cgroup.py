@@ -41,6 +41,15 @@ def test_a_process_is_moved_into_a_group_with_the_limits_of_its_project(tmp_path
     assert (group / "cgroup.procs").read_text() == "4711"
 
 
+def test_a_group_that_an_earlier_server_left_gets_the_limits_of_this_one(tmp_path: Path) -> None:
+    group = _mount(tmp_path) / "sage-project-desk"
+    group.mkdir()
+    (group / "memory.max").write_text("1")
+    _find(tmp_path).place("desk", 1)
+    assert (group / "memory.max").read_text() == str(1 << 30)
+    assert (group / "pids.max").read_text() == "3"
+
+
 def test_the_servers_own_processes_move_aside_before_the_controllers_are_enabled(tmp_path: Path) -> None:
     mount = _mount(tmp_path)
     _find(tmp_path)

@@ -41,6 +41,7 @@ class ControlGroups:
     def __init__(self, base: Path, limits: SharedLimits) -> None:
         self._base = base
         self._limits = limits
+        self._limited: set[Path] = set()
 
     @classmethod
     def find(
@@ -77,12 +78,16 @@ class ControlGroups:
                 directory.rmdir()
 
     def _prepare(self, directory: Path) -> None:
-        with suppress(FileExistsError):
+        try:
             directory.mkdir()
-            (directory / "memory.max").write_text(str(self._limits.memory_bytes))
-            (directory / "pids.max").write_text(str(self._limits.pids))
-            with suppress(FileNotFoundError):  # of a kernel without swap accounting
-                (directory / "memory.swap.max").write_text("0")
+        except FileExistsError:  # of another runner, or with the limits of an earlier server
+            if directory in self._limited:
+                return
+        (directory / "memory.max").write_text(str(self._limits.memory_bytes))
+        (directory / "pids.max").write_text(str(self._limits.pids))
+        with suppress(FileNotFoundError):  # of a kernel without swap accounting
+            (directory / "memory.swap.max").write_text("0")
+        self._limited.add(directory)
 
 
 def _processes(group: Path) -> int:
