@@ -11,7 +11,7 @@ from app.db.models import TaskState
 from app.records import Stop, Use
 from app.skills.extract import extract
 from app.skills.validate_drafts import validate_drafts
-from app.untrusted.syntax_tree import is_analysable, parse
+from app.untrusted.syntax_tree import compiled, is_analysable, parse
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
 from tests.written_functions import offer, ran, rollout
@@ -85,6 +85,27 @@ def test_a_turn_too_deep_to_parse_earns_no_credit_by_name(form: str) -> None:
     deep = rollout("go", ran("known()"), ran(f"def deep(n):\n    {_BODIES[form](10_000)}"), offered=(skill,))
     step = chain_step(deep, 1.0, success=True, creditable=frozenset())
     assert step.called_by_name <= {skill.skill_id}
+
+
+def _nested_finally(levels: int) -> str:
+    blocks = (f"{' ' * level}try: f()\n{' ' * level}finally:\n" for level in range(levels))
+    return "".join(blocks) + " " * levels + "f()\n"
+
+
+def _exits_through_finally(exits: int, statements: int) -> str:
+    return "def g(n):\n try:\n" + "  if n: return\n" * exits + " finally:\n" + "  f()\n" * statements
+
+
+@pytest.mark.parametrize("code", [_nested_finally(18), _exits_through_finally(900, 900)])
+def test_code_that_compiles_to_far_more_than_it_is_is_not_compiled(code: str) -> None:
+    started = process_time()
+    assert compiled(code) is None
+    assert process_time() - started < 1
+
+
+@pytest.mark.parametrize("code", [_nested_finally(4), _exits_through_finally(20, 20)])
+def test_code_that_cleans_up_compiles(code: str) -> None:
+    assert compiled(code) is not None
 
 
 def test_an_honest_function_is_far_from_the_limits() -> None:

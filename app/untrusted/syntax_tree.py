@@ -6,6 +6,7 @@ import warnings
 _MAX_DEPTH = 150  # levels of nodes: Python's own analyses recurse a few times for each, within 1,000
 _MAX_NODES = 50_000
 _MAX_CHARS = 64_000
+_MAX_UNFOLDED = 200_000  # nodes with the copies that the compiler makes: a second of its time
 
 
 def parse(code: str) -> ast.Module | None:
@@ -15,12 +16,18 @@ def parse(code: str) -> ast.Module | None:
 
 
 def compiled(code: str) -> ast.Module | None:
-    """The syntax tree of code that compiles, even a deep one: walk it with `ast.walk`, never recursively."""
+    """The syntax tree of code that compiles, even a deep one: walk it with `ast.walk`, never recursively.
+
+    None also for code that would take very long to compile.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the agent's code, not ours
+            tree = ast.parse(code)
+            if "finally" in code and _unfolds(tree):
+                return None
             compile(code, "<skill>", "exec", dont_inherit=True)
-            return ast.parse(code)
+            return tree
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
@@ -36,3 +43,16 @@ def is_analysable(tree: ast.AST) -> bool:
         if nodes > _MAX_NODES:
             return False
     return False
+
+
+def _unfolds(tree: ast.AST) -> bool:
+    """Whether it compiles to far more than it is: a `finally` block is copied to every way out of its `try`."""
+    exits = sum(isinstance(node, ast.Return | ast.Break | ast.Continue) for node in ast.walk(tree))
+    waiting, nodes = [(tree, 1)], 0
+    while waiting and nodes <= _MAX_UNFOLDED:
+        node, copies = waiting.pop()
+        nodes += copies
+        waiting += [(child, copies) for child in ast.iter_child_nodes(node)]
+        if isinstance(node, ast.Try | ast.TryStar):
+            waiting += [(child, copies * (1 + exits)) for child in node.finalbody]
+    return nodes > _MAX_UNFOLDED
