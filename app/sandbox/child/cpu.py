@@ -10,7 +10,7 @@ class CpuLimit:
     """A timer of the process's CPU time. Never raises in the middle of a message to the host."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._armed = False
         self._masked = False
         self._pending = False
@@ -19,7 +19,7 @@ class CpuLimit:
 
     def arm(self, seconds: float | None = None) -> None:
         """Restart the timer. It raises repeatedly, for code that catches everything."""
-        seconds = seconds or self._seconds
+        seconds = seconds or self.seconds
         self.raised, self._pending, self._armed = None, False, True
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds / 4)
 
@@ -55,5 +55,5 @@ class CpuLimit:
     def _raise(self) -> None:
         self._pending = False
         if self._armed:
-            self.raised = TimeoutError(f"the code used more than {self._seconds:g} s of CPU time")
+            self.raised = TimeoutError(f"the code used more than {self.seconds:g} s of CPU time")
             raise self.raised

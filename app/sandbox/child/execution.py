@@ -9,7 +9,7 @@ from app.sandbox.child import traces
 from app.sandbox.child.cpu import CpuLimit
 from app.sandbox.child.output import Output
 
-_TRACE_SECONDS = 0.5  # to print an exception, which may run its own code
+_TRACE_SECONDS = 0.5  # to print an exception, which may run its own code, or a quarter of a lower limit
 _RESERVE_BYTES = 4 << 20
 
 
@@ -45,13 +45,13 @@ class Execution:
     def describe(self, error: BaseException) -> str:
         """The traceback. The exception's own __str__ may do anything, so it runs under a limit too."""
         texts: list[str] = []
-        if self._run(lambda: texts.append(traces.describe(error)), _TRACE_SECONDS) is None:
+        if self.bounded(lambda: texts.append(traces.describe(error))):
             return texts[0]
         return f"{type(error).__name__}: <an exception that cannot be printed>"
 
     def bounded(self, action: Callable[[], object]) -> bool:
         """Run code of an exception for a moment. Returns whether it succeeded."""
-        return self._run(action, _TRACE_SECONDS) is None
+        return self._run(action, min(_TRACE_SECONDS, self.cpu.seconds / 4)) is None
 
     def _run(self, action: Callable[[], object], cpu_seconds: float | None) -> BaseException | None:
         try:
