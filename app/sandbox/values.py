@@ -8,6 +8,7 @@ import datetime as dt
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -132,14 +133,9 @@ def _moment(value: Any) -> Any:
     return [value.replace(tzinfo=None).isoformat(), _zone(value.tzinfo), value.fold]
 
 
-def _make_datetime(parts: Any) -> dt.datetime:
+def _make_moment(kind: Any, parts: Any) -> Any:
     text, zone, fold = parts
-    return dt.datetime.fromisoformat(text).replace(tzinfo=_in_zone(zone), fold=fold)
-
-
-def _make_time(parts: Any) -> dt.time:
-    text, zone, fold = parts
-    return dt.time.fromisoformat(text).replace(tzinfo=_in_zone(zone), fold=fold)
+    return kind.fromisoformat(text).replace(tzinfo=_in_zone(zone), fold=fold)
 
 
 _PARTS: dict[type, Callable[[Any], Any]] = {
@@ -172,8 +168,8 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "dict_items": list,
     "complex": lambda parts: complex(*parts),
     "Decimal": Decimal,
-    "datetime": _make_datetime,
+    "datetime": partial(_make_moment, dt.datetime),
     "date": dt.date.fromisoformat,
-    "time": _make_time,
+    "time": partial(_make_moment, dt.time),
     "timedelta": lambda parts: dt.timedelta(*parts),
 }

@@ -18,22 +18,17 @@ class HostChannel:
     def __init__(self, fd: int) -> None:
         self.run = ""  # the number that the host gave the run: every message of the run bears it
         self._fd = fd
-        self._frame_bytes = 1 << 20
+        self.frame_bytes = 1 << 20  # of the largest value that a message may carry
         self._kinds: dict[tuple[str, type[BaseException]], type[BaseException]] = {}
 
-    @property
-    def frame_bytes(self) -> int:
-        """Of the largest value that a message may carry."""
-        return self._frame_bytes
-
     def limit(self, frame_bytes: int, cpu: CpuLimit, before_call: Callable[[], None]) -> None:
-        self._frame_bytes = frame_bytes
+        self.frame_bytes = frame_bytes
         self._cpu = cpu
         self._before_call = before_call
 
     def send(self, kind: str, *fields: Any) -> None:
         """Raises ValueError if the message is too large for a frame."""
-        self._write(pack([kind, self.run, *fields], self._frame_bytes + SLACK))
+        self._write(pack([kind, self.run, *fields], self.frame_bytes + SLACK))
 
     def receive(self) -> Any:
         """The next message. Exits when the host has gone."""
@@ -43,8 +38,8 @@ class HostChannel:
     def call(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The host's answer. Raises the host's exception, and TypeError or ValueError for invalid arguments."""
         try:
-            values = plain([list(args), kwargs], self._frame_bytes)
-            frame = pack(["call", self.run, api, *values], self._frame_bytes + SLACK)
+            values = plain([list(args), kwargs], self.frame_bytes)
+            frame = pack(["call", self.run, api, *values], self.frame_bytes + SLACK)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"cannot pass the arguments of {api}: {reason(error)}") from None

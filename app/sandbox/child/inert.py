@@ -3,7 +3,14 @@
 import ast
 from collections.abc import Iterator
 
-_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def require(tree: ast.Module, name: str) -> None:
+    """Raises ValueError with all objections, if there are any."""
+    against = " ".join(objections(tree, name))
+    if against:
+        raise ValueError(against)
 
 
 def objections(tree: ast.Module, name: str) -> Iterator[str]:
@@ -21,7 +28,7 @@ def objections(tree: ast.Module, name: str) -> Iterator[str]:
                 yield f"{statement.name} is async, and the caller cannot wait for it."
             case _:
                 yield f"Line {statement.lineno} is neither an import nor a function, and runs when it is loaded."
-    if any(isinstance(each, ast.FunctionDef) and each.name == name and _yields(each) for each in tree.body):
+    if any(isinstance(each, ast.FunctionDef) and each.name == name and yields(each) for each in tree.body):
         yield f"{name} is a generator, which cannot be handed to the caller: return a list."
 
 
@@ -41,13 +48,14 @@ def _constant(node: ast.expr) -> bool:
     return True
 
 
-def _yields(function: ast.FunctionDef) -> bool:
+def yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether it is a generator."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Yield | ast.YieldFrom):
             return True
-        if not isinstance(node, _Scope):
+        if not isinstance(node, SCOPES):
             waiting += ast.iter_child_nodes(node)
     return False
 

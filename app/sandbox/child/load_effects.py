@@ -18,12 +18,10 @@ class LoadEffects:
     def found(self, allowed: set[str]) -> list[str]:
         """What changed since then, other than new modules, and names in `allowed` that the namespace got."""
         after = self._state()
-        changed = [what for what, held in self._before.items() if not _kept(held, after[what])]
-        added = sorted(set(after["names"]) - set(self._before["names"]) - allowed)
-        fixed = {
-            what for what in ("builtins", "environment", "hooks") if len(after[what]) != len(self._before[what])
-        }
-        return sorted({*changed, *fixed, *(f"name {name}" for name in added)})
+        changed = {what for what, held in self._before.items() if not _kept(held, after[what])}
+        changed |= {what for what in ("builtins", "environment") if len(after[what]) != len(self._before[what])}
+        added = after["names"].keys() - self._before["names"].keys() - allowed
+        return sorted(changed | {f"name {name}" for name in added})
 
     def _state(self) -> dict[str, dict[Any, Any]]:
         return {

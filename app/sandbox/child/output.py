@@ -26,19 +26,10 @@ class Output(io.TextIOBase):
 
     def restart(self, chars: int) -> None:
         """Begin a new run that may print so many characters; -1 if the notice was printed already."""
-        self._left = chars
+        self.left = chars  # also set when another process has printed for this one
         self._buffer: list[str] = []
         self._buffer_chars = 0
         self._flushed = 0.0
-
-    @property
-    def left(self) -> int:
-        return self._left
-
-    @left.setter
-    def left(self, chars: int) -> None:
-        """Another process printed for this one."""
-        self._left = chars
 
     def writable(self) -> bool:
         return True
@@ -47,13 +38,13 @@ class Output(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         length = str.__len__(text)
-        kept = str.__getitem__(text, slice(0, max(self._left, 0)))
+        kept = str.__getitem__(text, slice(0, max(self.left, 0)))
         if not str.isascii(kept):
             str.encode(kept)  # raises for half a surrogate pair, as a real stream does
         with self._cpu.deferred():
             self._append(kept)
-            if length > len(kept) and self._left >= 0:
-                self._left = -1
+            if length > len(kept) and self.left >= 0:
+                self.left = -1
                 self._append(f"\n[output cut after {self._max_chars:,} characters]\n")
         return length
 
@@ -67,8 +58,8 @@ class Output(io.TextIOBase):
         self._flushed = _monotonic()
 
     def _append(self, text: str) -> None:
-        if self._left > 0:
-            self._left -= len(text)
+        if self.left > 0:
+            self.left -= len(text)
         self._buffer.append(text)
         self._buffer_chars += len(text)
         late = text.endswith("\n") and _monotonic() - self._flushed > _DELAY_SECONDS

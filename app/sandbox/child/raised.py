@@ -26,10 +26,9 @@ def encode_chain(error: BaseException) -> list[Any]:
     """The exception and those it came from, linked by their positions. May run code of the exceptions."""
     chain = [error]
     for link in chain:
-        linked = (link.__cause__, link.__context__)
-        chain += [each for each in linked if each is not None and not _holds(chain, each)][
-            : _MAX_CHAIN - len(chain)
-        ]
+        for each in (link.__cause__, link.__context__):
+            if each is not None and _index(chain, each) is None and len(chain) < _MAX_CHAIN:
+                chain.append(each)
     return [_encode(link, chain) for link in chain]
 
 
@@ -148,10 +147,6 @@ def _plain(value: Any) -> Any:
         return Encoder(_MAX_BYTES).encode(value)
     except (TypeError, ValueError):
         return None
-
-
-def _holds(chain: list[BaseException], error: BaseException) -> bool:
-    return _index(chain, error) is not None
 
 
 def _index(chain: list[BaseException], error: BaseException | None) -> int | None:

@@ -10,7 +10,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from app.sandbox.child import traces
-from app.sandbox.child.inert import objections
+from app.sandbox.child.inert import require
 
 Relay = Callable[[str, tuple[str, ...], tuple[Any, ...], dict[str, Any]], Any]
 """Calls a skill: its name, the names of its positional parameters, and the arguments."""
@@ -24,9 +24,7 @@ def define(name: str, source: str, relay: Relay) -> Callable[..., Any]:
     """A function that calls the skill. Raises SyntaxError, NameError, or ValueError if it is not inert."""
     label = f"<skill {name}>"
     tree = ast.parse(source, label)
-    against = list(objections(tree, name))
-    if against:
-        raise ValueError(" ".join(against))
+    require(tree, name)
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
     if not found:
         raise NameError(f"the source does not define {name!r}")

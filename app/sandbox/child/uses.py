@@ -16,8 +16,9 @@ from itertools import count
 from types import CodeType
 from typing import Any
 
+from app.sandbox.child.inert import SCOPES, yields
+
 _BODIES = ("body", "orelse", "finalbody")
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 class _Site:
@@ -87,7 +88,7 @@ class Uses:
         docstring = node.body[:1] if ast.get_docstring(node, clean=False) is not None else []
         rest = node.body[len(docstring) :] or [ast.copy_location(ast.Pass(), node.body[0])]
         first = rest[0]
-        failure = Exception if _is_generator(node) else BaseException  # closing a generator is not a failure
+        failure = Exception if yields(node) else BaseException  # closing a generator is not a failure
         handler = ast.ExceptHandler(
             type=_at(ast.Constant(self._mark(failure)), first),
             name=None,
@@ -112,19 +113,8 @@ def _statement_lists(tree: ast.Module) -> Iterator[list[ast.stmt]]:
             body = getattr(node, field, None)
             if isinstance(body, list):
                 yield body
-                waiting += [child for child in body if not isinstance(child, _SCOPES)]
+                waiting += [child for child in body if not isinstance(child, SCOPES)]
         waiting += getattr(node, "handlers", []) + getattr(node, "cases", [])
-
-
-def _is_generator(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    waiting: list[ast.AST] = list(node.body)
-    while waiting:
-        child = waiting.pop()
-        if isinstance(child, (ast.Yield, ast.YieldFrom)):
-            return True
-        if not isinstance(child, _SCOPES):
-            waiting += ast.iter_child_nodes(child)
-    return False
 
 
 def _calling(mark: str, location: ast.AST) -> ast.Expr:
