@@ -82,7 +82,7 @@ class Use(msgspec.Struct, frozen=True):
 
     Of an offered skill the host has counted this, and a call counts as returned only if the skill called an API in
     it. Of a function written in this rollout it is a claim of the process that ran it: it may choose what is worth
-    checking, and nothing else.
+    checking and be shown in a report, but nothing is earned or decided by it.
     """
 
     function: str

@@ -24,7 +24,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     stop: str
     offered: int  # skills in the prompt
     used: int  # of them, that ran and returned
-    wrote: int  # functions of its own that ran and returned
+    wrote: int  # functions of its own that ran and returned, as their process claims: shown, but decides nothing
     names: tuple[str, ...] = ()  # of the used skills
     library: int | None = None  # skills at the end of its chain; None without a library
 
