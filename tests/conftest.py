@@ -85,6 +85,12 @@ async def committed(database_url: str) -> AsyncIterator[Sessions]:
 
 
 @pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[ForkedSandbox]:
+    async with ForkedSandbox() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
 async def bare_sandbox() -> AsyncIterator[ForkedSandbox]:
     """Without bubblewrap, which starts more slowly."""
     async with ForkedSandbox(bwrap=False) as started:

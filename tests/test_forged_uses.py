@@ -1,10 +1,8 @@
 """Code of the sandbox claims uses of skills that it did not make: neither uses nor rewards believe it."""
 
-from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -32,7 +30,7 @@ _FORGERIES = {
     "for each in gc.get_objects():\n"
     "    if type(each).__name__ == 'HostChannel': each.send('done', 'ok', None, [('half', 1, 1)])",
     "the end of a skill": _CHANNEL + "channel.send('returned', 1, 0)",
-    "a loaded skill": _CHANNEL + "channel.send('loaded', [], [])\nchannel.send('returned', 1, 0)",
+    "a loaded skill": _CHANNEL + "channel.send('loaded', [])\nchannel.send('returned', 1, 0)",
     "a skill that is not offered": _CHANNEL
     + _DONE
     + "print(channel.ask(frame('skill', channel.run, 'other', [], {}, 0)))\n"
@@ -58,12 +56,6 @@ _FORGERIES = {
 
 async def _call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     return args[0] if args else [api, kwargs]
-
-
-@pytest_asyncio.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox() as sandbox:
-        yield sandbox
 
 
 async def _run(sandbox: ForkedSandbox, source: str, *turns: str) -> list[Observation]:
@@ -106,7 +98,7 @@ _HOSTILE = {
     "claims a result without its call": _CHANNEL + "    channel.send('returned', 1, 0)",
     "answers for the session": _CHANNEL + "    channel.send('done', 'ok', None, [('half', 9, 9)])",
     "calls a skill": _CHANNEL + "    channel.send('skill', 'half', [1], {}, 0)",
-    "says that it is loaded": _CHANNEL + "    channel.send('loaded', [], [])",
+    "says that it is loaded": _CHANNEL + "    channel.send('loaded', [])",
     "raises what nobody can read": _CHANNEL
     + "    channel.send('raised', 'E', [{'class': ['os', '_exit', 'print']}], 'error', 0)",
     "returns what nobody can read": _CHANNEL + "    channel.send('returned', {'$': 'datetime', 'v': 'x'}, 0)",

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +34,6 @@ async def cpython() -> dict[str, Report]:
     output, complaint = await process.communicate(json.dumps(list(_SNIPPETS.values())).encode())
     assert process.returncode == 0, complaint.decode()
     return {name: json.loads(line) for name, line in zip(_SNIPPETS, output.splitlines(), strict=True)}
-
-
-@pytest_asyncio.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox() as sandbox:
-        yield sandbox
 
 
 @pytest.mark.parametrize("name", _SNIPPETS)

@@ -3,13 +3,11 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from app.errors import HostError, SandboxError
 from app.records import Json
@@ -28,12 +26,6 @@ async def _call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object
     if kwargs.get("wait"):
         await asyncio.sleep(60)
     return {"api": api, "args": args, "kwargs": kwargs}
-
-
-@pytest_asyncio.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox() as sandbox:
-        yield sandbox
 
 
 async def _run(
@@ -166,13 +158,18 @@ async def test_a_cancelled_run_leaves_no_process_behind(sandbox: ForkedSandbox) 
     assert not session.alive
 
 
-async def test_a_failure_of_the_host_itself_is_raised_to_the_caller(sandbox: ForkedSandbox) -> None:
+@pytest.mark.parametrize("code", ["apis.mail.search()", "search()"])
+@pytest.mark.parametrize("failure", [TimeoutError, ConnectionRefusedError, EOFError])
+async def test_a_failure_of_the_host_itself_is_raised_to_the_caller(
+    failure: type[Exception], code: str, sandbox: ForkedSandbox
+) -> None:
     async def broken(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
-        raise TimeoutError(f"{api} {args} {kwargs}")
+        raise failure(f"{api} {args} {kwargs}")
 
-    session = await sandbox.open(_APIS, broken, _LIMITS)
-    with pytest.raises(TimeoutError, match=r"mail\.search"):
-        await session.run("apis.mail.search()")
+    search = Function("search", "def search() -> int:\n    return apis.mail.search()\n")
+    session = await sandbox.open(_APIS, broken, _LIMITS, prelude=[search])
+    with pytest.raises(failure, match=r"mail\.search"):
+        await session.run(code)
     assert not session.alive
 
 
@@ -196,6 +193,19 @@ async def test_a_prelude_function_that_does_not_load_is_named(sandbox: ForkedSan
         await _run(sandbox, prelude=[Function("broken", "def broken(:\n")])
     with pytest.raises(SandboxError, match="does not define 'missing'"):
         await _run(sandbox, prelude=[Function("missing", "import json\n")])
+
+
+async def test_a_session_that_is_not_ready_in_time_is_an_error_that_says_so(sandbox: ForkedSandbox) -> None:
+    with pytest.raises(SandboxError, match="could not be prepared: it took too long"):
+        await sandbox.open(_APIS, _call, SessionLimits(wall_seconds=0))
+
+
+async def test_a_sandbox_that_was_closed_opens_no_session() -> None:
+    async with ForkedSandbox(bwrap=False) as sandbox:
+        pass
+    with pytest.raises(SandboxError, match="not started"):
+        await sandbox.open(_APIS, _call, _LIMITS)
+    assert sandbox._zygote is None
 
 
 async def test_a_dead_zygote_is_replaced_at_the_next_open() -> None:

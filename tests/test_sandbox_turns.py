@@ -26,22 +26,16 @@ async def _echo(api: str, args: list[Json], kwargs: dict[str, Json], **_: object
     return [api, args, kwargs]
 
 
-@pytest_asyncio.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox(bwrap=False) as sandbox:
-        yield sandbox
-
-
 @pytest_asyncio.fixture
-async def session(sandbox: ForkedSandbox) -> AsyncIterator[ForkedSession]:
-    session = await sandbox.open({"t": ["echo"]}, _echo, _LIMITS)
+async def session(bare_sandbox: ForkedSandbox) -> AsyncIterator[ForkedSession]:
+    session = await bare_sandbox.open({"t": ["echo"]}, _echo, _LIMITS)
     yield session
     await session.close()
 
 
 def _state(session: ForkedSession) -> str:
     """T for stopped, R for running, S for waiting."""
-    pid = session._process.fork._pid
+    pid = session._process.fork.pid
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -120,9 +114,9 @@ async def test_all_cpu_time_of_a_session_is_accounted_to_its_turns(session: Fork
     assert sum(each.cpu_ms for each in seen) / 1000 >= total - 0.001
 
 
-async def test_a_session_that_has_used_up_its_cpu_time_is_killed(sandbox: ForkedSandbox) -> None:
+async def test_a_session_that_has_used_up_its_cpu_time_is_killed(bare_sandbox: ForkedSandbox) -> None:
     limits = SessionLimits(cpu_seconds=5, session_cpu_seconds=0.5)
-    session = await sandbox.open({}, _echo, limits)
+    session = await bare_sandbox.open({}, _echo, limits)
     turn = "import time\nt = time.process_time()\nwhile time.process_time() < t + 0.2: pass"
     seen = [await session.run(turn) for _ in range(2)]
     last = await session.run(turn)

@@ -1,9 +1,6 @@
 """Counts of calls and returns of functions: those of offered skills are the use signal of the reward."""
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from app.records import Json, Use
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -19,12 +16,6 @@ _PURE = Function("pure", "def pure(n: int) -> int:\n    return n\n")
 
 async def _call(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:
     return [api, args, kwargs]
-
-
-@pytest_asyncio.fixture(scope="module")
-async def sandbox() -> AsyncIterator[ForkedSandbox]:
-    async with ForkedSandbox() as sandbox:
-        yield sandbox
 
 
 async def _uses(sandbox: ForkedSandbox, *turns: str) -> list[set[Use]]:

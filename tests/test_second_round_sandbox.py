@@ -40,7 +40,7 @@ BY_SKILLS = {
     "returns and goes on": _forged("c.send('returned', 1, 0)", "while True: pass"),
     "ends the session": _forged("c.send('done', 'ok', None, [])"),
     "says it is ready": _forged("c.send('ready')"),
-    "says it is loaded": _forged("c.send('loaded', [], [])"),
+    "says it is loaded": _forged("c.send('loaded', [])"),
     "says it failed to load": _forged("c.send('failed', 'x')"),
     "calls a skill": _forged("c.send('skill', 'f', [], {}, 0)"),
     "claims uses": _forged("c.send('done', 'ok', None, [['f', 9, 9]])"),

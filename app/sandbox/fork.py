@@ -16,13 +16,13 @@ class Fork:
 
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
-        self._pid = _pid_of(pidfd)
+        self.pid = _pid_of(pidfd)
         self._cpu_seconds = 0.0
         self._closed = False
 
     def cpu_seconds(self) -> float:
         """CPU time of the process so far, user and system; of a dead process, as of the last call."""
-        clock = (~self._pid << 3) | _CPUCLOCK_SCHED  # as clock_getcpuclockid(3) computes it
+        clock = (~self.pid << 3) | _CPUCLOCK_SCHED  # as clock_getcpuclockid(3) computes it
         if not self._closed:  # then its number may belong to another process
             with suppress(OSError):
                 self._cpu_seconds = time.clock_gettime(clock)
@@ -30,12 +30,8 @@ class Fork:
 
     def address_space(self) -> int:
         """Address space in bytes."""
-        pages = Path(f"/proc/{self._pid}/statm").read_text().split()[0]
+        pages = Path(f"/proc/{self.pid}/statm").read_text().split()[0]
         return int(pages) * resource.getpagesize()
-
-    @property
-    def pid(self) -> int:
-        return self._pid
 
     def stop(self) -> None:
         """Stop the process until `resume`. It cannot catch or ignore this."""

@@ -26,13 +26,8 @@ class ForkRequests:
         self._waiting: dict[int, asyncio.Future[Fork]] = {}
         self._owed = 0  # answers, also of requests that no longer wait
         self._unheard = 0.0  # since when, if any is owed
-        self._open = True
+        self.open = True  # the other end lives, as far as is known
         asyncio.get_running_loop().add_reader(control, self._receive)
-
-    @property
-    def open(self) -> bool:
-        """Whether the other end lives, as far as is known."""
-        return self._open
 
     def silent_seconds(self) -> float:
         """Seconds since the warm process last answered, if it owes an answer."""
@@ -45,24 +40,23 @@ class ForkRequests:
         future: asyncio.Future[Fork] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
-            async with asyncio.timeout(seconds):
-                await asyncio.wait([future])
-            return future.result()
-        except TimeoutError:
-            raise SandboxError(
-                f"a session did not start within {seconds:g} s: the machine is overloaded. "
-                "Add CPU cores, or lower SAGE_MAX_TASKS_IN_FLIGHT"
-            ) from None
+            await asyncio.wait([future], timeout=seconds)
         except asyncio.CancelledError:
             _abandon(future)
             raise
         finally:
             del self._waiting[number]
+        if not future.done():
+            raise SandboxError(
+                f"a session did not start within {seconds:g} s: the machine is overloaded. "
+                "Add CPU cores, or lower SAGE_MAX_TASKS_IN_FLIGHT"
+            )
+        return future.result()
 
     def close(self) -> None:
         """Close the socket. Requests that wait raise EOFError."""
-        if self._open:
-            self._open = False
+        if self.open:
+            self.open = False
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
         for future in self._waiting.values():
@@ -70,7 +64,7 @@ class ForkRequests:
                 future.set_exception(EOFError("the warm process is gone"))
 
     def _send(self, number: int, stream: socket.socket) -> None:
-        if not self._open:
+        if not self.open:
             raise EOFError("the warm process is gone")
         try:
             socket.send_fds(self._control, [str(number).encode()], [stream.fileno()])

@@ -6,18 +6,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Self
 
 from app.errors import SandboxError
 from app.records import Json
 from app.sandbox import seccomp
 from app.sandbox.cgroup import ControlGroups, SharedLimits, UnusableCgroupError
-from app.sandbox.confined_process import ConfinedProcess
+from app.sandbox.confined_process import ConfinedProcess, UnusableSkillError
 from app.sandbox.fork import Fork
 from app.sandbox.forked_session import ForkedSession
 from app.sandbox.launch import Zygote, find_bwrap, launch
 from app.sandbox.protocol import Function, HostCall, SessionLimits
-from app.sandbox.skill_processes import SkillProcesses, UnusableSkillError, loaded_skill
+from app.sandbox.skill_processes import SkillProcesses
 
 _CHECK = "start-check"  # a project of no tasks
 _PATIENCE = 3  # times `fork_seconds` without an answer, until a warm process without sessions is replaced
@@ -33,8 +34,7 @@ class ForkedSandbox:
     def __init__(
         self, *, bwrap: bool = True, fork_seconds: float = 10.0, shared: SharedLimits | None = None
     ) -> None:
-        self._bwrap = bwrap
-        self._why_not = "" if bwrap else "switched off"
+        self._why_no_bwrap = "" if bwrap else "switched off"
         self._fork_seconds = fork_seconds
         self._shared = shared
         self._groups: ControlGroups | None = None
@@ -56,8 +56,8 @@ class ForkedSandbox:
         if sys.platform != "linux":
             raise SandboxError("the sandbox needs Linux: run the server in its container")
         self._bpf = await asyncio.to_thread(seccomp.build)
-        if self._bwrap and find_bwrap() is None:
-            self._bwrap, self._why_not = False, "not installed"
+        if not self._why_no_bwrap and find_bwrap() is None:
+            self._why_no_bwrap = "not installed"
         if self._shared is not None:
             try:
                 self._groups = await asyncio.to_thread(ControlGroups.find, self._shared)
@@ -83,9 +83,11 @@ class ForkedSandbox:
         for session in list(self._sessions):
             await session.close()
         self._sessions.clear()
-        if self._zygote is not None:
-            await self._zygote.end()
-            self._zygote = None
+        async with self._zygote_lock:
+            self._bpf = b""  # a session that is opened later starts no new zygote
+            if self._zygote is not None:
+                await self._zygote.end()
+                self._zygote = None
         if self._groups is not None:
             await asyncio.to_thread(self._groups.remove)
 
@@ -93,7 +95,8 @@ class ForkedSandbox:
         """One line for the start-up log: the layers of confinement in place."""
         if self._zygote is None:
             return "sandbox: not started"
-        namespaces = "in bubblewrap namespaces" if self._bwrap else f"without bubblewrap ({self._why_not})"
+        why_not = self._why_no_bwrap
+        namespaces = f"without bubblewrap ({why_not})" if why_not else "in bubblewrap namespaces"
         layers = f"forked CPython {self._zygote.python}, seccomp, uid {self._zygote.uid}, {namespaces}"
         shared = "with" if self._groups else f"without ({self._why_no_groups})"
         return f"sandbox: {layers}, {shared} limits of memory and processes per project"
@@ -110,21 +113,19 @@ class ForkedSandbox:
     ) -> ForkedSession:
         """Raises SandboxError if a prelude function does not load, naming it."""
         setup = _setup(apis, limits, seed, now)
-
-        async def spawn(function: Function) -> ConfinedProcess:
-            return await self._skill_process(function, setup, limits)
-
         process = await self._process(limits)
         session = ForkedSession(
             process, call=call, limits=limits,
             apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
-            skills=SkillProcesses(prelude, spawn, limits),
+            skills=SkillProcesses(prelude, partial(self._process, limits), setup, limits),
         )  # fmt: skip
         self._sessions = {known for known in self._sessions if known.alive} | {session}
         try:
             functions = [[function.name, function.source] for function in prelude]
-            space = process.fork.address_space() + limits.memory_bytes
-            await session.prepare(setup | {"prelude": functions, "address_space": space})
+            await process.load(setup | {"prelude": functions})
+        except UnusableSkillError as error:
+            await session.close()
+            raise SandboxError(str(error)) from error
         except BaseException:
             await session.close()
             raise
@@ -132,31 +133,15 @@ class ForkedSandbox:
 
     async def load_error(self, function: Function, limits: SessionLimits) -> str | None:
         """Fulfils `Sandbox.load_error`. Raises SandboxError if the sandbox itself fails."""
-        process = await self._skill_process(function, _setup({}, limits, 0, None) | {"compare": True}, limits)
-        try:
-            async with asyncio.timeout(limits.wall_seconds):
-                await loaded_skill(process)
-        except UnusableSkillError as error:
-            return str(error)
-        except TimeoutError:
-            return f"it does not load within {limits.wall_seconds:g} s"
-        finally:
-            await process.close()
-        return None
-
-    async def _skill_process(
-        self, function: Function, setup: dict[str, Json], limits: SessionLimits
-    ) -> ConfinedProcess:
-        """A process that loads one skill and then runs its calls."""
         process = await self._process(limits)
         try:
-            space = process.fork.address_space() + limits.memory_bytes
-            skill = [function.name, function.source]
-            await process.start("setup", setup | {"skill": skill, "address_space": space})
-        except BaseException:
-            await process.close()
-            raise
-        return process
+            skill = {"skill": [function.name, function.source], "compare": True}
+            await process.load(_setup({}, limits, 0, None) | skill)
+        except UnusableSkillError as error:
+            return str(error)
+        finally:
+            process.close()
+        return None
 
     async def _process(self, limits: SessionLimits) -> ConfinedProcess:
         fork, stream = await self._fork()
@@ -168,7 +153,7 @@ class ForkedSandbox:
             fork.close()
             stream.close()
             raise
-        return ConfinedProcess(fork, reader, writer, limits.frame_bytes)
+        return ConfinedProcess(fork, reader, writer, limits)
 
     async def _fork(self) -> tuple[Fork, socket.socket]:
         """A new process and our end of its socket."""
@@ -207,11 +192,11 @@ class ForkedSandbox:
         return not zygote.alive
 
     async def _launch(self) -> Zygote:
-        if self._bwrap:
+        if not self._why_no_bwrap:
             try:
                 return await launch(self._bpf, bwrap=True)
             except SandboxError as error:  # many containers deny namespaces; `describe` reports it
-                self._bwrap, self._why_not = False, str(error)
+                self._why_no_bwrap = str(error)
         return await launch(self._bpf, bwrap=False)
 
 

@@ -2,16 +2,16 @@
 
 import asyncio
 import re
+from functools import partial
 
 from app.errors import HostError, SandboxError
 from app.records import Json, Use
-from app.sandbox.confined_process import ConfinedProcess
+from app.sandbox.confined_process import ConfinedProcess, DiedError
 from app.sandbox.protocol import EnteredSkill, HostCall, Observation, RunStop, SessionLimits
 from app.sandbox.reader import (
     CallMessage,
     DoneMessage,
     OutputMessage,
-    ReadyMessage,
     SessionMessage,
     SkillMessage,
     ViolationError,
@@ -21,7 +21,7 @@ from app.sandbox.skill_processes import SkillProcesses
 
 _MESSAGE_CHARS = 5_000  # of a host error
 _MAX_USES = 1_000_000  # calls of one function that are believed
-_DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
+DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
 class ForkedSession:
@@ -41,6 +41,7 @@ class ForkedSession:
         self._limits = limits
         self._apis = apis
         self._skills = skills
+        self._cpu_of_skills = 0.0  # in the runs so far
         self._defined: set[str] = set()
         self._calls_left = limits.calls
         self._running: SessionRun | None = None
@@ -49,18 +50,6 @@ class ForkedSession:
     def alive(self) -> bool:
         return self._process.alive
 
-    async def prepare(self, setup: dict[str, Json]) -> None:
-        """Load the offered functions. Raises SandboxError if one does not load."""
-        try:
-            async with asyncio.timeout(self._limits.wall_seconds):
-                await self._process.start("setup", setup)
-                answer = await self._process.next()
-                self._process.pause()
-        except (EOFError, OSError, TimeoutError, ViolationError) as error:
-            raise SandboxError(f"a session could not be prepared: {error or 'it took too long'}") from error
-        if not isinstance(answer, ReadyMessage):
-            raise SandboxError(getattr(answer, "reason", "an offered function calls an API while it loads"))
-
     async def run(self, code: str) -> Observation:
         if not self.alive:
             raise SandboxError("this session has ended: open a new one")
@@ -68,9 +57,8 @@ class ForkedSession:
             raise SandboxError("this session is already running code: one run at a time")
         if len(code) > self._limits.frame_bytes // 12:  # a character takes up to 12 bytes as JSON
             return Observation(stdout="", error="SyntaxError: the code is too long", stop=RunStop.ERROR)
-        self._defined.update(_DEFINED.findall(code))
-        self._skills.begin_run()
-        run = self._running = SessionRun(self._process, self._limits, self._skills.cpu_seconds)
+        self._defined.update(DEFINED.findall(code))
+        run = self._running = SessionRun(self._process, self._limits, self._cpu_of_skills)
         try:
             await self._drive(run, code)
         except BaseException:
@@ -79,14 +67,15 @@ class ForkedSession:
         finally:
             self._running = None
             run.watch.cancel()
+            self._cpu_of_skills += run.cpu_of_skills()
             if not run.alive:
                 await self.close()
-        return run.observation(self._skills.uses())
+        return run.observation()
 
     async def close(self) -> None:
         """Kill its processes."""
-        await self._process.close()
-        await self._skills.close()
+        self._process.close()
+        self._skills.close()
 
     async def _drive(self, run: SessionRun, code: str) -> None:
         """Drive a run until it ends for any reason."""
@@ -103,7 +92,7 @@ class ForkedSession:
             if not clock.expired():
                 raise  # raised by a host call
             run.end(RunStop.WALL, f"it took more than {self._limits.wall_seconds:g} s")
-        except (EOFError, ConnectionError):
+        except DiedError:
             run.end(run.killed or RunStop.CRASH, run.why)
         except ViolationError as error:
             run.end(RunStop.CRASH, f"it broke the protocol ({error})")
@@ -120,15 +109,11 @@ class ForkedSession:
                 case CallMessage():
                     await process.send(await self._answer(run, message, skill))
                 case SkillMessage() if skill is None:
-                    await process.send(await self._call_skill(run, message))
+                    serve = partial(self._serve, run)
+                    answer = await self._skills.call(run, message, serve, self._calls_left + REFUSALS)
+                    await process.send(answer)
                 case _:
                     return message
-
-    async def _call_skill(self, run: SessionRun, message: SkillMessage) -> list[Json]:
-        async def serve(process: ConfinedProcess, skill: EnteredSkill) -> SessionMessage:
-            return await self._serve(run, process, skill)
-
-        return await self._skills.call(run, message, serve, self._calls_left + REFUSALS)
 
     async def _answer(self, run: SessionRun, call: CallMessage, skill: EnteredSkill | None) -> list[Json]:
         """["result", value], or ["raise", kind, message]."""

@@ -17,7 +17,11 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 def pack(message: Any, max_bytes: int) -> bytes:
     """Encode a plain message as a frame. Raises ValueError if it is larger than allowed."""
-    body = _encode(message).encode()
+    return frame(_encode(message).encode(), max_bytes)
+
+
+def frame(body: bytes, max_bytes: int) -> bytes:
+    """A frame around an encoded message. Raises ValueError if it is larger than allowed."""
     if len(body) > max_bytes:
         raise ValueError(f"it takes {len(body):,} bytes, at most {max_bytes:,} are allowed")
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -67,16 +67,18 @@ def find_bwrap() -> str | None:
 
 async def _handshake(process: Process, control: socket.socket, bpf: bytes) -> Zygote:
     loop = asyncio.get_running_loop()
+    hello = b""
     try:
-        async with asyncio.timeout(_START_SECONDS):
-            await loop.sock_sendall(control, bpf)
-            hello = await loop.sock_recv(control, 1 << 12)
-    except (OSError, TimeoutError):
-        hello = b""
+        with suppress(OSError):  # it has ended, or takes too long
+            async with asyncio.timeout(_START_SECONDS):
+                await loop.sock_sendall(control, bpf)
+                hello = await loop.sock_recv(control, 1 << 12)
+    finally:
+        if not hello:
+            control.close()
+            with suppress(ProcessLookupError):
+                process.kill()
     if not hello:
-        control.close()
-        with suppress(ProcessLookupError):
-            process.kill()
         _, stderr = await process.communicate()
         lines = stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise SandboxError(f"the sandbox did not start: {lines[-1]}")

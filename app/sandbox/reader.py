@@ -31,12 +31,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     run: str
 
 
-class ReadyMessage(_Message, frozen=True, tag="ready"):
-    """The offered functions are defined."""
-
-
 class FailedMessage(_Message, frozen=True, tag="failed"):
-    """An offered function does not load."""
+    """A skill does not load."""
 
     reason: str
 
@@ -73,10 +69,9 @@ class DoneMessage(_Message, frozen=True, tag="done"):
 
 
 class LoadedMessage(_Message, frozen=True, tag="loaded"):
-    """A process has loaded its skill."""
+    """A process has loaded what it was sent."""
 
-    parameters: list[tuple[str, Literal["positional", "keyword", "args", "kwargs"]]]
-    changed: list[str]  # what else loading it changed
+    parameters: list[tuple[str, Literal["positional", "keyword", "args", "kwargs"]]]  # of its one skill
 
 
 class ReturnedMessage(_Message, frozen=True, tag="returned"):
@@ -97,8 +92,7 @@ class RaisedMessage(_Message, frozen=True, tag="raised"):
 
 SkillEnd: TypeAlias = ReturnedMessage | RaisedMessage
 SessionMessage: TypeAlias = (
-    ReadyMessage
-    | FailedMessage
+    FailedMessage
     | OutputMessage
     | CallMessage
     | SkillMessage
@@ -148,7 +142,7 @@ def _decode(frame: bytes) -> SessionMessage:
         raise ViolationError(f"not a message: {error}") from error
     if _LONG_NUMBER.search(frame):
         try:
-            plain(msgspec.to_builtins(message), _ANY_SIZE)
+            plain(msgspec.to_builtins(message), _ANY_SIZE, _ANY_SIZE)
         except ValueError as error:
             raise ViolationError("arguments that no honest sandbox sends") from error
     return message

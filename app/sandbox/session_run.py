@@ -1,7 +1,8 @@
 """One run of code in a session: what it printed and used, in all of its processes together."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from app.records import SkillCall, Use
@@ -21,7 +22,10 @@ class SessionRun:
     def __init__(self, process: ConfinedProcess, limits: SessionLimits, spent: float) -> None:
         self.alive = True
         self.calls = 0
-        self.skill_calls: list[SkillCall] = []
+        self.opened = 0  # processes of skills
+        self.entered: Counter[str] = Counter()  # calls of skills
+        self.returned: Counter[str] = Counter()  # those that returned, and called an API
+        self.skill_calls: list[SkillCall] = []  # records of the first ones
         self.killed: RunStop | None = None
         self.why = "the process died"
         self.inner_overran = False  # the process of a skill was killed for its CPU time
@@ -31,13 +35,14 @@ class SessionRun:
         self._spent_before = spent  # CPU seconds that skills used in earlier runs
         self._spent = 0.0  # and in this one
         self._cpu_limit = 2 * limits.cpu_seconds
+        self._extended = False  # the limit, for the caller of a skill that was killed
         self._refused = 0
         self._printed: list[str] = []
         self._chars_left = limits.output_chars + _NOTICE_CHARS
         self._stop = RunStop.OK
         self._error: str | None = None
         self._claims: tuple[Use, ...] = ()
-        self.watch = asyncio.get_running_loop().call_later(self._cpu_until_kill(), self._check_cpu)
+        self.watch = asyncio.get_running_loop().call_later(self._cpu_until_kill() / 2, self._check_cpu)
 
     @property
     def cpu_left(self) -> float:
@@ -83,8 +88,9 @@ class SessionRun:
         self._stop = stop
         self._error = f"The session was ended ({stop}): {why}. Its variables are lost."
 
-    def observation(self, counted: Sequence[Use]) -> Observation:
+    def observation(self) -> Observation:
         """The result, with the uses that were counted and those that the code claims."""
+        counted = (Use(name, True, calls, self.returned[name]) for name, calls in self.entered.items())
         return Observation(
             stdout="".join(self._printed),
             error=self._error,
@@ -109,16 +115,16 @@ class SessionRun:
         return min(session, self._cpu_limit - self.cpu_used())
 
     def _check_cpu(self) -> None:
-        """One process runs at a time, on one thread, so the next check can wait for the remainder."""
+        """Kill what used too much, or check again before two processes at a time can use the remainder."""
         left = self._cpu_until_kill()
         overran = self.cpu_used() >= self._cpu_limit
-        if left <= 0 and overran and self._inner is not None:
-            self.inner_overran = True
+        if left <= 0 and overran and self._inner is not None and not self._extended:
+            self._extended = self.inner_overran = True
             self._inner.fork.kill()  # only the call of the skill fails, and its caller gets a little time
             left = self._limits.cpu_seconds
             self._cpu_limit = self.cpu_used() + left
         if left > 0:
-            self.watch = asyncio.get_running_loop().call_later(left + 0.01, self._check_cpu)
+            self.watch = asyncio.get_running_loop().call_later(left / 2 + 0.01, self._check_cpu)
         elif overran:
             self._kill(RunStop.CPU, f"it used {self._cpu_limit:g} s of CPU time and could not be interrupted")
         else:

@@ -2,18 +2,16 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from app.errors import SandboxError
-from app.records import Json, SkillCall, Use
-from app.sandbox.confined_process import ConfinedProcess
+from app.records import Json, SkillCall
+from app.sandbox.confined_process import ConfinedProcess, DiedError, UnusableSkillError
 from app.sandbox.protocol import EnteredSkill, Function, SessionLimits
 from app.sandbox.reader import (
-    FailedMessage,
     LoadedMessage,
     RaisedMessage,
     ReturnedMessage,
@@ -31,48 +29,32 @@ _RECORD_BYTES = 2_000  # of an argument in a record
 _RECORD_ARGUMENTS = 50  # of a call in a record
 _READ_AT_ONCE = 1 << 16  # bytes of arguments, read without a thread
 
-Spawn = Callable[[Function], Awaitable[ConfinedProcess]]
-"""A new process that has been sent its skill."""
+Spawn = Callable[[], Awaitable[ConfinedProcess]]
 Serve = Callable[[ConfinedProcess, EnteredSkill], Awaitable[SessionMessage]]
 """Answers a process until it ends its run."""
 
 
-class UnusableSkillError(Exception):
-    """A skill cannot be called at all."""
-
-
 class SkillProcesses:
-    """Runs the calls of offered skills, and counts them."""
+    """Runs the calls of offered skills, and counts them in the run."""
 
-    def __init__(self, functions: Sequence[Function], spawn: Spawn, limits: SessionLimits) -> None:
+    def __init__(
+        self, functions: Sequence[Function], spawn: Spawn, setup: dict[str, Json], limits: SessionLimits
+    ) -> None:
         self._functions = {function.name: function for function in functions}
         self._spawn = spawn
+        self._setup = setup  # what all processes of the session have in common
         self._limits = limits
         self._open: dict[str, tuple[ConfinedProcess, LoadedMessage]] = {}
-        self._opened = 0
-        self.cpu_seconds = 0.0  # of all calls of the session
-        self._calls: Counter[str] = Counter()
-        self._returned: Counter[str] = Counter()
 
-    def begin_run(self) -> None:
-        """Counting starts anew."""
-        self._opened = 0
-        self._calls.clear()
-        self._returned.clear()
-
-    def uses(self) -> list[Use]:
-        """The calls of this run, as the host saw them."""
-        return [Use(name, True, calls, self._returned[name]) for name, calls in self._calls.items()]
-
-    async def close(self) -> None:
+    def close(self) -> None:
         for process, _ in self._open.values():
-            await process.close()
+            process.close()
         self._open.clear()
 
     async def call(self, run: SessionRun, message: SkillMessage, serve: Serve, api_calls: int) -> list[Json]:
         """The answer to the caller: [kind, content, stop, [CPU seconds, characters left, time slept]].
 
-        `api_calls` may be made. Raises EOFError if the run was killed.
+        `api_calls` may be made. Raises DiedError if the run was killed.
         """
         function = self._functions.get(message.name)
         if function is None:
@@ -86,14 +68,12 @@ class SkillProcesses:
         started, calls = time.perf_counter(), run.calls
         with run.inside(process):
             end = await self._relay(run, process, message, skill, serve, api_calls)
-        used = run.cpu_of_skills() - before
-        self.cpu_seconds += used
-        self._calls[function.name] += 1
+        run.entered[function.name] += 1
         if isinstance(end, ReturnedMessage) and run.calls > calls:
-            self._returned[function.name] += 1
+            run.returned[function.name] += 1
         if len(run.skill_calls) < _MAX_RECORDS:
             run.skill_calls.append(_record(skill, end, time.perf_counter() - started))
-        return _answer(end, [used, run.chars_left, end.slept])
+        return _answer(end, [run.cpu_of_skills() - before, run.chars_left, end.slept])
 
     async def _relay(
         self,
@@ -111,50 +91,40 @@ class SkillProcesses:
             process.pause()
             if not isinstance(end, ReturnedMessage | RaisedMessage):
                 raise ViolationError("a message out of turn")
-        except (EOFError, ConnectionError, ViolationError):
+        except (DiedError, ViolationError):
             del self._open[skill.name]
-            await process.close()
+            process.close()
             if run.killed:
-                raise EOFError from None
-            return self._death(run, skill.name, message.slept)
+                raise DiedError from None
+            if run.inner_overran:
+                return RaisedMessage("", f"TimeoutError: {self._overrun()}", [], "cpu", message.slept)
+            return RaisedMessage("", f"RuntimeError: the process of {skill.name} died", [], "error", message.slept)
         return end
 
     async def _process(self, run: SessionRun, function: Function) -> tuple[ConfinedProcess, LoadedMessage]:
         if function.name not in self._open:
-            self._opened += 1
-            if self._opened > _MAX_OPENED:
+            run.opened += 1
+            if run.opened > _MAX_OPENED:
                 raise UnusableSkillError("its process died too often")
-            process = await self._spawn(function)
+            process = await self._spawn()
             try:
                 with run.inside(process):
-                    self._open[function.name] = process, await loaded_skill(process)
+                    skill = {"skill": [function.name, function.source]}
+                    self._open[function.name] = process, await process.load(self._setup | skill)
+            except SandboxError:
+                process.close()
+                if run.killed:
+                    raise DiedError from None
+                if run.inner_overran:
+                    raise UnusableSkillError(self._overrun()) from None
+                raise
             except BaseException:
-                await process.close()
+                process.close()
                 raise
         return self._open[function.name]
 
-    def _death(self, run: SessionRun, name: str, slept: int) -> RaisedMessage:
-        if run.inner_overran:
-            error = f"TimeoutError: the code used more than {self._limits.cpu_seconds:g} s of CPU time"
-            return RaisedMessage("", error, [], "cpu", slept)
-        return RaisedMessage("", f"RuntimeError: the process of {name} died", [], "error", slept)
-
-
-async def loaded_skill(process: ConfinedProcess) -> LoadedMessage:
-    """Wait until the process has loaded its skill. Raises UnusableSkillError with the reason."""
-    try:
-        answer = await process.next()
-        process.pause()
-    except (EOFError, ConnectionError, ViolationError) as error:
-        raise SandboxError(f"the process of a skill could not be prepared: {error}") from error
-    match answer:
-        case FailedMessage(reason=reason):
-            raise UnusableSkillError(reason)
-        case LoadedMessage(changed=[]):
-            return answer
-        case LoadedMessage(changed=changed):
-            raise UnusableSkillError(f"loading it changes other things: {', '.join(changed)[:500]}")
-    raise UnusableSkillError("it does something while it loads")
+    def _overrun(self) -> str:
+        return f"the code used more than {self._limits.cpu_seconds:g} s of CPU time"
 
 
 async def _arguments(loaded: LoadedMessage, message: SkillMessage) -> tuple[dict[str, Json], bool]:
@@ -173,14 +143,10 @@ def _readable(bound: dict[str, Json]) -> tuple[dict[str, Json], bool]:
 def _bind(
     parameters: Sequence[tuple[str, str]], args: Sequence[Json], kwargs: Mapping[str, Json]
 ) -> dict[str, Json]:
-    bound: dict[str, Json] = dict(kwargs)
-    rest = list(args)
-    for name, kind in parameters:
-        if kind == "positional" and rest:
-            bound[name] = rest.pop(0)
-        elif kind == "args":
-            bound[name], rest = rest, []
-    return bound
+    positional = [name for name, kind in parameters if kind == "positional"]
+    bound = {**kwargs, **dict(zip(positional, args, strict=False))}
+    rest = list(args[len(positional) :])
+    return bound | {name: rest for name, kind in parameters if kind == "args"}
 
 
 def _record(skill: EnteredSkill, end: SkillEnd, seconds: float) -> SkillCall:

@@ -93,7 +93,7 @@ def _pss(sessions: list[ForkedSession]) -> float:
     total = 0
     for session in sessions:
         try:
-            said = Path(f"/proc/{session._process.fork._pid}/smaps_rollup").read_text()
+            said = Path(f"/proc/{session._process.fork.pid}/smaps_rollup").read_text()
         except PermissionError:
             return 0.0
         total += sum(int(kilobytes) for kilobytes in re.findall(r"^Pss:\s+(\d+)", said, re.MULTILINE))

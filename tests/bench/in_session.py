@@ -1,16 +1,14 @@
 """A sandbox that defines offered skills in the session itself, to compare with a process for each."""
 
-import re
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from app.records import Use
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.sandbox.protocol import Function, HostCall, Observation, Session, SessionLimits
-
-_DEFINED = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
+from app.sandbox.forked_session import DEFINED
+from app.sandbox.protocol import Function, Observation, Session, SessionLimits
 
 
 class InSessionSandbox:
@@ -19,17 +17,8 @@ class InSessionSandbox:
     def __init__(self, sandbox: ForkedSandbox) -> None:
         self._sandbox = sandbox
 
-    async def open(
-        self,
-        apis: Mapping[str, Sequence[str]],
-        call: HostCall,
-        limits: SessionLimits,
-        *,
-        prelude: Sequence[Function] = (),
-        seed: int | None = None,
-        now: datetime | None = None,
-    ) -> Session:
-        session = await self._sandbox.open(apis, call, limits, seed=seed, now=now)
+    async def open(self, *args: Any, prelude: Sequence[Function] = (), **options: Any) -> Session:
+        session = await self._sandbox.open(*args, **options)
         for function in prelude:
             await session.run(function.source)
         return _Session(session, {function.name for function in prelude})
@@ -45,15 +34,12 @@ class _Session:
 
     async def run(self, code: str) -> Observation:
         observation = await self._session.run(code)
-        self._offered -= set(_DEFINED.findall(code))
+        self._offered -= set(DEFINED.findall(code))
         uses = (
             Use(each.function, each.function in self._offered, each.calls, each.returned)
             for each in observation.uses
         )
         return msgspec.structs.replace(observation, uses=tuple(uses))
-
-    def _use(self, use: Use) -> Use:
-        return msgspec.structs.replace(use, inherited=use.function in self._offered)
 
     async def close(self) -> None:
         await self._session.close()

@@ -61,7 +61,7 @@ class _CodeRunner:
             if error is not None:
                 reason = f"the offered function {name!r} does not load: {raised.last_line(error)}"
                 return self._channel.send("failed", reason)
-        self._channel.send("ready")
+        self._channel.send("loaded", [])
 
     def run(self, source: str) -> None:
         """Run code and report the result."""

@@ -12,7 +12,7 @@ from app.sandbox.child.api_proxies import Apis, parts, resolve
 from app.sandbox.child.channel import HostChannel
 from app.sandbox.child.execution import Execution
 from app.sandbox.child.frozen_clock import Clock
-from app.sandbox.child.inert import bound_names, objections
+from app.sandbox.child.inert import bound_names, require
 from app.sandbox.child.load_effects import LoadEffects
 from app.sandbox.child.stubs import parameters
 from app.sandbox.values import Encoder, decode
@@ -31,21 +31,20 @@ class SkillRunner:
         self._namespace = namespace
         self._apis: Apis = namespace["apis"]
         self._clock = clock
-        self._function: FunctionType | None = None
+        self._function: FunctionType
 
     def load(self, name: str, source: str, *, compare: bool) -> None:
         """Define the skill, and report its parameters, or why it does not load.
 
-        With `compare`, also check that it is inert, and report everything else that loading it changed. A session
-        has checked its skills already, before any other code ran in it.
+        With `compare`, also check that it is inert, and that loading it changes nothing else. A session has
+        checked its skills already, before any other code ran in it.
         """
-        changed: list[str] = []
         define = self._define_and_compare if compare else self._define
-        error = self._execution.attempt(lambda: changed.extend(define(name, source)))
-        if error is not None or self._function is None:
-            missing = NameError(f"the source does not define {name!r}")
-            return self._channel.send("failed", raised.last_line(error or missing)[:_MAX_LINE])
-        self._channel.send("loaded", parameters(self._function), changed)
+        error = self._execution.attempt(lambda: define(name, source))
+        if error is None:
+            self._channel.send("loaded", parameters(self._function))
+        else:
+            self._channel.send("failed", raised.last_line(error)[:_MAX_LINE])
 
     def run(self, args: list[Any], kwargs: dict[str, Any], cpu_seconds: float, chars: int, slept: int) -> None:
         """Call the skill, and report its result or what it raised."""
@@ -64,28 +63,27 @@ class SkillRunner:
         except ValueError as large:  # as JSON it takes more bytes than it has
             self._channel.send("raised", *self._describe(large.with_traceback(None)), "error", now)
 
-    def _define_and_compare(self, name: str, source: str) -> list[str]:
-        """Everything else that changed."""
+    def _define_and_compare(self, name: str, source: str) -> None:
         tree = ast.parse(source, f"<skill {name}>")
-        against = list(objections(tree, name))
-        if against:
-            raise ValueError(" ".join(against))
+        require(tree, name)
         effects = LoadEffects(self._namespace)
         self._define(name, source)
-        return effects.found(bound_names(tree))
+        changed = effects.found(bound_names(tree))
+        if changed:
+            raise ValueError(f"loading it changes other things: {', '.join(changed)}")
 
-    def _define(self, name: str, source: str) -> list[str]:
+    def _define(self, name: str, source: str) -> None:
         label = f"<skill {name}>"
         traces.remember(label, source)
         flags = __future__.annotations.compiler_flag
         exec(compile(source, label, "exec", flags, dont_inherit=True), self._namespace)
         found = self._namespace.get(name)
-        self._function = found if isinstance(found, FunctionType) else None
-        return []
+        if not isinstance(found, FunctionType):
+            raise NameError(f"the source does not define {name!r}")
+        self._function = found
 
     def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         known = partial(resolve, self._apis)
-        assert self._function is not None
         value = self._function(*decode(args, known), **decode(kwargs, known))
         try:
             return Encoder(self._channel.frame_bytes, parts).encode(value)
