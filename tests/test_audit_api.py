@@ -68,10 +68,29 @@ async def test_an_unusable_adapter_is_refused(api: ApiApp, model_dir: Path, tmp_
 async def test_an_adapter_of_another_base_model_is_refused(api: ApiApp, model_dir: Path, tmp_path: Path) -> None:
     name = make_named(model_dir, tmp_path, 1)
     async with api.sessions.begin() as session:
-        await adapters.put(session, name, base="another", rank=4)
+        await adapters.put(session, name, base="another", rank=4, project_id=None)
     answer = await propose(api, name)
     assert answer.status_code == 400
     assert "was trained on another, but seed is served" in answer.json()["detail"]
+
+
+async def test_a_projects_administrator_proposes_adapters_of_the_project_and_of_all_and_no_others(
+    api: ApiApp, model_dir: Path, tmp_path: Path
+) -> None:
+    other = await api.project("other")
+    mine, theirs = [await api.key("admin", project_id=each.id) for each in (api.demo, other)]
+    trained, added, everybodys = [make_named(model_dir, tmp_path, seed) for seed in range(3)]
+    async with api.sessions.begin() as session:
+        await adapters.put(session, trained, base="seed", rank=4, project_id=other.id)
+    assert (await propose(api, everybodys)).status_code == 201
+
+    async def status(name: str, key: dict[str, str]) -> int:
+        answer = await api.client.post("/v1/releases", json={"adapter": name}, headers=key)
+        return int(answer.status_code)
+
+    for name, expected in ((trained, 404), (added, 404), (everybodys, 201)):
+        assert (await status(name, theirs), await status(name, mine)) == (201, expected)
+    assert len((await api.client.get("/v1/releases?project=demo")).json()) == 3
 
 
 @pytest.mark.parametrize("name", ["../" + "a" * 32, "A" * 32, "a", ""])

@@ -58,7 +58,7 @@ async def test_its_tasks_keep_it_after_it_ends_and_new_ones_get_the_active_relea
 async def test_it_begins_once_the_model_servers_have_verified_its_weights(project: Project) -> None:
     probe = Probe((1, 2), ())
     async with project.sessions.begin() as session:
-        await adapters.put(session, "f00d", base="seed", rank=16, probe=probe)
+        await adapters.put(session, "f00d", base="seed", rank=16, project_id=None, probe=probe)
     began = await begin(project)
     assert project.servers.models == ["f00d"]
     assert (began.state, began.canary_percent) == (ReleaseState.CANARY, 10.0)

@@ -1,6 +1,7 @@
 """Releases and which one serves; adapters and evaluations."""
 
 import asyncio
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -80,8 +81,8 @@ async def test_a_release_that_passed_does_not_serve_yet_and_may_be_reopened_or_r
 
 async def test_an_adapter_keeps_its_trainers_logprobs_of_fixed_tokens(session: AsyncSession) -> None:
     probe = Probe((1, 2, 3), (ProbePoint(1, 2, -0.1, -1.25), ProbePoint(2, 3, -2.5, -0.001)))
-    await adapters.put(session, "beef", base="seed", rank=4, probe=probe)
-    await adapters.put(session, "feed", base="seed", rank=4)
+    await adapters.put(session, "beef", base="seed", rank=4, project_id=None, probe=probe)
+    await adapters.put(session, "feed", base="seed", rank=4, project_id=None)
     assert await adapters.probe(session, "beef") == probe
     assert await adapters.probe(session, "feed") is None
     assert await adapters.probe(session, "base") is None
@@ -145,9 +146,10 @@ async def test_an_unknown_release_or_project_is_named(session: AsyncSession) -> 
 
 
 async def test_the_same_adapter_twice_is_one_row(session: AsyncSession) -> None:
-    await adapters.put(session, "f00d", base="seed", rank=16)
-    again = await adapters.put(session, "f00d", base="seed", rank=16)
-    assert (again.hash, again.base, again.rank) == ("f00d", "seed", 16)
+    owner = uuid4()
+    await adapters.put(session, "f00d", base="seed", rank=16, project_id=owner)
+    again = await adapters.put(session, "f00d", base="seed", rank=16, project_id=uuid4())
+    assert (again.hash, again.base, again.rank, again.project_id) == ("f00d", "seed", 16, owner)
     with pytest.raises(NotFoundError, match="cafe"):
         await adapters.get(session, "cafe")
 

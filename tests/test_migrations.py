@@ -98,6 +98,32 @@ _OLD_SCHEDULE = text(
 )
 
 
+def test_adapters_of_an_earlier_version_belong_to_the_projects_that_have_them(empty_database_url: str) -> None:
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        command.upgrade(alembic_config(connection), "0005")
+        for statement in _OLD_ADAPTERS.split(";"):
+            connection.execute(text(statement))
+    migrate(empty_database_url)
+    with create_engine(empty_database_url, poolclass=NullPool).begin() as connection:
+        found = connection.execute(text("SELECT hash, right(project_id::text, 1) FROM adapters ORDER BY hash"))
+        assert [tuple(row) for row in found] == [("gone", "0"), ("own", "1"), ("shared", None), ("trained", "2")]
+
+
+_OLD_ADAPTERS = """
+    INSERT INTO projects (id, name, skill_rev)
+        SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'p' || n, 0 FROM generate_series(1, 2) n;
+    INSERT INTO training_runs (id, project_id, kind, settings, state, attempt, losses, lost_at, cancel_requested,
+        step, steps, rings, created_at)
+        SELECT id, id, 'logged', '{}', 'done', 0, 0, 0, false, 0, 0, 0, now() FROM projects;
+    INSERT INTO adapters (hash, base, rank, run_id) VALUES ('gone', 'seed', 4, NULL), ('own', 'seed', 4, NULL),
+        ('shared', 'seed', 4, NULL), ('trained', 'seed', 4, '00000000-0000-0000-0000-000000000002');
+    INSERT INTO releases (id, project_id, number, state, model)
+        SELECT gen_random_uuid(), id, 2, 'candidate', 'shared' FROM projects;
+    INSERT INTO releases (id, project_id, number, state, model)
+        SELECT gen_random_uuid(), id, 3, 'candidate', 'own' FROM projects WHERE name = 'p1'
+"""
+
+
 def test_skills_of_an_earlier_version_stay_active_with_the_operations_they_recorded(
     empty_database_url: str,
 ) -> None:

@@ -57,6 +57,7 @@ async def test_a_logged_run_leaves_an_adapter_and_a_candidate_that_says_what_to_
     assert (result.data["trajectories"], result.data["dropped"]) == (10, {"unscored": 1})
     [row] = await shop.adapters()
     assert (row.hash, row.base, row.rank, row.run_id) == (result.adapter, shop.settings.model, 4, job.id)
+    assert row.project_id == shop.project_id
     assert check_adapter(shop.settings.data_dir / "adapters" / row.hash)
     assert msgspec.convert(row.probe, Probe).points
     [release] = await shop.of_run(job)

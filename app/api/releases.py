@@ -8,9 +8,8 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
-from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Access, Caller, Db, find_project
+from app.api.access import Caller, Db, find_project, find_release
 from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import ProjectName, Text
@@ -76,7 +75,7 @@ class ReleaseController(Controller):
     @get("/{release_id:uuid}", summary="Show a release", responses=_READ)
     async def show(self, release_id: FromPath[UUID], session: Db, access: Caller) -> ReleaseView:
         """Its weights, the training run that produced them, and the result of the gate."""
-        return ReleaseView.of(await _find(session, access, release_id))
+        return ReleaseView.of(await find_release(session, access, release_id))
 
     @post(summary="Propose an adapter", opt={"scope": "admin"}, responses=problems(400, 401, 403, 404))
     async def propose(
@@ -88,12 +87,17 @@ class ReleaseController(Controller):
     ) -> ReleaseView:
         """Creates a candidate from an adapter in the adapter directory, named by its content hash. Its shapes are
         checked against the base model; that it was trained on this model cannot be checked. It serves once it is
-        activated, or as a canary."""
+        activated, or as a canary. An adapter belongs to the project whose run made it or whose key first proposed
+        it; one that a key for all projects added is for all."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while files are read
         rank = await _read(adapters, data.adapter)
         await adapters.publish(data.adapter)
-        row = await adapter_rows.put(session, data.adapter, base=adapters.base, rank=rank)
+        row = await adapter_rows.put(
+            session, data.adapter, base=adapters.base, rank=rank, project_id=access.project_id
+        )
+        if row.project_id is not None and not access.sees(row.project_id):
+            raise NotFoundError(f"the project {project.name} has no adapter {row.hash}")
         if row.base != adapters.base:
             raise InvalidError(f"adapter {row.hash} was trained on {row.base}, but {adapters.base} is served")
         release = await releases.propose(session, project.id, data.adapter)
@@ -121,7 +125,7 @@ class ReleaseController(Controller):
         """New tasks are pinned to it once every model server has proven that it has the weights; if one refuses,
         nothing changes. Running tasks keep their release. Activating an older release rolls back weights, skills
         and tools."""
-        await _find(session, access, release_id)
+        await find_release(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
         row = await promoter.activate(release_id, access.actor, allow_rejected=allow_rejected, skills=skills)
         return ReleaseView.of(row)
@@ -133,11 +137,3 @@ async def _read(adapters: AdapterDirectory, name: str) -> int:
         return (await adapters.verified(name)).rank
     except AdapterError as error:
         raise InvalidError(str(error)) from error
-
-
-async def _find(session: AsyncSession, access: Access, release_id: UUID) -> models.Release:
-    """Raises NotFoundError also for a release of a project that the key may not see."""
-    release = await releases.get(session, release_id)
-    if not access.sees(release.project_id):
-        raise NotFoundError(f"no release has the id {release_id}")
-    return release

@@ -20,13 +20,23 @@ async def put(
     *,
     base: str,
     rank: int,
+    project_id: UUID | None,
     run_id: UUID | None = None,
     probe: Probe | None = None,
 ) -> models.Adapter:
-    """Add an adapter whose files are in place. The same content again is the same adapter: the first row stays."""
+    """Add an adapter whose files are in place, of one project or of all (None). The same content again is the same
+    adapter: the first row stays.
+    """
     await session.execute(
         insert(models.Adapter)
-        .values(hash=digest, base=base, rank=rank, run_id=run_id, probe=msgspec.to_builtins(probe))
+        .values(
+            hash=digest,
+            base=base,
+            rank=rank,
+            project_id=project_id,
+            run_id=run_id,
+            probe=msgspec.to_builtins(probe),
+        )
         .on_conflict_do_nothing(index_elements=["hash"])
     )
     return await get(session, digest)

@@ -104,6 +104,7 @@ class Adapter(Base):
     rank: Mapped[int]
     probe: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # records.Probe, by the trainer
     run_id: Mapped[UUID | None] = mapped_column(ForeignKey("training_runs.id", ondelete="SET NULL"), index=True)
+    project_id: Mapped[UUID | None]  # that made or added it, even once that is deleted; NULL: all may serve it
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 

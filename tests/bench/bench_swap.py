@@ -88,7 +88,7 @@ async def _propose(sessions: Sessions, versions: Sequence[PublishedAdapter]) -> 
     async with sessions.begin() as session:
         project = await projects.create(session, "bench")
         for each in versions:
-            await adapters.put(session, each.hash, base="seed", rank=each.rank, probe=each.probe)
+            await adapters.put(session, each.hash, base="seed", rank=each.rank, project_id=None, probe=each.probe)
         return [await releases.propose(session, project.id, each.hash) for each in versions]
 
 

@@ -41,6 +41,7 @@ async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> Non
             adapter.hash,
             base=job.deployment.model,
             rank=adapter.rank,
+            project_id=job.project_id,
             run_id=job.id,
             probe=adapter.probe,
         )
