@@ -112,6 +112,13 @@ async def test_headers_without_an_end_are_refused_by_their_size(api: ApiApp, sta
         assert (await large.rest()).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize("version", ["0.9", "1.2", "2.0", "9.9"])
+async def test_other_versions_of_http_are_refused(api: ApiApp, version: str) -> None:
+    async with served(api) as client, connected(client) as other:
+        await other.send(f"GET /healthz HTTP/{version}\r\nHost: test\r\n\r\n".encode())
+        assert (await other.rest()).startswith(b"HTTP/1.1 400 ")
+
+
 async def test_trailers_without_an_end_are_refused_by_their_size(api: ApiApp) -> None:
     async with served(api) as client, connected(client) as large:
         await large.send(post(api, "Transfer-Encoding: chunked") + b"1\r\n{\r\n0\r\nX-Large: ")

@@ -12,8 +12,10 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Any
 
 import msgspec
+from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_VERSIONS = ("1.0", "1.1")  # the parser lets 0.9 and 2.0 pass too
 _MAX_HEADER_BYTES = 64 << 10
 _BODY_RATE = 5_000  # bytes per second that extend the time for a body
 _LINGER_SECONDS = 2.0  # for the rest of a body that nobody reads, so that the client can read the response
@@ -121,6 +123,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() not in _VERSIONS:
+            raise HttpParserError("HTTP/1.0 or HTTP/1.1 is needed")  # answered with 400, as by the parser
         super().on_headers_complete()
         self._begin(_Phase.BODY)
 
