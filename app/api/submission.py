@@ -1,6 +1,7 @@
 """The request body of POST /v1/tasks: one task, or a list of them."""
 
 import ast
+import asyncio
 import hashlib
 from typing import Annotated
 
@@ -93,8 +94,8 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for task in tasks:
             if not task.instruction.strip():
                 raise InvalidError("instruction: must not be blank")
-            if task.check is not None:
-                _refuse_unparsable(task.check)
+        for check in dict.fromkeys(task.check for task in tasks if task.check is not None):
+            _refuse_unparsable(check)
         return tasks
 
     def digest(self) -> str:
@@ -115,7 +116,7 @@ async def submit_all(
     The first task gets the idempotency key itself, each other one the key with its index, so that a repeated
     submission finds them all.
     """
-    requests = submission.requests()
+    requests = await asyncio.to_thread(submission.requests)  # others run between two of its checks
     digest = submission.digest() if key else None
     projects = {name: await find_project(session, access, name) for name in {task.project for task in requests}}
     batch = []
