@@ -85,7 +85,7 @@ async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str
     await apis.put(session, project_id, "ledger", source="upload", document=document, digest=server)
 
 
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def until(holds: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
-        while not await holds():  # noqa: ASYNC110  there is no event to wait for
+        while not (held if isinstance(held := holds(), bool) else await held):  # noqa: ASYNC110  there is no event
             await asyncio.sleep(0.02)

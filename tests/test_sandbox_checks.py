@@ -13,9 +13,9 @@ from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger
+from tests.ledger_policies import SKILL
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
-from tests.test_runner import SKILL
 from tests.zygote_limits import limited, set_limit
 
 _WRITE = block(SKILL.format(word="hello"))
