@@ -134,6 +134,9 @@ async def test_a_task_is_condemned_only_if_its_runner_died_while_it_ran_alone(se
     [task_id] = await task_queue.hand_back(session, "d")
     with pytest.raises(ConflictError):
         await task_queue.mark_alone(session, task_id, "d")
+    claimed = await task_queue.claim(session, "e", LEASE)
+    assert claimed is not None
+    assert task_queue.is_condemned(claimed), "also once it was handed back"
 
 
 async def test_a_task_cannot_be_claimed_while_its_lease_is_valid(session: AsyncSession) -> None:

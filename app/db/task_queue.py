@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import ColumnElement, ScalarSelect, Select, Update, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.db import canaries, events, lease, models, runners, task_end, usage
@@ -190,7 +190,7 @@ async def wake(session: AsyncSession, task_id: UUID) -> None:
 async def hand_back(session: AsyncSession, owner: str, task_ids: Collection[UUID] | None = None) -> Sequence[UUID]:
     """Let others resume all the owner's tasks, or those given, at once. Returns their ids."""
     which = () if task_ids is None else (_task.id.in_(task_ids),)
-    return await _free(session, _queue.hand_back(owner, *which, alone=False))
+    return await _free(session, _queue.hand_back(owner, *which, alone=_condemned(_task.deaths)))
 
 
 async def abandon(session: AsyncSession, owner: str) -> Sequence[UUID]:
@@ -210,8 +210,13 @@ def _resumable(died: ColumnElement[bool], abandoned: bool) -> Iterator[ColumnEle
     if not abandoned:
         yield _task.owner.is_(None)
     beside = and_(_task.deaths == 0, ~died)
-    condemned = and_(_task.alone, _task.deaths + case((died, 1), else_=0) >= _CONDEMNING_DEATHS)
+    condemned = _condemned(_task.deaths + case((died, 1), else_=0))
     yield or_(beside, condemned, _suspects_in_progress() < func.greatest(1, runners.count_of_live() // 2))
+
+
+def _condemned(deaths: ColumnElement[int] | InstrumentedAttribute[int]) -> ColumnElement[bool]:
+    """`is_condemned` in SQL, after so many deaths."""
+    return and_(_task.alone, deaths >= _CONDEMNING_DEATHS)
 
 
 def _suspects_in_progress() -> ScalarSelect[int]:

@@ -7,7 +7,7 @@ from typing import Self
 
 import structlog
 
-from app.db import models, runners, shadows, task_queue
+from app.db import models, runners
 from app.db.database import TRANSIENT, Sessions
 from app.db.runners import RunnerReport
 from app.engine.dispatcher import Occupancy
@@ -16,7 +16,7 @@ from app.loop import Loop
 from app.records import Json
 from app.runner.process_identity import is_gone, pid_space
 from app.runner.process_limits import MemoryWatch
-from app.runner.runner import Runner
+from app.runner.runner import Runner, abandon_all
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 
@@ -83,8 +83,7 @@ class RunnerPresence:
 
     async def _bury(self, dead: models.RunnerProcess) -> None:
         async with self._sessions.begin() as session:
-            freed = await task_queue.abandon(session, dead.id)
-            await shadows.abandon(session, dead.id)
+            freed = await abandon_all(session, dead.id)
             await runners.remove(session, dead.id)
         log.warning("a runner died", runner=dead.id, tasks=[str(task_id) for task_id in freed])
 

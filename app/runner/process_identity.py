@@ -23,9 +23,10 @@ def pid_space() -> str:
 def is_gone(pid: int) -> bool:
     """No process has this pid, or only a zombie. False where that cannot be known, or if the pid was reused."""
     try:
+        os.kill(pid, 0)
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except ProcessLookupError:
         return True
-    except OSError:
+    except OSError:  # it is another user's, whose entry may be hidden, or has ended in between
         return False
     return fields[0] in "ZX"

@@ -40,7 +40,8 @@ class Watchdog:
 
 
 def limit_memory(settings: Settings) -> int:
-    """Limit the data of this process and of the sandbox's; allocations beyond it fail. Returns the bytes.
+    """Limit the data of this process, and of each that it starts from now on: allocations beyond it fail. Returns
+    the bytes.
 
     Raises SettingError if the limit leaves no room for tasks.
     """

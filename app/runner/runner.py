@@ -5,16 +5,17 @@ have ended, while no other is claimed.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Self
 from uuid import UUID
 
 import msgspec
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, task_queue
+from app.db import models, shadows, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit
 from app.errors import first_line
 from app.loop import Loop
@@ -111,12 +112,12 @@ class Runner:
             log.warning("tasks wait until their leases expire", cause=first_line(error))
 
     async def abandon(self) -> None:
-        """Claim nothing more, and let other runners execute these tasks: one of them may have harmed this process,
-        so it counts as a death.
+        """Claim nothing more, and let other runners execute what this one has: some of it may have harmed this
+        process, so it counts as a death.
         """
         await self._claims.stop()
         async with self._sessions.begin() as session:
-            await task_queue.abandon(session, self.owner)
+            await abandon_all(session, self.owner)
 
     async def _claim(self) -> float | None:
         """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""
@@ -206,3 +207,9 @@ class Runner:
         self._contact.confirm()
         for task_id in cancelled & self._executions.keys():
             self._executions[task_id].stop_signal.cancel()
+
+
+async def abandon_all(session: AsyncSession, owner: str) -> Sequence[UUID]:
+    """Let others have the tasks and the shadow of an owner that died or is about to. Returns the tasks' ids."""
+    await shadows.abandon(session, owner)
+    return await task_queue.abandon(session, owner)
