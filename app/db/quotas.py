@@ -31,17 +31,15 @@ async def _check(session: AsyncSession, project_id: UUID, defaults: Limits) -> N
         what = f"{project.name} would have more than {limits.queued_tasks:,} tasks waiting: submit fewer, or later"
         raise _limit_error("queued_tasks", limits.queued_tasks, what, _QUEUE_SECONDS)
     used = await usage.of_today(session, project_id)
-    for name, spent, value in (
-        ("tasks_per_day", used.submitted - 1, limits.tasks_per_day),
-        ("tokens_per_day", used.generated_tokens, limits.tokens_per_day),
-        ("calls_per_day", used.calls, limits.calls_per_day),
-    ):
-        if value is not None and spent >= value:
-            now = await usage.clock(session)
-            reset = usage.next_day(now)
-            what = f"{project.name} has used up the {value:,} {name.replace('_per_day', '')} of today"
-            seconds = (reset - now).total_seconds()
-            raise _limit_error(name, value, f"{what}: submit again from {reset:%Y-%m-%dT%H:%MZ}", seconds)
+    reached = _reached(
+        limits, tasks_per_day=used.submitted - 1, tokens_per_day=used.generated_tokens, calls_per_day=used.calls
+    )
+    if reached is not None:
+        now = await usage.clock(session)
+        reset, value = usage.next_day(now), getattr(limits, reached)
+        what = f"{project.name} has used up the {value:,} {reached.removesuffix('_per_day')} of today"
+        seconds = (reset - now).total_seconds()
+        raise _limit_error(reached, value, f"{what}: submit again from {reset:%Y-%m-%dT%H:%MZ}", seconds)
 
 
 async def in_progress(session: AsyncSession, project_id: UUID) -> tuple[int, int]:
@@ -54,13 +52,14 @@ async def exhausted(session: AsyncSession, project: models.Project, defaults: Li
     limits = projects.settings_of(project).limits.over(defaults)
     used = await usage.of_today(session, project.id)
     running = await _count(session, project.id, RUNNING) if limits.running_tasks is not None else 0
-    for name, spent in (
-        ("tokens_per_day", used.generated_tokens),
-        ("calls_per_day", used.calls),
-        ("running_tasks", running),
-    ):
-        value = getattr(limits, name)
-        if value is not None and spent >= value:
+    return _reached(limits, tokens_per_day=used.generated_tokens, calls_per_day=used.calls, running_tasks=running)
+
+
+def _reached(limits: Limits, **used: int) -> str | None:
+    """The first of these limits that is used up."""
+    for name, count in used.items():
+        limit = getattr(limits, name)
+        if limit is not None and count >= limit:
             return name
     return None
 
