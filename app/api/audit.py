@@ -1,4 +1,4 @@
-"""Routes for the audit log: who changed the active release, when, and what the model servers proved."""
+"""Routes for the audit log: who changed what serves and what is permitted, and when."""
 
 from datetime import datetime
 from typing import Self
@@ -57,7 +57,8 @@ class AuditController(Controller):
         limit: Limit = 50,
     ) -> AuditPage:
         """Activations, refused activations, starts and ends of canaries, model servers that loaded the active
-        release again, and changes of settings and of skills' states. Entries never change.
+        release again, decided approvals, and changes of settings, secrets and skills' states. Entries never
+        change.
         """
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)

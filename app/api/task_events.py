@@ -22,7 +22,7 @@ from app.notifications import NotificationListener
 _RESPONSE = response_spec(
     "`event` is turn, call, observation, skill, approval or done; `id` counts up; `data` is JSON. "
     "The `status` of a skill is offered, skipped (it cannot be loaded), used, written or refused (it holds a "
-    "secret). "
+    "secret, or attempted a call beyond its manifest). "
     "The `status` of an approval is wanted, approved, refused or expired. "
     "To resume, send the last id as `Last-Event-ID`."
 )
