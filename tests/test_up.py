@@ -20,7 +20,7 @@ from tests.tiny_model import make_model_dir
 
 PROCESSES = ("app.engine.embedded", "app.cli demo-apis", "app.cli serve", "app.cli runner", "app.cli worker")
 RUNNERS = 3
-READY_SECONDS = 90
+READY_SECONDS = 250  # more than `sage up` itself waits, which then says for what
 
 
 class Up:
