@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from app.db import models, trajectories
+from app.db import models, task_queue, trajectories, turns
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.engine.tokenizer import ChatTokenizer
+from app.errors import StorageError
+from app.records import Stop, Turn
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.security.encryption import key_id_of
 from tests.api_app import ApiApp, open_api_app
@@ -174,6 +176,42 @@ async def test_a_resumed_task_still_knows_the_secrets_of_its_first_turns(project
     async with project.runner(engine):
         task = await project.ended(task_id)
     assert task.answer == ["***"], task.failure
+
+
+async def test_a_task_that_fails_leaves_no_secret_that_was_known_too_late(
+    api: ApiApp, project: LedgerProject
+) -> None:
+    """The turn's event was stored before its code used the guess as a password."""
+    async with project.runner(Failing(project.tokenizer, block(TURNS[0]))):
+        task = await project.ended(await project.submit("look into the vault"))
+    assert (task.state, task.failure) == (TaskState.FAILED, "*** is too long")
+    assert not leaks(await dump(project.sessions))
+    shown = (await api.client.get(f"/v1/tasks/{task.id}/events")).text
+    assert "log_in(password='***')" in shown
+
+
+async def test_a_task_that_is_given_up_shows_no_password_of_its_variables(project: LedgerProject) -> None:
+    task_id = await project.submit("look into the vault", variables={"password": PASSWORD})
+    async with project.sessions.begin() as session:
+        assert await task_queue.claim(session, "dead", 60)
+        turn = Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.5,), text=f"print('{PASSWORD}')")
+        await turns.begin(session, task_id, "dead", 0, turn)
+        await task_queue.mark_alone(session, task_id, "dead")
+        await session.execute(update(models.Task).values(deaths=2, owner=None, lease_until=None))
+    async with project.runner(ScriptedEngine(project.tokenizer)):
+        assert (await project.ended(task_id)).stop == Stop.CRASHED
+    async with project.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert ([turn.text for turn in trajectory.turns], trajectory.masked) == (["print('***')"], True)
+
+
+class Failing(ScriptedEngine):
+    """Fails once it has given its answers, with an error that holds a secret."""
+
+    async def _next(self, prompt: str) -> Answer:
+        if not self._answers:
+            raise StorageError(f"{GUESSED} is too long")
+        return await super()._next(prompt)
 
 
 class Halting(ScriptedEngine):

@@ -9,6 +9,7 @@ import httpx
 import msgspec
 import structlog
 from sqlalchemy.exc import DataError
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
@@ -94,19 +95,18 @@ class TaskExecutor:
         except SuspendedError as suspended:
             log.info("a task was suspended", task=str(row.id), cause=str(suspended))
         except AppError as error:
-            failure = journal.secrets.mask(str(error))
-            log.warning("a task failed", task=str(row.id), cause=failure)
-            await self._fail(row, owner, failure)
+            log.warning("a task failed", task=str(row.id), cause=journal.secrets.mask(str(error)))
+            await self._fail(row, owner, str(error), journal.secrets)
         except UNAVAILABLE:
             raise
         except DataError as error:  # of a kind that no boundary has caught before
             log.exception("a task failed on a value that cannot be stored", task=str(row.id))
-            await self._fail(
-                row, owner, f"a value of this task cannot be stored: {first_line(error.orig or error)}"
-            )
+            failure = f"a value of this task cannot be stored: {first_line(error.orig or error)}"
+            await self._fail(row, owner, failure, journal.secrets)
         except Exception:  # the last resort: one bad task must not stop the others
             log.exception("a task failed on an internal error", task=str(row.id))
-            await self._fail(row, owner, "internal error: the server's log has the details")
+            failure = "internal error: the server's log has the details"
+            await self._fail(row, owner, failure, journal.secrets)
 
     async def _execute(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if task_queue.is_condemned(row):
@@ -227,7 +227,7 @@ class TaskExecutor:
         outcome: task_queue.TaskOutcome,
         secrets: SecretValues,
     ) -> None:
-        outcome = secrets.mask_record(outcome)
+        outcome = secrets.mask_value(outcome)
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
@@ -236,15 +236,23 @@ class TaskExecutor:
             await offers.record_uses(session, trajectory)
             if outcome.score is not None:
                 await lifecycle.scored(session, row.id, outcome.score)
-            await events.rewrite(session, row.id, secrets.mask_fields)  # some came before the secret was known
-            await approvals.rewrite(session, row.id, secrets.mask_fields)
-            await events.append(session, row.id, "done", _event_data(outcome))
+            await _tell_end(session, row.id, outcome, secrets)
 
-    async def _fail(self, row: models.Task, owner: str, failure: str) -> None:
-        outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=failure)
+    async def _fail(self, row: models.Task, owner: str, failure: str, secrets: SecretValues) -> None:
+        outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=secrets.mask(failure))
         async with self.sessions.begin() as session:
             if await task_queue.finish(session, row.id, owner, outcome):
-                await events.append(session, row.id, "done", _event_data(outcome))
+                await _tell_end(session, row.id, outcome, secrets)
+
+
+async def _tell_end(
+    session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
+) -> None:
+    """Append the last event, and mask those that came before a secret was known."""
+    await events.rewrite(session, task_id, secrets.mask_fields)
+    await approvals.rewrite(session, task_id, secrets.mask_fields)
+    data: dict[str, object] = msgspec.to_builtins(outcome)
+    await events.append(session, task_id, "done", data)
 
 
 def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
@@ -264,8 +272,3 @@ def _unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOu
     """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
     outcome = _outcome(trajectory, None, f"the check could not be run: {error}")
     return msgspec.structs.replace(outcome, state=TaskState.FAILED)
-
-
-def _event_data(outcome: task_queue.TaskOutcome) -> dict[str, object]:
-    data: dict[str, object] = msgspec.to_builtins(outcome)
-    return data

@@ -19,7 +19,7 @@ def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
     its ids and logprobs, so that nothing decodes to the secret, and counts as `masked`.
     """
     turns = tuple(_masked_turn(turn, secrets) for turn in trajectory.turns)
-    shown = secrets.mask_record(msgspec.structs.replace(trajectory, turns=()))
+    shown = secrets.mask_value(msgspec.structs.replace(trajectory, turns=()))
     in_prompt = (shown.task, shown.offered) != (trajectory.task, trajectory.offered)
     if in_prompt or any(_read_or_wrote(*pair) for pair in zip(trajectory.turns, turns, strict=True)):
         turns = tuple(msgspec.structs.replace(turn, context_ids=(), sampled_ids=(), logprobs=()) for turn in turns)
@@ -29,13 +29,13 @@ def masked(trajectory: Trajectory, secrets: SecretValues) -> Trajectory:
 
 def without_secrets(drafts: Sequence[Draft], secrets: SecretValues) -> list[Draft]:
     """The drafts that hold no secret of the task, in any part that is stored."""
-    return [draft for draft in drafts if secrets.mask_record(draft) == draft]
+    return [draft for draft in drafts if secrets.mask_value(draft) == draft]
 
 
 def _masked_turn(turn: Turn, secrets: SecretValues) -> Turn:
     entered = (msgspec.structs.replace(each, arguments=mask(each.arguments)) for each in turn.skill_calls)
     named = msgspec.structs.replace(turn, calls=tuple(map(mask_call, turn.calls)), skill_calls=tuple(entered))
-    return secrets.mask_record(named)
+    return secrets.mask_value(named)
 
 
 def _read_or_wrote(before: Turn, after: Turn) -> bool:

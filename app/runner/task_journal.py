@@ -32,6 +32,7 @@ class TaskJournal(RolloutHooks):
     def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
         super().__init__(stop_signal)
         self.secrets = SecretValues()
+        self.secrets.note("", task.variables)
         self.offered: tuple[Offer, ...] = ()  # skills whose uses become events
         self.guard = SkillGuard({})  # of these skills
         self.decisions: Sequence[ApprovalDecision] = ()  # about calls of earlier attempts
@@ -160,7 +161,7 @@ class TaskJournal(RolloutHooks):
                 yield events.NewEvent("skill", skill_event("used", offer) | counts)
 
     def _call_event(self, call: Call) -> events.NewEvent:
-        arguments = self.secrets.mask_json(mask(call.arguments))
+        arguments = self.secrets.mask_value(mask(call.arguments))
         data = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": arguments}
         error = call.error and self.secrets.mask(call.error)
         return events.NewEvent("call", data | {"error": error, "seconds": round(call.seconds, 4)})

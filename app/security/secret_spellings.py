@@ -11,9 +11,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
 import re2
 
 _SEPARATORS = b" \t\r\n\f\v-_.,:;|/'\"+=%\\&#()[]{}<>*~`^$!?@"
@@ -29,8 +31,7 @@ _MAX_FINDS = 10_000
 _CUTS = re.compile(rb"\n\[[\d,]+ characters cut\]|\n\[output cut after [\d,]+ characters\]|\.\.\.(?=\s|$)")
 _HEAD_CUT = re.compile(rb"\[\d+ characters cut\]\n")
 _ESCAPED_BLANKS = re.compile(rb"\\+(?:[fnrtv]|(?:u00|x)0[9a-d])")
-_MAX_CUTS = 20
-_CUT_WINDOW = 512  # bytes before a cut that may be the beginning of a secret
+_CUT_WINDOW = 1_024  # bytes beside a cut that may be a part of a secret
 
 Span = tuple[int, int]
 
@@ -72,15 +73,12 @@ class SpellingSearch:
 
     def _all_finds(self, text: bytes) -> list[Span]:
         lower = text.translate(_LOWER)
-        found: list[Span] = []
+        found = [*islice(self._cut_finds(lower), _MAX_FINDS + 1)]
         if self._words is not None:
             found += [match.span() for match in self._words.finditer(lower)]
-        bare = lower.translate(None, _SEPARATORS)
-        within = [*self._finds(bare)]
-        cuts = [*self._cut_finds(lower)]
-        if within or cuts:
-            places = np.flatnonzero(~_IS_SEPARATOR[np.frombuffer(text, dtype=np.uint8)])
-            found += [(int(places[start]), int(places[end - 1]) + 1) for start, end in [*within, *cuts]]
+        if within := [*self._finds(_bare(lower))]:
+            places = _places(text)
+            found += [(int(places[start]), int(places[end - 1]) + 1) for start, end in within]
         return found
 
     def _finds(self, bare: bytes) -> Iterator[Span]:
@@ -99,16 +97,32 @@ class SpellingSearch:
                         yield start, start + length
 
     def _cut_finds(self, lower: bytes) -> Iterator[Span]:
-        """Spans in the text without separators: what a cut has left of a secret."""
-        for match, _ in zip(_CUTS.finditer(lower), range(_MAX_CUTS), strict=False):
-            before = lower[: match.start()].translate(None, _SEPARATORS)
-            if length := _cut_length(before, self._beginnings):
-                yield len(before) - length, len(before)
-        for match, _ in zip(_HEAD_CUT.finditer(lower), range(_MAX_CUTS), strict=False):
-            start = len(lower[: match.end()].translate(None, _SEPARATORS))
-            after = lower[match.end() :].translate(None, _SEPARATORS)
-            if length := _cut_length(after[::-1], self._endings):
-                yield start, start + length
+        """What cuts have left of a secret: its beginning before a cut, its end after one."""
+        for start, end in _between(_CUTS, lower)[:-1]:
+            start = max(start, end - _CUT_WINDOW)
+            if length := _cut_length(_bare(lower[start:end]), self._beginnings):
+                places = start + _places(lower[start:end])
+                yield int(places[-length]), int(places[-1]) + 1
+        for start, end in _between(_HEAD_CUT, lower)[1:]:
+            end = min(end, start + _CUT_WINDOW)
+            if length := _cut_length(_bare(lower[start:end])[::-1], self._endings):
+                places = start + _places(lower[start:end])
+                yield int(places[0]), int(places[length - 1]) + 1
+
+
+def _bare(text: bytes) -> bytes:
+    return text.translate(None, _SEPARATORS)
+
+
+def _places(text: bytes) -> npt.NDArray[np.intp]:
+    """Where the bytes of the bare text are in the text."""
+    return np.flatnonzero(~_IS_SEPARATOR[np.frombuffer(text, dtype=np.uint8)])
+
+
+def _between(pattern: re.Pattern[bytes], text: bytes) -> list[Span]:
+    """The stretches before, between and after the matches."""
+    matches = [match.span() for match in pattern.finditer(text)]
+    return [*zip([0, *(end for _, end in matches)], [*(start for start, _ in matches), len(text)], strict=True)]
 
 
 def _spellings(value: str) -> set[bytes]:
@@ -129,6 +143,7 @@ def _spellings(value: str) -> set[bytes]:
         plain |= {json.dumps(value, ensure_ascii=False), repr(value), html.escape(value), quote(value, safe="")}
         spelled |= {each.encode("utf-8", "surrogatepass") for each in plain}
         spelled |= {b"".join(form % byte for byte in raw) for form in (b"%d", b"%03o")}
+        spelled.add("".join(str(ord(each)) for each in value).encode())
         spelled |= {repr(raw)[2:-1].encode(), b"".join(b"u%04x" % ord(each) for each in value)}
         spelled.update(_base64(raw))
         spelled.update(_base64(turned))
@@ -182,7 +197,7 @@ def _common(text: bytes, start: int, spelling: bytes, offset: int) -> int:
 
 def _cut_length(before: bytes, beginnings: dict[bytes, list[bytes]]) -> int:
     """How many bytes at the end are the beginning of a spelling."""
-    for start in range(max(0, len(before) - _CUT_WINDOW), len(before) - _CUT_PREFIX + 1):
+    for start in range(len(before) - _CUT_PREFIX + 1):
         tail = before[start:]
         if any(each.startswith(tail) for each in beginnings.get(tail[:_CUT_PREFIX], ())):
             return len(tail)

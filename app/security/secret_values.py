@@ -1,7 +1,7 @@
 """The secrets that one rollout has met, and their removal from everything that is stored or shown."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -41,8 +41,8 @@ T = TypeVar("T")
 class SecretValues:
     """Collects what fields and operations with a telling name contain, such as `password` or `show_tokens`.
 
-    `mask` and `found_in` know every spelling of `SpellingSearch`. Where there are too many secrets to look for,
-    each text counts as one.
+    Every spelling of `SpellingSearch` is found. Where there are too many secrets to look for, each text counts as
+    one.
     """
 
     def __init__(self) -> None:
@@ -66,9 +66,6 @@ class SecretValues:
     def note_call(self, call: Call) -> None:
         self.note(call.api, call.arguments, call.result)
 
-    def found_in(self, text: str) -> bool:
-        return bool(self._values) and bool(self._find(_bytes(text)))
-
     def mask(self, text: str) -> str:
         """The same text with *** for each secret in it."""
         if not self._values:
@@ -83,25 +80,22 @@ class SecretValues:
             position = end
         return b"".join([*kept, raw[position:]]).decode("utf-8", "surrogatepass")
 
-    def mask_json(self, value: Json) -> Json:
-        """The same value with *** for each secret in its texts and keys, and for numbers that are one."""
-        return value if isinstance(value, dict | list) and not self._may_hold(value) else self.mask_record(value)
+    def mask_value(self, value: T) -> T:
+        """The same JSON value or record with *** for each secret in its texts, keys and numbers.
 
-    def mask_fields(self, data: Mapping[str, Json]) -> dict[str, Json]:
-        """Like `mask_json`, for a mapping whose names are ours."""
-        return {name: self.mask_json(value) for name, value in data.items()}
-
-    def mask_record(self, value: T) -> T:
-        """Like `mask_json`, also for records. Token ids stay as they are."""
-        if not self._values:
+        A list of texts and numbers that spell one together becomes ["***"]. Token ids stay as they are.
+        """
+        if not self._values or (isinstance(value, dict | list) and not self._may_hold(value)):
             return value
         masked: T = self._walk(value)
         return masked
 
+    def mask_fields(self, data: Mapping[str, Json]) -> dict[str, Json]:
+        """Like `mask_value`, for a mapping whose names are ours."""
+        return {name: self.mask_value(value) for name, value in data.items()}
+
     def _may_hold(self, value: Json) -> bool:
         """False only if no text of the value holds a secret. One search in all is faster than one in each."""
-        if not self._values:
-            return False
         try:
             whole = msgspec.json.encode(value)
         except (ValueError, TypeError, OverflowError, RecursionError):
@@ -111,20 +105,27 @@ class SecretValues:
     def _walk(self, value: Any) -> Any:
         if isinstance(value, str):
             return value if isinstance(value, Enum) else self.mask(value)
-        if isinstance(value, int):
+        if isinstance(value, int | float):
             return MASK if str(value) in self._values else value
         if isinstance(value, list | tuple):
-            return type(value)(map(self._walk, value))
+            masked = type(value)(map(self._walk, value))
+            return [MASK] if isinstance(masked, list) and self._spells_secret(masked) else masked
         if isinstance(value, dict):
             return {self._walk(name): self._walk(each) for name, each in value.items()}
         if isinstance(value, msgspec.Struct):
             changed = {
                 name: masked
                 for name in value.__struct_fields__
-                if name not in _IDS and (masked := self.mask_json(given := getattr(value, name))) is not given
+                if name not in _IDS and (masked := self.mask_value(given := getattr(value, name))) is not given
             }
             return msgspec.structs.replace(value, **changed)
         return value
+
+    def _spells_secret(self, values: Sequence[Json]) -> bool:
+        """Whether texts and numbers spell a secret together, such as the codes of its bytes."""
+        if not all(isinstance(each, str | int) for each in values):
+            return False
+        return bool(self._find(_bytes(" ".join(map(str, values)))))
 
     def _find(self, text: bytes) -> list[tuple[int, int]]:
         if self._search is None:
