@@ -6,13 +6,17 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from app.db import apis, models, projects, secrets
+from app.db import apis, calls, projects, secrets, turns, webhooks
 from app.db.database import Database, open_database
 from app.db.encrypted_rows import prepare_secrets, rotate_keys
 from app.db.migrate import migrate
 from app.errors import InvalidError, SettingError
+from app.records import Call
 from app.security.encryption import KEY_FILE, KeyRing, key_id_of, keys_in
 from app.settings import Settings
+from tests.rows import claimed_task, turn_of
+from tests.test_secrets_stay_secret import dump
+from tests.webhook_receiver import SECRET
 
 OLD, NEW = "o" * 32, "n" * 32
 
@@ -105,25 +109,42 @@ async def test_a_rotation_encrypts_everything_with_a_new_key_and_an_open_process
     prepare_secrets(url, settings)
     async with open_database(url, keys=KeyRing.open(settings)) as database:
         project_id = await _store(database, tokens=250)
-        async with database.sessions.begin() as session:
-            project = await session.get_one(models.Project, project_id)
-            project.settings = {"webhook": {"secret": KeyRing.open(settings).encrypt("signs"), "url": "http://a"}}
         before, expected = _stored(url), await _read(database, project_id)
         report = rotate_keys(url, settings)
-        assert (report.encrypted, report.unreadable) == (252, 0)
+        assert (report.encrypted, report.unreadable) == (251, 0)
         assert {key_id_of(each) for each in _stored(url)} == {report.key}
         assert not set(before) & set(_stored(url))
         assert await _read(database, project_id) == expected
-        async with database.sessions() as session:
-            project = await session.get_one(models.Project, project_id)
-            assert KeyRing.open(settings).decrypt(project.settings["webhook"]["secret"]) == "signs"
-            assert project.settings["webhook"]["url"] == "http://a"
     keys = keys_in((tmp_path / KEY_FILE).read_text())
     rotate_keys(url, settings)
     assert keys_in((tmp_path / KEY_FILE).read_text())[1:] == keys[:1], "one previous key is kept"
 
 
-async def test_an_interrupted_rotation_continues_with_the_key_that_it_created(
+async def test_a_rotation_leaves_nothing_to_the_old_key(empty_database_url: str, tmp_path: Path) -> None:
+    url, settings = empty_database_url, Settings(data_dir=tmp_path)
+    migrate(url)
+    prepare_secrets(url, settings)
+    old = f"enc:{KeyRing.open(settings).ids()[0]}:"
+    call = Call(seq=0, turn=0, api="mail.log_in", arguments={"password": "hunter2"})
+    async with open_database(url, keys=KeyRing.open(settings)) as database:
+        project_id = await _store(database)
+        async with database.sessions.begin() as session:
+            await projects.change_settings(session, project_id, {"webhook": {"url": "http://a", "secret": SECRET}})
+            task = await claimed_task(session)
+            await turns.begin(session, task.id, "me", 0, turn_of("hello"))
+            await calls.begin(session, task.id, "me", call, repeatable=False)
+            await calls.end(session, task.id, call)
+        assert (await dump(database.sessions)).count(old) == 6
+        assert rotate_keys(url, settings).encrypted == 6
+        assert old not in await dump(database.sessions)
+        async with database.sessions() as session:
+            assert [each.turn for each in await turns.of_task(session, task.id)] == [turn_of("hello")]
+            [made] = await calls.of_task(session, task.id)
+            assert (made.arguments, made.call) == ({"password": "hunter2"}, call)
+            assert await webhooks.target(session, project_id)
+
+
+async def test_after_an_interrupted_rotation_another_one_encrypts_what_both_older_keys_did(
     empty_database_url: str, tmp_path: Path
 ) -> None:
     url, settings = empty_database_url, Settings(data_dir=tmp_path)
@@ -136,7 +157,8 @@ async def test_an_interrupted_rotation_continues_with_the_key_that_it_created(
         async with database.sessions.begin() as session:
             await apis.put(session, project_id, "api000", source="u", document={}, digest="d", token="token-0")
         report = rotate_keys(url, settings)
-        assert (report.key, report.encrypted) == (KeyRing([NEW]).ids()[0], 3)
+        assert report.encrypted == 4
+        assert {key_id_of(each) for each in _stored(url)} == {report.key} != {KeyRing([NEW]).ids()[0]}
         assert await _read(database, project_id) == ["token-0", "token-1", "token-2", "hunter2"]
 
 

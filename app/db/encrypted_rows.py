@@ -1,30 +1,37 @@
 """All that is encrypted in the database: at an upgrade, and anew when the key changes. Blocks."""
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, NullPool, Table, create_engine, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    NullPool,
+    create_engine,
+    inspect,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.orm import InstrumentedAttribute
 
 from app.db import models
-from app.db.column_types import to_json
 from app.db.database import full_url
 from app.errors import InvalidError, SettingError
 from app.security.encryption import KEY_FILE, KeyRing, key_id_of, keys_in, new_key, write_key_file
 from app.settings import Settings
 
-_COLUMNS = (  # table, column: encrypted texts, bytes, or JSON that has encrypted texts
-    (models.Api.__tablename__, "token"),
-    (models.Secret.__tablename__, "value"),
-    (models.TaskTurn.__tablename__, "record"),
-    (models.TaskCall.__tablename__, "record"),
-    (models.TaskCall.__tablename__, "sealed_arguments"),
-    (models.Project.__tablename__, "settings"),
-    (models.Project.__tablename__, "webhook_secret"),
+_ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
+    models.Api.token,
+    models.Secret.value,
+    models.TaskTurn.record,
+    models.TaskCall.record,
+    models.TaskCall.sealed_arguments,
+    models.Project.webhook_secret,
 )
 _BATCH = 100
-_ENCRYPTED = re.compile(r"enc:[0-9a-f]{8}:[A-Za-z0-9_=-]+")
 
 
 class RotationReport(msgspec.Struct, frozen=True):
@@ -52,84 +59,76 @@ def prepare_secrets(url: str, settings: Settings) -> bool:
 
 
 def rotate_keys(url: str, settings: Settings) -> RotationReport:
-    """Encrypt everything with the newest key, in batches; running it again continues where it was interrupted.
+    """Encrypt everything with a new key, in batches. It may be interrupted, and run again.
 
-    With a key file a new key is created first. With SAGE_SECRET_KEY the first key is the new one. The file keeps
-    the previous key, for what running processes have just written with it. Raises InvalidError if no key is new.
+    With a key file a new key is created first, and the file keeps the previous one, for what running processes
+    have just written with it. With SAGE_SECRET_KEY the first key is the new one.
+
+    Raises InvalidError if no key is new.
     """
     engine, keys = _open(url), KeyRing.open(settings)
-    path = settings.data_dir / KEY_FILE
-    if settings.secret_key and len(keys.ids()) == 1:
+    path = None if settings.secret_key else settings.data_dir / KEY_FILE
+    if path:
+        write_key_file(path, [new_key(), *keys_in(path.read_text())], replace=True)
+    elif len(keys.ids()) == 1:
         raise InvalidError(
             "SAGE_SECRET_KEY has only the key that is in use: put a new one and a comma before it on all hosts "
             "(`openssl rand -hex 32`), restart them, and run this again"
         )
-    if not settings.secret_key and not _has_older(engine, keys):
-        write_key_file(path, [new_key(), *keys_in(path.read_text())], replace=True)
     report = _encrypt_all(engine, keys)
-    if not settings.secret_key and not report.unreadable:
+    if path and not report.unreadable:
         write_key_file(path, keys_in(path.read_text())[:2], replace=True)
     return report
 
 
 def _open(url: str) -> Engine:
-    return create_engine(full_url(url), poolclass=NullPool, hide_parameters=True, json_serializer=to_json)
+    return create_engine(full_url(url), poolclass=NullPool, hide_parameters=True)
 
 
 def _refuse_lost_key(connection: Connection) -> None:
-    for table, column in _COLUMNS:
-        for row in connection.execute(select(_table(table).c[column])):
-            if found := _key_ids(row[0]):
+    for column in _ENCRYPTED:
+        for value in connection.scalars(select(column)):
+            if (key_id := key_id_of(value)) is not None:
                 raise SettingError(
-                    f"the key {min(found)} encrypts secrets in the database, and there is no key here: set "
+                    f"the key {key_id} encrypts secrets in the database, and there is no key here: set "
                     "SAGE_SECRET_KEY, or restore `secret.key` in the data directory"
                 )
 
 
 def _encrypt_tokens(connection: Connection, keys: KeyRing) -> None:
-    api = _table(models.Api.__tablename__)
-    plain = select(api.c.id, api.c.secret).where(api.c.secret.is_not(None)).with_for_update()
+    api = models.Api
+    plain = select(api.id, api.secret).where(api.secret.is_not(None)).with_for_update()
     for row in connection.execute(plain).all():
         encrypted = {"token": keys.encrypt(row.secret), "secret": None}
-        connection.execute(update(api).where(api.c.id == row.id).values(encrypted))
-
-
-def _has_older(engine: Engine, keys: KeyRing) -> bool:
-    """Whether an older key of ours still encrypts something: a rotation was interrupted."""
-    older = set(keys.ids()[1:])
-    with engine.connect() as connection:
-        return bool(older) and any(
-            _key_ids(row[0]) & older
-            for table, column in _COLUMNS
-            for row in connection.execute(select(_table(table).c[column]))
-        )
+        connection.execute(update(api).where(api.id == row.id).values(encrypted))
 
 
 def _encrypt_all(engine: Engine, keys: KeyRing) -> RotationReport:
     newest = keys.ids()[0]
     encrypted, unreadable = 0, 0
-    for name, column in _COLUMNS:
-        table = _table(name)
-        for connection, rows in _batches(engine, table, column):
+    for column in _ENCRYPTED:
+        key = inspect(column.class_).primary_key
+        for connection, rows in _batches(engine, key, column):
             for row in rows:
-                key, value = row[:-1], row[-1]
-                if not _key_ids(value) - {newest}:
+                value = row[-1]
+                if key_id_of(value) in (None, newest):
                     continue
                 try:
-                    anew = _rewritten(value, lambda text: keys.encrypt(keys.decrypt(text)))
+                    anew = _encrypted_anew(keys, value)
                 except SettingError:
                     unreadable += 1
                     continue
-                which = tuple_(*table.primary_key.columns) == tuple_(*key)
-                connection.execute(update(table).where(which).values({column: anew}))
+                which = tuple_(*key) == tuple_(*row[:-1])
+                connection.execute(update(column.class_).where(which).values({column: anew}))
                 encrypted += 1
     return RotationReport(newest, encrypted, unreadable)
 
 
-def _batches(engine: Engine, table: Table, column: str) -> Iterator[tuple[Connection, Sequence[Sequence[Any]]]]:
+def _batches(
+    engine: Engine, key: Sequence[Column[Any]], column: InstrumentedAttribute[Any]
+) -> Iterator[tuple[Connection, Sequence[Sequence[Any]]]]:
     """Rows as key and value, locked until the next batch."""
-    key = list(table.primary_key.columns)
-    query = select(*key, table.c[column]).order_by(*key).limit(_BATCH).with_for_update()
+    query = select(*key, column).order_by(*key).limit(_BATCH).with_for_update()
     after: Sequence[Any] | None = None
     while True:
         with engine.begin() as connection:
@@ -138,34 +137,10 @@ def _batches(engine: Engine, table: Table, column: str) -> Iterator[tuple[Connec
             yield connection, rows
         if len(rows) < _BATCH:
             return
-        after = rows[-1][: len(key)]
+        after = rows[-1][:-1]
 
 
-def _key_ids(value: object) -> set[str]:
-    """The ids of the keys that encrypted a value, or parts of it."""
-    found: set[str] = set()
-
-    def note(text: str) -> str:
-        found.add(key_id_of(text) or "")
-        return text
-
-    _rewritten(value, note)
-    return found
-
-
-def _rewritten(value: Any, change: Callable[[str], str]) -> Any:
-    """The same value with each encrypted text changed."""
-    if isinstance(value, bytes | memoryview):
-        text = bytes(value).decode("latin-1")
-        return change(text).encode() if _ENCRYPTED.fullmatch(text) else value
+def _encrypted_anew(keys: KeyRing, value: str | bytes) -> str | bytes:
     if isinstance(value, str):
-        return change(value) if _ENCRYPTED.fullmatch(value) else value
-    if isinstance(value, list):
-        return [_rewritten(each, change) for each in value]
-    if isinstance(value, dict):
-        return {name: _rewritten(each, change) for name, each in value.items()}
-    return value
-
-
-def _table(name: str) -> Table:
-    return models.Base.metadata.tables[name]
+        return keys.encrypt(keys.decrypt(value))
+    return keys.encrypt_bytes(keys.decrypt_bytes(value))

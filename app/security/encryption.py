@@ -21,6 +21,7 @@ from app.settings import Settings
 KEY_FILE = "secret.key"
 _PREFIX = "enc:"
 _MIN_LENGTH = 32  # characters of a key
+_ID_LENGTH = 8
 _Stamp = tuple[int, int, int]
 
 
@@ -64,7 +65,7 @@ class KeyRing:
 
     def decrypt_bytes(self, content: bytes) -> bytes:
         """Raises SettingError if the key is missing here, or the content is damaged."""
-        key_id = key_id_of(content.decode("ascii", "replace"))
+        key_id = key_id_of(content)
         if key_id not in self._keys:
             self._refresh()
         if key_id is None or key_id not in self._keys:
@@ -114,20 +115,15 @@ def keys_in(text: str) -> list[str]:
     return [key.strip() for key in text.replace("\n", ",").split(",") if key.strip()]
 
 
-def key_id_of(text: str) -> str | None:
-    """The id of the key that encrypted a text; None if it is not encrypted.
+def key_id_of(content: str | bytes | None) -> str | None:
+    """The id of the key that encrypted a text or bytes; None if they are not encrypted.
 
     >>> key_id_of("enc:0a1b2c3d:gAAA"), key_id_of("plain")
     ('0a1b2c3d', None)
     """
-    if not text.startswith(_PREFIX):
-        return None
-    return text[len(_PREFIX) :].partition(":")[0]
-
-
-def prefix_of(key_id: str) -> str:
-    """How every text begins that this key encrypted."""
-    return f"{_PREFIX}{key_id}:"
+    start = (content or "")[: len(_PREFIX) + _ID_LENGTH]
+    text = start if isinstance(start, str) else start.decode("ascii", "replace")
+    return text.removeprefix(_PREFIX).partition(":")[0] if text.startswith(_PREFIX) else None
 
 
 def write_key_file(path: Path, keys: Sequence[str], *, replace: bool) -> None:
@@ -165,7 +161,7 @@ def _by_id(keys: Sequence[str]) -> dict[str, Fernet]:
 
 
 def _id_of(key: str) -> str:
-    return _derive(key, "id").hex()[:8]
+    return _derive(key, "id").hex()[:_ID_LENGTH]
 
 
 def _derive(key: str, purpose: str) -> bytes:
