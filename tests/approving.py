@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from app.db import trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Json
@@ -17,6 +18,7 @@ from tests.ledger_project import LedgerProject, put_ledger, until
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
 
 COMPLETE = block("apis.supervisor.complete_task()")
+WRITE = "print(apis.ledger.add_entry(text='one'))"
 WRITES: dict[str, Json] = {"default": "write"}
 
 
@@ -58,6 +60,11 @@ class ApprovingProject:
             return len(self.project.ledger.entries) >= count
 
         await until(holds)
+
+    async def observations(self, task_id: UUID) -> list[str]:
+        """What the agent read, turn by turn."""
+        async with self.project.sessions() as session:
+            return [turn.observation for turn in (await trajectories.of_task(session, task_id)).turns]
 
     async def has_read(self) -> bool:
         return self.project.ledger.reads > 0

@@ -19,6 +19,7 @@ from app.db.database import Sessions, full_url, open_database, session_info
 from app.db.migrate import migrate
 from app.db.models import Base
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.approving import ApprovingProject, open_approving_project
 from tests.encryption_keys import TEST_KEYS
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, open_ledger_project
@@ -105,6 +106,15 @@ async def project(
     ledger = Ledger()
     async with ledger.client() as client:
         yield await open_ledger_project(committed, bare_sandbox, byte_tokenizer(tmp_path), ledger, client)
+
+
+@pytest.fixture
+async def demo(
+    committed: Sessions, database_url: str, bare_sandbox: ForkedSandbox, tmp_path: Path
+) -> AsyncIterator[ApprovingProject]:
+    """The project `demo`, whose calls can wait for approval, with its REST API."""
+    async with open_approving_project(committed, database_url, bare_sandbox, tmp_path) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
 from tests.scripted_server import scripted_server
 from tests.test_asgi import environment, until_up
 from tests.test_killed_api import server
-from tests.test_webhooks import SECRET, is_signed
-from tests.webhook_receiver import WebhookReceiver
+from tests.webhook_receiver import SECRET, WebhookReceiver, is_signed
 
 WRITE = block("print(apis.ledger.add_entry(text='one'))")
 

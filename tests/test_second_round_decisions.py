@@ -18,7 +18,7 @@ from tests.encryption_keys import TEST_KEYS
 from tests.rows import task_row
 from tests.test_approvals_api import waiting
 from tests.test_second_round_edge import send_raw
-from tests.test_webhooks import sending, set_webhook, settled
+from tests.webhook_messages import sending, set_webhook, settled
 
 _SOURCE = "def archive(name: str) -> int:\n    return apis.mail.archive(name=name)\n"
 _QUESTION = "archive my mails from iris"

@@ -21,7 +21,7 @@ from app.db.models import Base
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.encryption_keys import TEST_KEYS
 from tests.http_server import served
-from tests.test_webhooks import SECRET
+from tests.webhook_receiver import SECRET
 
 _RULES = DataRules(prefixes=("s3://bucket/chats/", "/srv/data/"), max_bytes=10_000)
 _CHAT = b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'

@@ -141,8 +141,8 @@ async def expire_next(session: AsyncSession) -> UUID | None:
         .with_for_update(of=models.Task, skip_locked=True)
     )
     approval_id = await session.scalar(due)
-    if approval_id is not None:
-        await _settle(session, approval_id, ApprovalState.EXPIRED, SERVER, "")
+    if approval_id is None or await _settle(session, approval_id, ApprovalState.EXPIRED, SERVER, "") is None:
+        return None  # somebody decided while this waited for the task
     return approval_id
 
 

@@ -23,6 +23,7 @@ class WebhookDelivery(Entity, Leased):
     __table_args__ = (
         Index("ix_webhook_deliveries_queue", "created_at", postgresql_where=text("state = 'pending'")),
         Index("ix_webhook_deliveries_listing", "project_id", "created_at", "id"),
+        Index("ix_webhook_deliveries_finished", "finished_at"),
     )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -20,6 +20,8 @@ from app.records import Json
 
 _delivery = models.WebhookDelivery
 _LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended("claim a webhook's message", 0)))
+_PRUNED_AT_ONCE = 1_000
+
 _queue = lease.LeaseQueue(_delivery, _delivery.state == DeliveryState.PENDING)
 
 
@@ -103,6 +105,15 @@ async def record(
 async def hand_back(session: AsyncSession, owner: str) -> None:
     """Let others send the owner's messages at once; the attempts do not count."""
     await session.execute(_queue.hand_back(owner, attempt=_delivery.attempt - 1))
+
+
+async def prune(session: AsyncSession, keep_seconds: float) -> bool:
+    """Delete some messages that were delivered or given up longer ago. Returns whether there may be more."""
+    limit = select(from_now(-keep_seconds)).scalar_subquery()  # of which the index is used
+    old = select(_delivery.id).where(_delivery.finished_at < limit).limit(_PRUNED_AT_ONCE)
+    which = _delivery.id.in_(old.with_for_update(skip_locked=True))
+    deleted = await session.scalars(delete(_delivery).where(which).returning(_delivery.id))
+    return len(deleted.all()) == _PRUNED_AT_ONCE
 
 
 async def get(session: AsyncSession, delivery_id: UUID, project_id: UUID | None = None) -> models.WebhookDelivery:

@@ -22,6 +22,7 @@ from app.runner.process_identity import new_owner
 log = structlog.get_logger(__name__)
 
 _MINUTE, _HOUR = 60.0, 3600.0
+_DAY = 24 * _HOUR
 _GRACE = 20.0  # seconds of the lease beyond the time limit of a request
 _NO_TARGET = DeliveryResult(error="the project has no webhook any more", final=True)
 
@@ -35,10 +36,15 @@ class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_seconds: float = 1.0
     delays: Sequence[float] = (5, _MINUTE, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 6 * _HOUR, 14 * _HOUR)
     """Seconds before each further attempt, varied by a fifth; after the last one it is given up."""
+    keep_seconds: float = 30 * _DAY  # after it was delivered or given up
+    prune_seconds: float = _HOUR  # between two looks for old messages
 
 
 class WebhookSender:
-    """Sends while it is entered. Of an answer only the status is read. Leaving hands unsent messages back."""
+    """Sends, and deletes old messages, while it is entered. Leaving hands unsent messages back.
+
+    Of an answer only the status is read.
+    """
 
     def __init__(
         self,
@@ -52,12 +58,15 @@ class WebhookSender:
         self._options = options
         self._under_way: set[asyncio.Task[None]] = set()
         self._loop = Loop("send webhooks", self._claim, options.poll_seconds, expected=TRANSIENT)
+        self._pruning = Loop("prune webhooks", self._prune, options.prune_seconds, expected=TRANSIENT)
 
     async def __aenter__(self) -> Self:
-        await self._loop.__aenter__()
+        self._loop.start()
+        self._pruning.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._pruning.stop()
         await self._loop.stop()
         for work in self._under_way:
             work.cancel()
@@ -82,6 +91,11 @@ class WebhookSender:
         self._under_way.add(work)
         work.add_done_callback(self._drop)
         return 0
+
+    async def _prune(self) -> float | None:
+        async with self._sessions.begin() as session:
+            more = await webhooks.prune(session, self._options.keep_seconds)
+        return 0 if more else None
 
     def _drop(self, work: asyncio.Task[None]) -> None:
         self._under_way.discard(work)

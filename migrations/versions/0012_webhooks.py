@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_webhook_deliveries")),
     )
     op.create_index("ix_webhook_deliveries_listing", "webhook_deliveries", ["project_id", "created_at", "id"])
+    op.create_index("ix_webhook_deliveries_finished", "webhook_deliveries", ["finished_at"])
     op.create_index(op.f("ix_webhook_deliveries_task_id"), "webhook_deliveries", ["task_id"])
     op.create_index(
         "ix_webhook_deliveries_queue",

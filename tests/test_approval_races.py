@@ -1,0 +1,92 @@
+"""Approvals against what happens at the same time: cancellations, other decisions, and the runner that asked."""
+
+import asyncio
+
+from app.agent.stop_signal import StopSignal
+from app.db import models, task_queue
+from app.db.models import TaskState
+from app.records import Stop
+from app.runner.runner import Runner, RunnerOptions
+from tests.approving import WRITE, WRITES, ApprovingProject
+from tests.ledger_project import until
+
+
+async def test_a_cancellation_while_the_runner_suspends_is_not_lost(demo: ApprovingProject) -> None:
+    await demo.rules(WRITES)
+    task_id = await demo.project.submit()
+    demo.project.ledger.pause = 0.1  # the runner looks for cancellations more seldom than this
+    async with demo.project.runner(demo.engine("apis.ledger.list_entries()\n" + WRITE)):
+        await until(demo.has_read)
+        await demo.api.client.post(f"/v1/tasks/{task_id}/cancel")
+        row = await demo.project.ended(task_id)
+    kinds = [kind for kind, _ in await demo.project.events(task_id)]
+    assert (row.state, kinds.count("done"), "approval" in kinds) == (TaskState.CANCELLED, 1, False)
+    [turn] = (await demo.api.client.get(f"/v1/tasks/{task_id}/trajectory")).json()["turns"]
+    assert [call["api"] for call in turn["calls"]] == ["ledger.list_entries"]
+
+
+async def test_two_people_who_decide_at_once_make_one_decision(demo: ApprovingProject) -> None:
+    await demo.rules(WRITES)
+    task_id = await demo.project.submit()
+    async with demo.project.runner(demo.engine(WRITE)):
+        approval = await demo.waiting(task_id)
+    path = f"/v1/approvals/{approval['id']}"
+    answers = await asyncio.gather(
+        *(demo.api.client.post(path, json={"decision": each}) for each in ("approve", "refuse") * 4)
+    )
+    assert sorted(answer.status_code for answer in answers) == [200] + [409] * 7
+    winner = next(answer.json()["state"] for answer in answers if answer.status_code == 200)
+    assert (await demo.api.client.get(path)).json()["state"] == winner
+    audit = (await demo.api.client.get("/v1/audit")).json()["entries"]
+    decided = [entry for entry in audit if entry["action"] == "approval decided"]
+    assert [entry["detail"]["decision"] for entry in decided] == [winner]
+
+
+async def test_a_decision_right_after_the_request_finds_the_runner_still_closing(
+    demo: ApprovingProject,
+) -> None:
+    """The decision may be made before the runner that asked has dropped the task; the same runner claims it."""
+    await demo.rules(WRITES)
+    ids = [await demo.project.submit() for _ in range(4)]
+
+    async def approve_everything() -> None:
+        while True:
+            listed = await demo.api.client.get("/v1/approvals", params={"state": "waiting"})
+            for approval in listed.json()["approvals"]:
+                await demo.decide(approval, "approve")
+
+    approving = asyncio.create_task(approve_everything())
+    async with demo.project.runner(demo.engine(WRITE)):
+        rows = [await demo.project.ended(task_id) for task_id in ids]
+    approving.cancel()
+    assert {row.stop for row in rows} == {Stop.COMPLETED}
+    assert len(demo.written()) == 4
+
+
+async def test_the_runner_that_asked_executes_the_task_again_while_its_first_rollout_closes(
+    demo: ApprovingProject,
+) -> None:
+    task_id = await demo.project.submit()
+    attempts = []
+
+    async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+        attempts.append(row.attempt)
+        if len(attempts) == 1:
+            stop_signal.released = True
+            async with demo.project.sessions.begin() as session:
+                assert await task_queue.suspend(session, row.id, owner)
+                await task_queue.wake(session, row.id)
+            await asyncio.sleep(0.5)
+            return
+        async with demo.project.sessions.begin() as session:
+            await task_queue.finish(session, row.id, owner, task_queue.TaskOutcome(state=TaskState.DONE))
+
+    options = RunnerOptions(lease_seconds=60, poll_seconds=0.1)  # it is not the end of the lease that helps
+    async with Runner(demo.project.sessions, execute, options) as runner:
+        await demo.project.ended(task_id)
+        await until(lambda: is_idle(runner))
+    assert attempts == [1, 1]
+
+
+async def is_idle(runner: Runner) -> bool:
+    return runner.running == 0
