@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
@@ -47,6 +48,10 @@ def _stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+def _block_the_loop(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"),
     [
@@ -87,6 +92,15 @@ async def test_a_slow_fork_fails_its_request_alone_and_its_late_answer_is_given_
     assert zygote_pid(sandbox) == zygote
     await asyncio.sleep(0.05)
     assert len([pid for pid in descendants(zygote) if alive(pid)]) == 1, "late forks are killed"
+
+
+async def test_a_fork_that_comes_just_as_its_time_ends_is_used(sandbox: ForkedSandbox) -> None:
+    assert sandbox._zygote is not None
+    opening = asyncio.ensure_future(_open(sandbox))
+    while not sandbox._zygote.requests.silent_seconds():  # noqa: ASYNC110 - there is no event
+        await asyncio.sleep(0)
+    _block_the_loop(_FORK_SECONDS + 1)
+    assert await _says(await opening, "new")
 
 
 async def test_a_warm_process_that_stays_silent_is_replaced_once_no_session_lives(sandbox: ForkedSandbox) -> None:

@@ -44,21 +44,22 @@ async def launch(bpf: bytes, *, bwrap: bool) -> Zygote:
     ours.setblocking(False)
     command = [*(_bwrap() if bwrap else []), *_python()]
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=theirs.fileno(),
-            stdout=DEVNULL,
-            stderr=PIPE,
-            env={"PYTHONHASHSEED": "0"},  # -I would ignore it
-            cwd="/",
-            start_new_session=True,  # Ctrl-C is for the server, which ends its sessions itself
-        )
-    except OSError as error:
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=theirs.fileno(),
+                stdout=DEVNULL,
+                stderr=PIPE,
+                env={"PYTHONHASHSEED": "0"},  # -I would ignore it
+                cwd="/",
+                start_new_session=True,  # Ctrl-C is for the server, which ends its sessions itself
+            )
+        return await _handshake(process, ours, bpf)
+    except BaseException as error:
         ours.close()
-        raise SandboxError(f"cannot start {command[0]}: {error}") from error
-    finally:
-        theirs.close()
-    return await _handshake(process, ours, bpf)
+        if isinstance(error, OSError):
+            raise SandboxError(f"cannot start {command[0]}: {error}") from error
+        raise
 
 
 def find_bwrap() -> str | None:
@@ -75,7 +76,6 @@ async def _handshake(process: Process, control: socket.socket, bpf: bytes) -> Zy
                 hello = await loop.sock_recv(control, 1 << 12)
     finally:
         if not hello:
-            control.close()
             with suppress(ProcessLookupError):
                 process.kill()
     if not hello:
