@@ -1,17 +1,23 @@
 """Processes and ports of this machine, seen from outside."""
 
 import asyncio
+import random
 import socket
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Ports below those that the system gives to connections, so that none takes one before it is listened on."""
+    with ExitStack() as stack:
+        ports = list[int]()
+        while len(ports) < count:
+            port = random.randrange(15_000, 32_000)
+            with suppress(OSError):  # it is in use
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+        return ports
 
 
 def alive(pid: int) -> bool:

@@ -16,6 +16,7 @@ from tests.test_asgi import environment, until_up
 from tests.test_killed_api import server
 from tests.webhook_receiver import SECRET, WebhookReceiver, is_signed
 
+START_SECONDS = 200  # of a runner on a loaded machine
 WRITE = block("print(apis.ledger.add_entry(text='one'))")
 
 
@@ -37,18 +38,18 @@ async def test_a_task_that_waits_outlives_its_processes_and_people_are_told_of_i
             "SAGE_PROMPT_PROFILE": "compact",
             "SAGE_LEASE_SECONDS": "2",
         }
-        async with server(env):
-            await until_up(client)
+        async with server(env) as api:
+            await until_up(client, api)
             settings = {"approvals": WRITES, "webhook": {"url": hook, "secret": SECRET}}
             (await client.patch("/v1/projects/demo", json={"settings": settings})).raise_for_status()
             (await client.post("/v1/tasks", json={"instruction": "write one"})).raise_for_status()
-            await until(lambda: receiver.count(1), 30)
-        async with server(env):
-            await until_up(client)
+            await until(lambda: receiver.count(1), START_SECONDS)
+        async with server(env) as api:
+            await until_up(client, api)
             [approval] = (await client.get("/v1/approvals?state=waiting")).json()["approvals"]
             path = f"/v1/approvals/{approval['id']}"
             (await client.post(path, json={"decision": "approve"})).raise_for_status()
-            await until(lambda: _ended(receiver), 30)
+            await until(lambda: _ended(receiver), START_SECONDS)
             task = (await client.get(f"/v1/tasks/{approval['task_id']}")).json()
     told = {each.headers["webhook-id"]: each.event for each in receiver.received}  # a kill may repeat a message
     assert [*told.values()] == ["approval.wanted", "task.done"]

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -71,9 +70,7 @@ async def sage_process(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """`sage COMMAND`, ended at the end of the block."""
     words = (sys.executable, "-m", "app.cli", command)
-    process = await asyncio.create_subprocess_exec(
-        *words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = await asyncio.create_subprocess_exec(*words, env=env)
     try:
         yield process
     finally:
@@ -82,12 +79,14 @@ async def sage_process(
         await process.wait()
 
 
-async def until_up(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(60):
+async def until_up(client: httpx.AsyncClient, server: asyncio.subprocess.Process) -> None:
+    """Wait for the server's first answer, which takes long on a loaded machine. Fails if the server ends."""
+    async with asyncio.timeout(200):
         while True:
+            assert server.returncode is None, "the server ended: its output says why"
             try:
                 await client.get("/healthz")
-            except httpx.ConnectError:
+            except httpx.TransportError:
                 await asyncio.sleep(0.1)
             else:
                 return
@@ -135,12 +134,11 @@ async def test_sigterm_stops_the_api_within_seconds_despite_an_open_stream(
     async with committed.begin() as session:
         await projects.create(session, "demo")
         _, secret = await keys.create(session, "test", ["tasks"])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     base = f"http://127.0.0.1:{port}"
     env = environment(tmp_path, database_url, port)
     async with sage_process("serve", env) as process, httpx.AsyncClient(base_url=base, timeout=30) as client:
-        await until_up(client)
+        await until_up(client, process)
         client.headers["Authorization"] = f"Bearer {secret}"
         made = await client.post("/v1/tasks", json={"instruction": "wait"})  # and no runner
         async with client.stream("GET", f"/v1/tasks/{made.json()['id']}/events") as events:

@@ -1,5 +1,6 @@
 """Killing the API and its runner while tasks run loses no task and repeats no write."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -23,10 +24,10 @@ WRITES = 5
 
 
 @asynccontextmanager
-async def server(env: Mapping[str, str]) -> AsyncIterator[None]:
-    """The API and one runner, killed with SIGKILL at the end of the block."""
-    async with sage_process("serve", env), sage_process("runner", env):
-        yield
+async def server(env: Mapping[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The API, and one runner with it. Both are killed with SIGKILL at the end of the block."""
+    async with sage_process("serve", env) as api, sage_process("runner", env):
+        yield api
 
 
 async def test_after_two_kills_every_task_ends_and_no_write_is_repeated(
@@ -46,16 +47,16 @@ async def test_after_two_kills_every_task_ends_and_no_write_is_repeated(
             "SAGE_LEASE_SECONDS": "2",
             "SAGE_MAX_TASKS_IN_FLIGHT": str(CONCURRENCY),
         }
-        async with server(env):
-            await until_up(client)
+        async with server(env) as api:
+            await until_up(client, api)
             new = [{"instruction": f"write t{n} now", "use_skills": False} for n in range(TASKS)]
             (await client.post("/v1/tasks", json={"tasks": new})).raise_for_status()
-            await until(lambda: _written(ledger, 15), 60)
+            await until(lambda: _written(ledger, 15), 150)
         async with server(env):
-            await until(lambda: _written(ledger, 45), 60)
-        async with server(env):
-            await until_up(client)
-            await until(lambda: _all_ended(client), 90)
+            await until(lambda: _written(ledger, 45), 150)
+        async with server(env) as api:
+            await until_up(client, api)
+            await until(lambda: _all_ended(client), 150)
             ended = await _tasks(client)
     assert len(ended) == TASKS
     _check_nothing_was_lost(ended, ledger)

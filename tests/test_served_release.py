@@ -85,8 +85,8 @@ async def served(
     }
     headers = {"Authorization": f"Bearer {secret}"}
     client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)
-    async with sage_process("serve", env), sage_process("runner", env), client:
-        await until_up(client)
+    async with sage_process("serve", env) as api, sage_process("runner", env), client:
+        await until_up(client, api)
         yield Served(client, committed, project.id, names)
 
 
