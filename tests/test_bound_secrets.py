@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from app.apis.bound_parameters import filled
+from app.apis.catalog import BoundParameter, Operation, Parameter
 from app.db import trajectories
 from app.db.database import Sessions
 from app.db.models import TaskState
+from app.errors import HostError
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.ledger import Ledger
@@ -153,3 +156,13 @@ async def test_a_bound_secret_is_in_no_trajectory(api: ApiApp, project: LedgerPr
         trajectory = await trajectories.of_task(session, task_id)
     assert trajectory.flaw is None, "the policy saw no secret, so its tokens can be trained on"
     assert trajectory.calls[0].arguments == {"user": "iris"}
+
+
+def test_a_number_that_is_bound_is_sent_as_one_and_anything_else_is_refused() -> None:
+    pin = Parameter(name="pin", wire_name="pin", place="query", required=True, schema={"type": "integer"})
+    bound = (BoundParameter(pin, "pin"),)
+    operation = Operation(app="vault", name="open", method="GET", path="/", summary="", bound=bound)
+    assert filled(operation, {}, {"pin": "1234"})[1] == {"pin": 1234}
+    for value in ("x", '"7"', "[7]", "true", "NaN", "1e999", ""):
+        with pytest.raises(HostError, match="the secret bound to 'pin' is not a number"):
+            filled(operation, {}, {"pin": value})

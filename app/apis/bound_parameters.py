@@ -7,6 +7,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -15,6 +16,7 @@ from app.apis.names import nearest
 from app.apis.signature import type_name
 from app.errors import HostError, InvalidError
 from app.records import Json
+from app.untrusted.json_text import is_in_range
 
 _REFERENCE = re.compile(r"secret:([A-Za-z0-9][A-Za-z0-9_.-]{0,63})")
 
@@ -85,7 +87,8 @@ def _bound(operation: Operation, secrets: Mapping[str, str]) -> Operation:
 def _typed(parameter: Parameter, value: str) -> Json:
     if type_name(parameter.schema) not in ("integer", "number"):
         return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise HostError("ApiError", f"the secret bound to {parameter.name!r} is not a number") from error
+    with suppress(ValueError):
+        number = json.loads(value)
+        if type(number) in (int, float) and is_in_range(number):
+            return number
+    raise HostError("ApiError", f"the secret bound to {parameter.name!r} is not a number")

@@ -3,12 +3,15 @@
 import keyword
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher
+from heapq import nlargest
 
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_NAME = re.compile(r"[^0-9A-Za-z]+")
-_COMPARED = 5_000  # names that an unknown one is compared with, each in time quadratic in its length
+_CLOSE = 0.5
+_COMPARED = 5_000  # names that an unknown one is compared with, roughly at first
 _COMPARED_CHARS = 100
+_COMPARISON_STEPS = 1_000_000  # products of the lengths: 100 names of 100 characters, 1,600 of 25
 
 
 def operation_name(operation_id: str, method: str, path: str) -> str:
@@ -55,12 +58,26 @@ class UniqueNames:
 def nearest(name: str, names: Iterable[str], limit: int = 3) -> str:
     """For an error message: the names closest to an unknown one, or all if none is close."""
     known = list(names)
-    comparable = [each for each in known[:_COMPARED] if len(each) <= _COMPARED_CHARS]
-    close = get_close_matches(name, comparable, n=limit, cutoff=0.5) if len(name) <= _COMPARED_CHARS else []
-    if close:
+    if close := _close(name, known[:_COMPARED], limit):
         return "did you mean " + " or ".join(close) + "?"
     shown = ", ".join(each[:_COMPARED_CHARS] for each in known[:20]) + (", ..." if len(known) > 20 else "")
     return f"there is {shown}" if known else "there is none"
+
+
+def _close(name: str, names: Iterable[str], limit: int) -> list[str]:
+    """As `difflib.get_close_matches` finds them, at limited cost: hostile names all resemble one another."""
+    matcher, scored, left = SequenceMatcher(b=name), [], _COMPARISON_STEPS
+    for each in names:
+        if max(len(name), len(each)) > _COMPARED_CHARS:
+            continue
+        matcher.set_seq1(each)
+        if matcher.real_quick_ratio() >= _CLOSE and matcher.quick_ratio() >= _CLOSE:
+            left -= len(name) * len(each)
+            if left < 0:
+                break
+            if (ratio := matcher.ratio()) >= _CLOSE:
+                scored.append((ratio, each))
+    return [each for _, each in nlargest(limit, scored)]
 
 
 def _snake(text: str) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import cast, get_args
 
+import msgspec
+
 from app.apis.catalog import Operation, Parameter
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
@@ -74,16 +76,7 @@ def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
     for each in [*outside, *body.fields]:
         name = argument_name(each.wire_name)
         name = names.add(f"{each.place}_{name}" if name in names else name)
-        named[name] = Parameter(
-            name=name,
-            wire_name=each.wire_name,
-            place=each.place,
-            required=each.required,
-            schema=each.schema,
-            description=each.description,
-            style=each.style,
-            explode=each.explode,
-        )
+        named[name] = msgspec.structs.replace(each, name=name)
     return tuple(sorted(named.values(), key=lambda parameter: not parameter.required))
 
 

@@ -1,6 +1,5 @@
 """Resolves the references of one document. Schemas become JSON Schema 2020-12 without references."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from app.apis.merge import Merges, merged
 from app.apis.patterns import compiled
 from app.errors import ApiDocumentError
 from app.records import Json
+from app.untrusted.json_text import is_in_range
 
 _DEPTH = 8  # of nested references; below this a schema is reduced to its type
 _ALIASES = 20  # references that point to another reference
@@ -19,7 +19,6 @@ _REFERENCE_CHARS = 2_000
 _LOOK_UP_STEPS = 10
 _PATTERN_STEPS = 30
 _PLACE_CHARS = 500  # of the path to a place, in messages
-_MAX_INT_BITS = 1023  # the range of a float
 _TYPES = {"null", "boolean", "object", "array", "number", "integer", "string"}
 _NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -134,7 +133,7 @@ class References:
 
 def _usable(word: str, value: Any) -> bool:
     """Whether it is a JSON Schema keyword with a valid value; all others are dropped."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and _storable(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and is_in_range(value)
     if word in _NUMBERS:
         return number and (word != "multipleOf" or value > 0)
     if word in _COUNTS:
@@ -148,10 +147,6 @@ def _usable(word: str, value: Any) -> bool:
     if word == "pattern":
         return isinstance(value, str)
     return word in {"const", "default"} or (word == "enum" and isinstance(value, list))
-
-
-def _storable(number: float) -> bool:
-    return math.isfinite(number) if isinstance(number, float) else number.bit_length() <= _MAX_INT_BITS
 
 
 def _place(where: str, name: str) -> str:

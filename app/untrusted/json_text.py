@@ -60,11 +60,14 @@ def _check(value: Json, max_depth: int) -> None:
 
 def check_number(value: float) -> None:
     """Raises JsonError if it is beyond the range of a float."""
-    if isinstance(value, int):
-        if value.bit_length() > _MAX_INT_BITS:
-            raise JsonError(f"an integer has more than {_MAX_INT_BITS} bits")
-    elif not math.isfinite(value):
-        raise JsonError("a number is beyond the range of a float")
+    if not is_in_range(value):
+        much = f"an integer has more than {_MAX_INT_BITS} bits"
+        raise JsonError(much if isinstance(value, int) else "a number is beyond the range of a float")
+
+
+def is_in_range(value: float) -> bool:
+    """Whether a number is within the range of a float."""
+    return value.bit_length() <= _MAX_INT_BITS if isinstance(value, int) else math.isfinite(value)
 
 
 def _too_deep(max_depth: int) -> JsonError:
