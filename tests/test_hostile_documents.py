@@ -1,74 +1,17 @@
 """API documents of a hostile author: each is refused with the place, or gives an app whose use stays cheap."""
 
 import random
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
 import pytest
 
-from app.apis.api_docs import search, show_api_descriptions, show_api_doc, show_signatures
-from app.apis.api_documents import encode, parse_document, read_document
-from app.apis.bind_arguments import bind
-from app.apis.catalog import App, Catalog, Operation, Parameter
-from app.errors import ApiDocumentError, HostError
+from app.apis.api_docs import show_api_doc
+from app.apis.api_documents import encode, parse_document
+from app.apis.catalog import Catalog, Operation, Parameter
+from app.apis.names import nearest
+from app.errors import HostError
 from app.records import Json
-from trainer.environments.office.documents import APP_NAMES, document
-from trainer.environments.office.site import Site
-
-REF = "#/components/schemas/"
-
-
-def openapi(paths: Json, **schemas: Json) -> dict[str, Json]:
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "T"},
-        "servers": [{"url": "http://a.test"}],
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
-
-
-def body(schema: Json) -> Json:
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-def answer(schema: Json) -> Json:
-    return {"responses": {"200": {"content": {"application/json": {"schema": schema}}}}}
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    started = time.process_time()
-    yield
-    assert time.process_time() - started < seconds
-
-
-def use(app: App) -> None:
-    """Look everything up and call a few operations: nothing but a HostError is raised."""
-    catalog = Catalog({app.name: app})
-    show_api_descriptions(catalog, app.name)
-    show_signatures(catalog, app.name)
-    search(catalog, "list the mails of a person", 5)
-    for operation in list(app.operations.values())[:5]:
-        show_api_doc(catalog, app.name, operation.name)
-        values: list[Json] = ["x", 10**30, None, [{}], {"a": [1.5]}]
-        for given in values:
-            with suppress(HostError):
-                arguments = bind(operation, [], {each.name: given for each in operation.parameters})
-                encode(app, operation, arguments)
-
-
-def parsed(made: dict[str, Json]) -> App | None:
-    """None if it is refused, with a reason of readable length."""
-    try:
-        return parse_document("t", made)
-    except ApiDocumentError as error:
-        reason = str(error)
-    assert 0 < len(reason) < 5_000
-    return None
+from tests.document_parts import REF, answer, body, get, nest, openapi, parsed, query, use, within
 
 
 def recursive(width: int) -> dict[str, Json]:
@@ -94,10 +37,6 @@ def twins(levels: int) -> dict[str, Json]:
         for family in "LR"
         for level in range(levels)
     } | {f"{family}{levels}": {"type": "string"} for family in "LR"}
-
-
-def get(**node: Json) -> Json:
-    return {"/x": {"get": {"operationId": "x", **node}}}
 
 
 HOSTILE: dict[str, Callable[[], dict[str, Json]]] = {
@@ -177,17 +116,6 @@ HOSTILE: dict[str, Callable[[], dict[str, Json]]] = {
 }
 
 
-def nest(word: str, depth: int) -> dict[str, Json]:
-    schema: dict[str, Json] = {"type": "string"}
-    for _ in range(depth):
-        schema = {word: [schema] if word == "allOf" else schema}
-    return schema
-
-
-def query(name: str, **schema: Json) -> Json:
-    return {"name": name, "in": "query", "schema": schema}
-
-
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_document_is_refused_or_usable_within_moments(kind: str) -> None:
     made = HOSTILE[kind]()
@@ -197,6 +125,13 @@ def test_a_hostile_document_is_refused_or_usable_within_moments(kind: str) -> No
         return
     with within(3):
         use(app)
+
+
+def test_an_unknown_name_is_compared_with_hostile_ones_within_moments() -> None:
+    pick = random.Random(1)
+    names = ["".join(pick.choices("ab", k=100)) for _ in range(5_000)]
+    with within(2):
+        assert nearest("ab" * 50, names).startswith("did you mean")
 
 
 def test_names_stay_those_that_counting_gives() -> None:
@@ -234,90 +169,3 @@ def test_arguments_that_form_one_segment_cannot_climb_together() -> None:
     for second in (".", "%2e"):
         with pytest.raises(HostError, match="cannot be"):
             encode(app, app.operations["x"], {"a": ".", "b": second})
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 100_000,
-        '{"a":' * 3000,
-        "a: " + "9" * 5000,
-        "a: 1e999",
-        '{"a": 1e999}',
-        '{"a": ' + "9" * 400 + "}",
-        "- " * 20_000,
-        "{a: " * 300,
-        "a: &a {<<: *a}",
-        "\n".join(["a0: &a0 {x: 1}"] + [f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 18)]),
-        "\n".join(["a0: &a0 [x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 8)]),
-        "a: !!python/object:os.system {}",
-        "? {a: 1}\n: 2",
-        "\x00",
-        "a: \ud800",
-    ],
-    ids=lambda text: ascii(text)[:20],
-)
-def test_hostile_text_is_refused_or_read_within_moments(text: str) -> None:
-    with within(12):
-        try:
-            read = read_document(text)
-        except ApiDocumentError:
-            return
-    msgspec.json.encode(read)
-
-
-NASTY: list[Json] = [
-    None,
-    True,
-    -1,
-    10**400,
-    1e308,
-    float("nan"),
-    "",
-    "x" * 5_000,
-    "\x00\r\n",
-    "#/paths",
-    "^(a+)+$",
-    [],
-    [None],
-    {},
-    {"$ref": "#"},
-    {"$ref": "#/paths/~1x/get"},
-    {"": {"": 0}},
-    list(range(300)),
-    nest("items", 300),
-    {"type": ["null", 7]},
-    {"allOf": [{"$ref": f"{REF}Loop"}, {"not": {}}], "nullable": True},
-]
-
-
-@pytest.mark.parametrize("seed", range(150))
-def test_a_mutilated_document_is_refused_or_usable(seed: int) -> None:
-    pick = random.Random(seed)
-    made = document(Site.of(seed % 5), pick.choice(list(APP_NAMES)), "http://a.test/{world}")
-    made = msgspec.json.decode(msgspec.json.encode(made))
-    made.setdefault("components", {})["schemas"] = {"Loop": {"anyOf": [{"$ref": f"{REF}Loop"}] * 3}}
-    for _ in range(pick.randrange(1, 6)):
-        _mutilate(made, pick)
-    with within(5):
-        if app := parsed(made):
-            use(app)
-
-
-def _mutilate(node: Any, pick: random.Random) -> None:
-    """Replace, repeat or remove one part somewhere below."""
-    while True:
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        key = pick.choice(keys)
-        below = node[key]
-        if isinstance(below, dict | list) and below and pick.random() < 0.8:
-            node = below
-            continue
-        match pick.randrange(3):
-            case 0 if isinstance(node, dict):
-                node[pick.choice(["$ref", "allOf", "type", "in", "name", "schema", "enum", str(key)])] = below
-            case 1 if len(node) > 1:
-                del node[key]
-            case _:
-                node[key] = pick.choice(NASTY)
-        return

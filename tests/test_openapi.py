@@ -1,14 +1,11 @@
 """OpenAPI documents become apps, or are refused with the reason."""
 
 import time
-from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.apis.api_documents import encode, fetch_document, parse_document, read_document
+from app.apis.api_documents import encode, parse_document, read_document
 from app.apis.catalog import App
 from app.apis.signature import signature
 from app.db import apis, projects
@@ -203,79 +200,6 @@ def test_binary_fields_of_a_form_are_sent_as_files_of_text() -> None:
         "--\r\n",
     ]
     assert encode(app, app.operations["post_x"], {"note": []}).content == b"", "a form of no parts"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("<html></html>", "HTML"),
-        ("{openapi: 1", "not valid JSON"),
-        ("a: [1\nb: 2", "neither JSON nor YAML: line 2"),
-        ("just words", "must be a mapping"),
-        ("a: &a [*a, *a]", "repeat one another"),
-        ("a: !!binary aGk=", "a bytes"),
-        ("[" * 100_000, "nested deeper than 200"),
-    ],
-)
-def test_text_that_is_not_a_document_is_refused_with_the_reason(text: str, reason: str) -> None:
-    with pytest.raises(ApiDocumentError, match=reason):
-        read_document(text)
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"openapi": None, "swagger": "2.0"}, "Swagger 2"),
-        ({"openapi": None}, r"of no known kind \(openapi\); an OpenAPI document has its version at the top"),
-        ({"openapi": "4.0.0"}, "OpenAPI 4.0.0 is not supported"),
-        ({"paths": {}}, "nothing to call"),
-        ({"paths": {"/a": {}}}, "nothing to call"),
-        ({"paths": {"/a": {"get": 3}}}, "GET /a: expected an object, found a int"),
-        ({"paths": {"/a": {"get": {"parameters": [{"in": "query"}]}}}}, "GET /a: a parameter needs a name"),
-        ({"paths": {"/a": {"get": {"parameters": [{"$ref": "#/no/such"}]}}}}, "'#/no/such' refers to something"),
-        ({"paths": {"/a": {"$ref": "#/servers/x"}}}, "'#/servers/x' refers to something"),
-        ({"paths": {"/a": {"$ref": "#/servers/7"}}}, "'#/servers/7' refers to something"),
-        ({"x-n": 3, "paths": {"/a": {"$ref": "#/x-n/x"}}}, "'#/x-n/x' refers to something"),
-        ({"paths": {"/a": {"$ref": "other.yaml#/a"}}}, "paths//a: 'other.yaml#/a' refers to another document"),
-        ({"paths": {"/a": {"$ref": "#/paths/~1a"}}}, "leads back to itself"),
-        (
-            {"paths": {"/a": {"post": {"requestBody": {"content": {"text/plain": 1}}}}}},
-            "POST /a body: expected an",
-        ),
-        ({"servers": [{}]}, "servers/0"),
-        ({"servers": [{"url": "ftp://mail.test"}]}, "not an http"),
-    ],
-)
-def test_an_invalid_document_is_refused_with_the_place_and_reason(change: dict[str, Json], reason: str) -> None:
-    with pytest.raises(ApiDocumentError, match=reason):
-        parse_document("mail", {name: value for name, value in {**PLAIN, **change}.items() if value is not None})
-
-
-@pytest.mark.parametrize("name", ["api_docs", "my-mail", "1mail", "", "_x"])
-def test_the_name_of_an_app_must_be_a_free_identifier(name: str) -> None:
-    with pytest.raises(ApiDocumentError, match="app"):
-        parse_document(name, PLAIN)
-
-
-async def test_documents_are_fetched_from_files_and_urls(tmp_path: Path) -> None:
-    path = tmp_path / "shop.yaml"
-    path.write_text(SHOP)
-
-    async def shop_site(scope: Any, _receive: Any, send: Any) -> None:
-        status = 200 if scope["path"] == "/shop.yaml" else 404
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": SHOP.encode()})
-
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop_site)) as client:
-        from_file = await fetch_document(client, str(path))
-        assert await fetch_document(client, f"file://{path}") == from_file
-        assert await fetch_document(client, "http://shop.test/shop.yaml") == from_file
-        for source, reason in (("http://shop.test/x", "status 404"), (str(tmp_path / "no"), "No such file")):
-            with pytest.raises(ApiDocumentError, match=reason):
-                await fetch_document(client, source)
-    async with httpx.AsyncClient(trust_env=False) as client:
-        with pytest.raises(ApiDocumentError, match="cannot be reached"):
-            await fetch_document(client, "http://127.0.0.1:9/openapi.json")
 
 
 def test_a_thousand_operations_over_entangled_schemas_parse_in_seconds() -> None:

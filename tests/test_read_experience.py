@@ -1,62 +1,27 @@
 """Reading logged experience from the tables: every reason to drop a task, and the rewards of the others."""
 
-from itertools import chain
 from math import nan
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import msgspec
 import pytest
 from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, releases, skill_moves, trajectories
+from app.db import models, releases, trajectories
 from app.db.models import TaskState
 from app.errors import InvalidError
-from app.records import Stop, Use
-from app.run_settings import RunSettings
+from app.records import Stop
+from tests.read_served import best, pair, read, rewards, rollouts, staleness
 from tests.rows import project_row
 from tests.scripted_engine import byte_tokenizer
 from tests.served_project import ServedProject
-from trainer.experience.filters import BaseModel
-from trainer.experience.read_experience import BestExperience, LoggedExperience, read_best, read_logged
-from trainer.sage.advantages import ScoredRollout
 
 
 @pytest.fixture
 async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
     return ServedProject(session, await project_row(session), byte_tokenizer(tmp_path))
-
-
-async def read(shop: ServedProject, **settings: Any) -> LoggedExperience:
-    base = BaseModel("seed", shop.tokenizer)
-    return await read_logged(shop.session, shop.project.id, RunSettings(**settings), base)
-
-
-async def best(shop: ServedProject, **more: Any) -> BestExperience:
-    base = BaseModel("seed", shop.tokenizer)
-    return await read_best(shop.session, shop.project.id, RunSettings(), base, **more)
-
-
-async def pair(shop: ServedProject) -> None:
-    """Add two tasks of different scores."""
-    for score in (1.0, 0.0):
-        await shop.task(score)
-
-
-async def rollouts(shop: ServedProject, **settings: Any) -> list[ScoredRollout]:
-    """Those of all steps, in the order in which they were served."""
-    steps = (await read(shop, **settings)).steps
-    return sorted(chain.from_iterable(steps), key=lambda each: shop.tasks.index(each.trajectory.task.id))
-
-
-async def staleness(shop: ServedProject, **settings: Any) -> list[int]:
-    return [each.staleness for each in await rollouts(shop, **settings)]
-
-
-async def rewards(shop: ServedProject, **settings: Any) -> dict[UUID, float]:
-    return {each.trajectory.task.id: each.reward for each in await rollouts(shop, **settings)}
 
 
 async def test_served_tasks_become_scored_rollouts(shop: ServedProject) -> None:
@@ -199,65 +164,6 @@ async def test_for_a_run_that_starts_from_the_base_the_samples_of_adapters_are_s
     await shop.release("a")
     await pair(shop)
     assert await staleness(shop, start="base") == [0, 0, 1, 1]
-
-
-async def test_an_unusable_task_still_rewards_the_maker_of_the_skill_it_used(shop: ServedProject) -> None:
-    maker, _ = await shop.task(), await shop.task(0.0)
-    skill = await shop.skill(maker)
-    uses = (Use("greet", inherited=True, calls=1, returned=1),)
-    await shop.rollout(await shop.task(), shop.turn(extends=False, uses=uses), (skill,))
-    assert (await rewards(shop))[maker.id] == 2.0
-    assert (await read(shop)).data.dropped == {"rewritten": 1}
-
-
-async def test_a_stale_task_still_rewards_the_maker_of_the_skill_it_used(shop: ServedProject) -> None:
-    first = await releases.active(shop.session, shop.project.id)
-    maker, _ = await shop.task(), await shop.task(0.0)
-    await shop.release("a")
-    await shop.task(used=(await shop.skill(maker),))
-    await releases.activate(shop.session, first.id)
-    assert (await rewards(shop, max_staleness=0))[maker.id] == 2.0
-    assert (await read(shop, max_staleness=0)).data.dropped == {"stale": 1}
-
-
-async def test_a_wrapper_of_one_api_earns_nothing(shop: ServedProject) -> None:
-    maker, _ = await shop.task(), await shop.task(0.0)
-    skill = await shop.skill(maker, source="def greet():\n    return apis.mail.list_mails()\n")
-    await shop.task(used=(skill,))
-    assert (await rewards(shop))[maker.id] == 1.0
-
-
-async def test_a_skill_that_was_deleted_earns_nothing_and_one_that_was_retired_does(shop: ServedProject) -> None:
-    maker, other, _ = await shop.task(), await shop.task(), await shop.task(0.0)
-    deleted, retired = await shop.skill(maker, "deleted"), await shop.skill(other, "retired")
-    await shop.task(used=(deleted, retired))
-    await skill_moves.delete(shop.session, deleted.id)
-    await skill_moves.retire(shop.session, retired.id)
-    found = await rewards(shop)
-    assert (found[maker.id], found[other.id]) == (1.0, 2.0)
-
-
-async def test_the_maker_of_a_superseded_version_keeps_what_its_users_earned_it(shop: ServedProject) -> None:
-    maker, heir = await shop.task(), await shop.task()
-    skill = await shop.skill(maker)
-    await shop.task(used=(skill,))
-    await shop.skill(heir, source="def greet():\n    return 2\n")
-    assert await rewards(shop) == {maker.id: 2.0, heir.id: 1.0}
-
-
-async def test_a_user_keeps_its_bonus_when_the_task_that_made_the_skill_is_deleted(shop: ServedProject) -> None:
-    maker = await shop.task()
-    skill = await shop.skill(maker)
-    user, failed = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
-    await shop.session.execute(delete(models.Task).where(models.Task.id == maker.id))
-    assert await rewards(shop) == {user.id: 2.0, failed.id: 0.0}
-
-
-async def test_a_skill_of_another_project_earns_nothing(shop: ServedProject) -> None:
-    other = ServedProject(shop.session, await project_row(shop.session), shop.tokenizer)
-    skill = await other.skill(await other.task())
-    user, _ = await shop.task(used=(skill,)), await shop.task(0.0, used=(skill,))
-    assert (await rewards(shop))[user.id] == 1.0
 
 
 async def test_words_that_a_skill_took_as_arguments_may_differ_within_a_group(shop: ServedProject) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +9,6 @@ import pytest
 
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEngine, Replica
-from app.engine.noop_adapter import QueryShape, write_noop_adapter
 from app.engine.protocol import Sampling
 from app.errors import EngineError, EngineRefusalError
 from tests.engine_process import engine_process
@@ -129,15 +127,6 @@ async def test_a_request_that_times_out_is_retried_on_another_server(one: Faulty
         await until(lambda: one.at_once == 0)  # the generation that took too long was cancelled
 
 
-async def test_a_load_that_hangs_times_out_and_the_server_stays_live(one: FaultyProxy, tmp_path: Path) -> None:
-    async with open_engine(one, load_timeout=0.5) as engine:
-        expected = await ask(engine)
-        one.fault = hanging("/v1/load_lora_adapter")
-        with pytest.raises(EngineError, match=r"in 0\.5 s.*SAGE_ENGINE_LOAD_TIMEOUT_SECONDS"):
-            await engine.load_adapter("a", tmp_path)
-        assert await ask(engine) == expected
-
-
 async def test_a_server_that_hangs_altogether_delays_no_request(one: FaultyProxy, two: FaultyProxy) -> None:
     async with open_engine(one, two, checks=IMPATIENT) as engine:
         expected = [await ask(engine, seed) for seed in range(4)]
@@ -253,41 +242,6 @@ async def test_if_all_are_out_each_is_named_with_its_cause(one: FaultyProxy, two
             await ask(engine)
         with pytest.raises(EngineError, match="no model server answers"):
             await engine.ready()
-
-
-async def test_a_server_that_lost_its_adapters_gets_them_again(
-    one: FaultyProxy, upstream: str, tmp_path: Path
-) -> None:
-    path = write_noop_adapter(tmp_path, QueryShape(3, 64, 64), 4)
-    async with open_engine(one) as engine, httpx.AsyncClient(base_url=upstream) as http:
-        await engine.load_adapter("x", path)
-        assert engine.replicas[0].names == {"base", "x"}
-        await http.post("/v1/unload_lora_adapter", json={"lora_name": "x"})
-        await until(lambda: "x" not in engine.replicas[0].names)
-        await until(lambda: "x" in engine.replicas[0].names)
-        await engine.complete([1], model="x", sampling=Sampling(max_tokens=1))
-        await engine.unload_adapter("x")
-        assert await engine.models() == ["base"]
-        with pytest.raises(EngineRefusalError, match="no model server has `x`") as caught:
-            await engine.complete([1], model="x", sampling=Sampling(max_tokens=1))
-        assert caught.value.code == 404
-
-
-async def test_a_server_that_lacks_only_what_another_process_unloaded_stays_live(
-    one: FaultyProxy, tmp_path: Path
-) -> None:
-    path = write_noop_adapter(tmp_path, QueryShape(3, 64, 64), 4)
-    async with open_engine(one) as engine, open_engine(one) as other:
-        for name in "xy":
-            await engine.load_adapter(name, path)
-        [replica] = engine.replicas
-        probed = replica.capabilities
-        await other.unload_adapter("x")
-        await until(lambda: "x" not in replica.names)
-        await asyncio.sleep(4 * QUICK.interval)
-        assert replica.names == {"base", "y"}
-        assert replica.capabilities is probed, "it is not taken for restarted"
-        await engine.unload_adapter("y")
 
 
 async def test_a_cancelled_request_ends_its_generation_on_the_server(one: FaultyProxy, upstream: str) -> None:

@@ -14,9 +14,9 @@ from app.errors import ApiDocumentError, HostError
 from app.gateway.http_call import HttpCaller
 from app.gateway.http_client import open_client
 from app.records import Json
+from tests.document_parts import REF, answer, body, get, openapi, parsed, query, use, within
 from tests.raw_server import gzipped, http_answer, raw_server
 from tests.small_internet import SmallInternet
-from tests.test_hostile_documents import REF, answer, body, get, openapi, parsed, query, use, within
 
 GZIP = "Content-Encoding: gzip"
 JSON = "Content-Type: application/json"
