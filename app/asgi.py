@@ -9,6 +9,7 @@ from app.agent.prompt_profiles import prompt_hash
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import check_runners
+from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, load_parts, open_services
 from app.datasets.data_location import DataRules
@@ -54,6 +55,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
         webhooks = open_client(allow_private_hosts=private)  # slow documents do not delay webhooks
         await stack.enter_async_context(documents)
         await stack.enter_async_context(webhooks)
+        reader = await stack.enter_async_context(DocumentReader())
         await stack.enter_async_context(ApprovalExpiry(sessions))
         await stack.enter_async_context(WebhookSender(sessions, webhooks))
         listener.on_release(loader.wake)
@@ -66,6 +68,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
             adapters=services.adapters,
             notify_workers=worker_notifier(settings),
             http_client=documents,
+            document_reader=reader,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
                 "engine": loader.ready,

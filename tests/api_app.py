@@ -14,6 +14,7 @@ from litestar import Litestar
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
+from app.apis.document_reader import DocumentReader
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys, models, projects
@@ -104,6 +105,7 @@ async def open_api_app(
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
             httpx.AsyncClient() as own_client,
+            DocumentReader() as document_reader,
         ):
             yield Dependencies(
                 sessions=sessions,
@@ -113,6 +115,7 @@ async def open_api_app(
                 adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),
                 notify_workers=wakes.notify_workers,
                 http_client=http_client or own_client,
+                document_reader=document_reader,
                 readiness_checks=checks or {},
                 occupancy=lambda: BUSY,
                 datasets=DatasetStore((directory or Path("data")) / "datasets"),

@@ -19,6 +19,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
+from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys
@@ -100,6 +101,7 @@ async def open_evaluated_server(
             ForkedSandbox() as sandbox,
             httpx.AsyncClient(trust_env=False) as client,
             NotificationListener(database_url, ping_seconds=1.0) as listener,
+            DocumentReader() as document_reader,
         ):
             engine = ScriptedEngine(tokenizer, script=ExpertPolicy(_scenarios()))
             agent = Agent(
@@ -116,6 +118,7 @@ async def open_evaluated_server(
                     adapters=AdapterDirectory(directory),
                     notify_workers=worker_notifier(Settings(data_dir=directory)),
                     http_client=client,
+                    document_reader=document_reader,
                     readiness_checks={},
                     occupancy=lambda: BUSY,
                     datasets=DatasetStore(Path("data/datasets")),

@@ -159,6 +159,13 @@ async def test_an_unusable_document_is_refused_with_what_to_do(api: ApiApp, body
     assert (await api.client.get("/v1/apis")).json() == []
 
 
+@pytest.mark.parametrize("document", [rb'"\ud800"', b'{"a": "\xff"}', b'"\xff"', b'"a', rb'{"a": "\x"}'])
+async def test_a_document_that_is_no_text_is_refused(api: ApiApp, document: bytes) -> None:
+    body = b'{"name": "mail", "document": ' + document + b"}"
+    answer = await api.client.post("/v1/apis", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400, answer.text
+
+
 async def test_a_file_of_the_server_is_never_read(api: ApiApp, tmp_path: Path) -> None:
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(DOCUMENT))

@@ -12,6 +12,7 @@ from sqlalchemy import update
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import RunnerError, check_runners
+from app.apis.document_reader import DocumentReader
 from app.datasets.dataset_store import DatasetStore
 from app.db import models, runners
 from app.db.clock import from_now
@@ -186,6 +187,7 @@ async def test_an_unavailable_database_is_a_503() -> None:
                 adapters=AdapterDirectory(Path("adapters")),
                 notify_workers=WakeRecorder().notify_workers,
                 http_client=outside,
+                document_reader=DocumentReader(),
                 readiness_checks={"database": lambda: check_schema(database.engine)},
                 occupancy=lambda: BUSY,
                 datasets=DatasetStore(Path("data/datasets")),

@@ -3,11 +3,14 @@
 import asyncio
 import json
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from app.apis.document_reader import DocumentReader
+from app.apis.read_process import ReadRequest
 from app.errors import ApiDocumentError, InvalidError
 
 DOCUMENT = json.dumps(
@@ -20,13 +23,12 @@ DOCUMENT = json.dumps(
         },
     }
 ).encode()
-BOMB = "\n".join(
-    ["a0: &a0 {x: 1}"] + [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12)]
-)
+COLLIDING = "\n".join(f"{number * (2**61 - 1)}: 1" for number in range(1, 60_000)).encode()  # equal hashes
+LARGE = b"- {}\n" * 900_000
 
 
 async def read(reader: DocumentReader, content: bytes, **bind: str) -> list[str]:
-    app, document = await reader.read("mail", content, source=None, server=None, bind=bind)
+    app, document = await reader.read(ReadRequest(name="mail", bind=dict(bind), kind="new"), content)
     assert json.loads(document)["info"]["title"] == "M\N{REPLACEMENT CHARACTER}"
     return [each.signature for each in app.operations]
 
@@ -37,27 +39,50 @@ def children() -> list[str]:
 
 
 async def test_a_document_is_described_and_stored_without_nul() -> None:
-    reader = DocumentReader()
-    assert await read(reader, DOCUMENT) == ["x(q=None)"]
-    assert await read(reader, DOCUMENT, q="secret:mail") == ["x()"]
-    with pytest.raises(InvalidError, match="has no parameter 'z'"):
-        await read(reader, DOCUMENT, z="secret:mail")
-    with pytest.raises(ApiDocumentError, match="not UTF-8"):
-        await read(reader, b"\xff")
+    async with DocumentReader() as reader:
+        assert await read(reader, DOCUMENT) == ["x(q=None)"]
+        assert await read(reader, DOCUMENT, q="secret:mail") == ["x()"]
+        with pytest.raises(InvalidError, match="has no parameter 'z'"):
+            await read(reader, DOCUMENT, z="secret:mail")
+        with pytest.raises(ApiDocumentError, match="not UTF-8"):
+            await read(reader, b"\xff")
 
 
-async def test_a_document_that_takes_too_much_to_read_ends_its_reader_alone() -> None:
+async def test_a_document_that_takes_too_much_to_read_is_refused_and_the_next_one_is_read() -> None:
     before = children()
-    with pytest.raises(ApiDocumentError, match=r"takes (longer|more) than (1 s|400 MB) to read"):
-        await read(DocumentReader(cpu_seconds=1, memory_bytes=400 << 20), BOMB.encode())
-    with pytest.raises(ApiDocumentError, match="takes longer than"):
-        await read(DocumentReader(timeout=0.05), DOCUMENT)
+    async with DocumentReader(cpu_seconds=1, memory_bytes=400 << 20) as reader:
+        for content, reason in ((COLLIDING, "longer than 1 s"), (LARGE, r"more than 400 MB|longer than 1 s")):
+            with pytest.raises(ApiDocumentError, match=reason):
+                await read(reader, content)
+            assert await read(reader, DOCUMENT) == ["x(q=None)"]
     assert children() == before
+
+
+async def test_a_reader_that_is_too_slow_on_the_clock_is_ended() -> None:
+    before = children()
+    async with DocumentReader(timeout=0.05) as reader:
+        with pytest.raises(ApiDocumentError, match="takes longer than"):
+            await read(reader, COLLIDING)
+        assert children() == before
 
 
 async def test_a_reader_ends_with_the_request_that_wants_it() -> None:
     before = children()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await read(DocumentReader(), BOMB.encode())
-    assert children() == before
+    async with DocumentReader() as reader:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await read(reader, COLLIDING)
+        assert children() == before
+
+
+async def test_documents_are_read_by_forks_of_one_process_which_a_killed_one_does_not_stop() -> None:
+    before = set(children())
+    async with DocumentReader() as reader:
+        await read(reader, DOCUMENT)
+        [process] = set(children()) - before
+        await read(reader, DOCUMENT)
+        assert set(children()) - before == {process}
+        os.kill(int(process), signal.SIGKILL)
+        with suppress(ApiDocumentError):  # it may be noticed only now
+            await read(reader, DOCUMENT)
+        assert await read(reader, DOCUMENT) == ["x(q=None)"]

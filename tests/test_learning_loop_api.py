@@ -12,6 +12,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
+from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys
@@ -59,6 +60,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
             ForkedSandbox(bwrap=False) as sandbox,
             Ledger().client() as live,
             NotificationListener(database_url) as listener,
+            DocumentReader() as document_reader,
         ):
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
             executor = TaskExecutor(committed, agent, library, live, Settings())
@@ -71,6 +73,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
                     adapters=AdapterDirectory(tmp_path),
                     notify_workers=worker_notifier(Settings(data_dir=tmp_path)),
                     http_client=live,
+                    document_reader=document_reader,
                     readiness_checks={},
                     occupancy=lambda: BUSY,
                     datasets=DatasetStore(Path("data/datasets")),

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.api_documents import parse_document
+from app.apis.app_view import AppView, OperationTraits
 from app.db import apis, releases, runs, skills, task_queue
 from app.db.database import Sessions
 from app.db.manifests import SkillName
@@ -36,19 +37,23 @@ def document(*names: str, **more: Any) -> dict[str, Any]:
     return plain | more
 
 
+def traits(content: dict[str, Any]) -> dict[str, OperationTraits]:
+    return AppView.of(parse_document("mail", content, server="http://x")).traits
+
+
 def test_added_and_removed_operations_are_named() -> None:
-    found = compare("mail", document("list", "send"), document("list", "trash"))
+    found = compare(traits(document("list", "send")), traits(document("list", "trash")))
     assert (found.added, found.removed, found.changed) == (["trash"], ["send"], [])
 
 
 def test_an_operation_is_changed_by_a_schema_it_refers_to() -> None:
     other = document("list", "send", components={"schemas": {"Page": {"type": "string"}}})
-    found = compare("mail", document("list", "send"), other)
+    found = compare(traits(document("list", "send")), traits(other))
     assert (found.added, found.removed, found.changed) == ([], [], ["list", "send"])
 
 
 def test_a_change_invisible_to_agents_changes_no_operation() -> None:
-    found = compare("mail", document("list"), document("list", info={"version": "2"}, servers=[{"url": "/v2"}]))
+    found = compare(traits(document("list")), traits(document("list", info={"version": "2"})))
     assert (found.added, found.removed, found.changed) == ([], [], [])
 
 
@@ -61,7 +66,7 @@ def test_recursive_schemas_are_compared_in_time() -> None:
         "paths": {"/tie": {"post": {"operationId": "tie", "requestBody": body}}},
         "components": {"schemas": schemas},
     }
-    assert compare("knots", knot, knot | {"info": {"version": "2"}}).changed == []
+    assert compare(traits(knot), traits(knot | {"info": {"version": "2"}})).changed == []
 
 
 class Project:

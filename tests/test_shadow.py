@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, text
 
+from app.apis.document_reader import DocumentReader
 from app.db import models, offers, projects, releases, shadows, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineRefusalError
@@ -38,8 +39,10 @@ async def propose(project: LedgerProject) -> models.Release:
 
 
 async def ask(project: LedgerProject, release: models.Release, count: int = 50) -> int:
-    async with project.sessions.begin() as session:
-        return await request_shadows(session, release, count)
+    async with project.sessions() as session, DocumentReader() as reader:
+        found = await request_shadows(session, reader, release, count)
+        await session.commit()
+        return found
 
 
 async def pairs(project: LedgerProject, release: models.Release) -> list[shadows.ShadowedTask]:

@@ -1,6 +1,6 @@
 """Routes for the APIs of a project, each an OpenAPI document that the agent may call."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import httpx
 import msgspec
@@ -18,7 +18,8 @@ from app.api.validation import AppName, ProjectName, Text
 from app.apis.api_documents import download
 from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
-from app.db import apis, models
+from app.apis.read_process import ReadRequest
+from app.db import apis, manifests, models
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
 from app.release import manifest
@@ -108,7 +109,7 @@ class ApiController(Controller):
         bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
         await session.commit()
         app, document = await document_reader.read(
-            data.name, content, source=data.url, server=data.server, bind=bind or {}
+            ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {}, kind="new"), content
         )
         serving = await manifest.lock_active(session, project.id)
         row = await apis.put(
@@ -132,7 +133,7 @@ class ApiController(Controller):
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
         """Sorted by name. Tokens are never shown."""
         owner = await find_project(session, access, project)
-        return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id, document=False)]
+        return [ApiSummary.of(row, owner.name) for row in await apis.of_project(session, owner.id)]
 
     @get("/{name:str}", summary="Show an API and its operations", responses=problems(400, 401, 403, 404))
     async def show(
@@ -190,21 +191,15 @@ class ApiController(Controller):
         await session.commit()
 
 
-class _Place(TypedDict):
-    source: str | None
-    server: str | None
-    bind: dict[str, Json]
-
-
 async def _view(reader: DocumentReader, session: AsyncSession, row: models.Api, *, check: bool = False) -> AppView:
     """The app of a stored document, with the row's bindings."""
     with session.no_autoflush:
-        content = await apis.document_text(session, row)
+        content = await manifests.document(session, row.id, row.digest)
     source = None if row.source == "upload" else row.source
-    place: _Place = {"source": source, "server": row.server, "bind": row.bind}
+    request = ReadRequest(name=row.name, source=source, server=row.server, bind=row.bind)
     if check:
-        return (await reader.read(row.name, content, **place))[0]
-    return await reader.view(row.name, content, digest=row.digest, **place)
+        return (await reader.read(msgspec.structs.replace(request, kind="new"), content))[0]
+    return await reader.view(request, content, row.digest)
 
 
 async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:

@@ -42,7 +42,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     adapters: AdapterDirectory
     notify_workers: NotifyWorkers
     http_client: httpx.AsyncClient  # fetches OpenAPI documents
-    document_reader: DocumentReader = msgspec.field(default_factory=DocumentReader)
+    document_reader: DocumentReader
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
     data_rules: DataRules = DataRules()

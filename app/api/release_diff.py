@@ -3,10 +3,12 @@
 from uuid import UUID
 
 from litestar import Controller, get
+from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
+from app.apis.document_reader import DocumentReader
 from app.release.diff import Diff, diff
 
 
@@ -17,7 +19,12 @@ class ReleaseDiffController(Controller):
 
     @get("/{other:uuid}", summary="Compare two releases", responses=problems(400, 401, 403, 404))
     async def compare(
-        self, release_id: FromPath[UUID], other: FromPath[UUID], session: Db, access: Caller
+        self,
+        release_id: FromPath[UUID],
+        other: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
     ) -> Diff:
         """What the second release changes: weights, skills, API documents by operation, prompt.
 
@@ -25,4 +32,4 @@ class ReleaseDiffController(Controller):
         that never served, as of now.
         """
         release = await find_release(session, access, release_id)
-        return await diff(session, release, await find_release(session, access, other))
+        return await diff(session, document_reader, release, await find_release(session, access, other))

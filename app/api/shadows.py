@@ -7,10 +7,12 @@ from uuid import UUID
 
 import msgspec
 from litestar import Controller, get, post
+from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
+from app.apis.document_reader import DocumentReader
 from app.db import shadows
 from app.release.shadow_stats import PairedComparison, compare_pairs
 from app.runner import shadow_candidates
@@ -61,13 +63,18 @@ class ShadowController(Controller):
 
     @post(status_code=202, summary="Repeat finished tasks", responses=problems(400, 401, 403, 404, 409))
     async def start_shadows(
-        self, release_id: FromPath[UUID], data: JSONBody[ShadowRequest], session: Db, access: Caller
+        self,
+        release_id: FromPath[UUID],
+        data: JSONBody[ShadowRequest],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
     ) -> ShadowsView:
         """This release repeats finished tasks that made read-only calls (GET, HEAD, OPTIONS, or `x-safe: true`),
         with the same seed, clock and skills. A call that would write is refused and counted. The tasks, their
         skills and trajectories do not change. 409 if no finished task was read-only."""
         row = await find_release(session, access, release_id)
-        await shadow_candidates.request_shadows(session, row, data.tasks)
+        await shadow_candidates.request_shadows(session, document_reader, row, data.tasks)
         await session.commit()
         return ShadowsView.of(await shadows.of_release(session, row.id))
 

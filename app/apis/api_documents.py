@@ -3,8 +3,6 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import httpx
 import msgspec
@@ -24,24 +22,16 @@ _RESERVED = {"api_docs"}
 
 
 async def fetch_document(client: httpx.AsyncClient, source: str) -> dict[str, Json]:
-    """The document at an http(s) URL, a file:// URL or a path. Raises ApiDocumentError."""
-    try:
-        scheme = urlsplit(source).scheme
-    except ValueError as error:
-        raise ApiDocumentError(f"{source} is not an address: {error}") from error
-    if scheme in ("http", "https"):
-        return read_document(_decoded(source, await download(client, source)))
-    path = Path(unquote(urlsplit(source).path) if scheme == "file" else source)
-    try:
-        return read_document(await asyncio.to_thread(path.read_text, "utf-8"))
-    except OSError as error:
-        raise ApiDocumentError(f"{source} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ApiDocumentError(f"{source} is not UTF-8 text") from error
+    """The document at an http(s) URL, read in this process: for servers of ours. Raises ApiDocumentError."""
+    return read_document(await download(client, source))
 
 
-def read_document(text: str) -> dict[str, Json]:
+def read_document(content: str | bytes) -> dict[str, Json]:
     """JSON or YAML text as a mapping. Raises ApiDocumentError that names the line."""
+    try:
+        text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
+    except UnicodeDecodeError as error:
+        raise ApiDocumentError("the document is not UTF-8 text") from error
     document = read_text(text)
     if not isinstance(document, dict):
         raise ApiDocumentError(
@@ -58,7 +48,7 @@ def parse_document(
     `server` overrides the server in the document; `source` is what a relative server is relative to.
     """
     _check_name(name)
-    for protocol_name, protocol in _protocols().items():
+    for protocol_name, protocol in protocols().items():
         if protocol.recognizes(document):
             try:
                 app = protocol.parse(name, document, source, server)
@@ -66,7 +56,7 @@ def parse_document(
                 raise ApiDocumentError("the document is nested too deeply") from error
             return msgspec.structs.replace(app, protocol=protocol_name)
     raise ApiDocumentError(
-        f"this document is of no known kind ({', '.join(_protocols())}); "
+        f"this document is of no known kind ({', '.join(protocols())}); "
         "an OpenAPI document has its version at the top, under `openapi`"
     )
 
@@ -74,13 +64,14 @@ def parse_document(
 def encode(app: App, operation: Operation, arguments: Mapping[str, Json]) -> OutgoingRequest:
     """The request of a call, in the app's protocol. Raises HostError, a ValidationError."""
     try:
-        return _protocols()[app.protocol].encode(operation, arguments)
+        return protocols()[app.protocol].encode(operation, arguments)
     except (OverflowError, UnicodeEncodeError) as error:
         reason = "an integer of more than 64 bits" if isinstance(error, OverflowError) else "half a surrogate pair"
         raise HostError("ValidationError", f"{operation.name}() cannot send {reason}") from error
 
 
-def _protocols() -> Mapping[str, ApiProtocol]:
+def protocols() -> Mapping[str, ApiProtocol]:
+    """The registered ones by name, imported at the first call. Raises InvalidError."""
     return registry.load_all("sage.api_protocols")
 
 
@@ -102,13 +93,6 @@ async def download(client: httpx.AsyncClient, source: str, seconds: float = _FET
         raise ApiDocumentError(f"{source} takes longer than {seconds:g} s to send its document") from error
     except (httpx.HTTPError, httpx.InvalidURL, HostError) as error:
         raise ApiDocumentError(f"{source} cannot be reached: {str(error) or type(error).__name__}") from error
-
-
-def _decoded(source: str, read: bytes) -> str:
-    try:
-        return read.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ApiDocumentError(f"{source} is not UTF-8 text") from error
 
 
 def _check_name(name: str) -> None:

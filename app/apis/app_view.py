@@ -5,7 +5,9 @@ from typing import Self
 import msgspec
 
 from app.apis.catalog import App, Operation
+from app.apis.fingerprint import fingerprints
 from app.apis.signature import signature
+from app.project.approval import Risk
 
 
 class OperationView(msgspec.Struct, frozen=True):
@@ -22,6 +24,14 @@ class OperationView(msgspec.Struct, frozen=True):
         return cls(operation.name, operation.method, operation.path, signature(operation), operation.summary)
 
 
+class OperationTraits(msgspec.Struct, frozen=True):
+    """What is decided or compared by, without the schemas."""
+
+    safe: bool
+    risk: Risk | None
+    fingerprint: str
+
+
 class AppView(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of an app without its schemas."""
 
@@ -30,13 +40,18 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     variables: dict[str, str]
     operations: list[OperationView]
+    traits: dict[str, OperationTraits]  # of each operation
 
     @classmethod
     def of(cls, app: App) -> Self:
+        known = fingerprints(app)
         return cls(
             digest=app.digest,
             description=app.description,
             base_url=app.server,
             variables=app.variables,
             operations=[OperationView.of(each) for each in app.operations.values()],
+            traits={
+                name: OperationTraits(each.safe, each.risk, known[name]) for name, each in app.operations.items()
+            },
         )

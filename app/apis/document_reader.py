@@ -4,83 +4,54 @@ import asyncio
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Mapping
-from typing import Final
+from asyncio import IncompleteReadError, StreamReader, StreamWriter
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from contextlib import suppress
+from typing import Final, Self
 
 import msgspec
 import structlog
 
-from app.apis.app_view import AppView
-from app.apis.read_process import ReadRequest, ReadResult, frame, split
+from app.apis.app_view import AppView, OperationTraits
+from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.errors import ApiDocumentError, InvalidError
-from app.records import Json
 
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 2
+_ANYWHERE: Final = "http://localhost"
 _CACHED = 16  # views of documents that were read before
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")  # no secrets
 
 
 class DocumentReader:
-    """At most two processes at a time, each limited in CPU time, memory and time on the clock."""
+    """At most two documents at a time, each limited in CPU time, memory and time on the clock.
+
+    A process that was started is kept for the next documents, until the reader is left. It forks for each of them.
+    """
 
     def __init__(self, *, cpu_seconds: int = 30, memory_bytes: int = 3 << 30, timeout: float = 90) -> None:
         self._cpu_seconds = cpu_seconds
         self._memory_bytes = memory_bytes
         self._timeout = timeout
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._idle: list[Process] = []
         self._views: dict[bytes, AppView] = {}
 
-    async def read(
-        self, name: str, content: bytes, *, source: str | None, server: str | None, bind: Mapping[str, Json]
-    ) -> tuple[AppView, bytes]:
-        """The app that a text describes, and the document as JSON.
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        while self._idle:
+            await _kill(self._idle.pop())
+
+    async def read(self, request: ReadRequest, content: bytes) -> tuple[AppView, bytes]:
+        """The app that a text describes, and if it is a new one, the document as JSON.
 
         Raises ApiDocumentError, also if the text takes too much to read, and InvalidError for unknown bindings.
         """
-        result, document = await self._run(self._request(name, source, server, bind, check=True), content)
-        return result, document
-
-    async def view(
-        self,
-        name: str,
-        content: bytes,
-        *,
-        digest: str,
-        source: str | None,
-        server: str | None,
-        bind: Mapping[str, Json],
-    ) -> AppView:
-        """The app of a document that was read before. Raises ApiDocumentError."""
-        request = self._request(name, source, server, bind, check=False)
-        key = digest.encode() + msgspec.json.encode(request)
-        if key not in self._views:
-            self._views[key], _ = await self._run(request, content)
-            if len(self._views) > _CACHED:
-                del self._views[next(iter(self._views))]
-        return self._views[key]
-
-    def _request(
-        self, name: str, source: str | None, server: str | None, bind: Mapping[str, Json], *, check: bool
-    ) -> ReadRequest:
-        return ReadRequest(
-            name=name,
-            source=source,
-            server=server,
-            bind=dict(bind),
-            check=check,
-            cpu_seconds=self._cpu_seconds,
-            memory_bytes=self._memory_bytes,
-        )
-
-    async def _run(self, request: ReadRequest, content: bytes) -> tuple[AppView, bytes]:
         async with self._slots:
-            code, output = await self._communicate(frame(request) + content)
-        if code != 0:
-            raise ApiDocumentError(self._why_it_ended(code))
-        message, document = split(output)
+            message, document = await self._exchange(frame(msgspec.json.encode(request)) + frame(content))
         result = msgspec.json.decode(message, type=ReadResult)
         if result.app is not None:
             return result.app, document
@@ -89,24 +60,68 @@ class DocumentReader:
         reason = result.refusal or "this document cannot be read; the log of the server has the reason"
         raise ApiDocumentError(reason) if result.document_refused else InvalidError(reason)
 
-    async def _communicate(self, data: bytes) -> tuple[int, bytes]:
-        """Exit status and output. The process is gone when this returns or raises."""
-        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.apis.read_process", stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
-        )
+    async def view(self, request: ReadRequest, content: bytes, digest: str) -> AppView:
+        """The app of a stored document. Raises ApiDocumentError."""
+        key = digest.encode() + msgspec.json.encode(request)
+        if key not in self._views:
+            self._views[key], _ = await self.read(request, content)
+            if len(self._views) > _CACHED:
+                del self._views[next(iter(self._views))]
+        return self._views[key]
+
+    async def traits(self, name: str, content: bytes, digest: str) -> dict[str, OperationTraits]:
+        """Those of the operations of a stored document, wherever it is served. Raises ApiDocumentError."""
+        return (await self.view(ReadRequest(name=name, server=_ANYWHERE), content, digest)).traits
+
+    async def _exchange(self, data: bytes) -> tuple[bytes, bytes]:
+        process = await self._take()
         try:
             async with asyncio.timeout(self._timeout):
-                output, _ = await process.communicate(data)
-            return await process.wait(), output
-        except TimeoutError:
-            return -signal.SIGXCPU, b""
+                answer = await _ask(process, data)
+        except TimeoutError as error:
+            raise self._slow() from error
+        except (IncompleteReadError, ConnectionError) as error:
+            if await process.wait() in (signal.SIGXCPU, signal.SIGKILL):
+                raise self._slow() from error
+            raise ApiDocumentError("this document cannot be read: it makes its reader fail") from error
+        else:
+            self._idle.append(process)
+            return answer
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            if process not in self._idle:
+                await _kill(process)
 
-    def _why_it_ended(self, code: int) -> str:
-        if code in (-signal.SIGXCPU, -signal.SIGKILL):
-            return f"this document takes longer than {self._cpu_seconds} s to read"
-        return "this document cannot be read: it makes its reader fail"
+    async def _take(self) -> Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+        environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        limits = str(self._cpu_seconds), str(self._memory_bytes)
+        command = (sys.executable, "-m", "app.apis.read_process", *limits)
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment, start_new_session=True
+        )
+
+    def _slow(self) -> ApiDocumentError:
+        return ApiDocumentError(f"this document takes longer than {self._cpu_seconds} s to read")
+
+
+async def _ask(process: Process, data: bytes) -> tuple[bytes, bytes]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    writer: StreamWriter = process.stdin
+    writer.write(NEXT + data)
+    await writer.drain()
+    return await _receive(process.stdout), await _receive(process.stdout)
+
+
+async def _receive(stream: StreamReader) -> bytes:
+    return await stream.readexactly(int.from_bytes(await stream.readexactly(LENGTH_BYTES), "big"))
+
+
+async def _kill(process: Process) -> None:
+    """The process and its fork are gone when this returns."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

@@ -1,7 +1,6 @@
 """The protocol `openapi`: OpenAPI 3.0 and 3.1 documents as apps."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from urllib.parse import urljoin, urlsplit
@@ -13,6 +12,7 @@ from app.apis.encode import encode
 from app.apis.operations import operations
 from app.apis.protocol import OutgoingRequest
 from app.apis.references import References
+from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError
 from app.records import Json
 
@@ -58,16 +58,8 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
             else msgspec.structs.replace(each, server=_absolute(each.server, base))
             for key, each in parsed.items()
         },
-        digest=_digest(document),
+        digest=hashlib.sha256(to_json_text(document)).hexdigest(),
     )
-
-
-def _digest(document: Mapping[str, Json]) -> str:
-    try:
-        encoded = msgspec.json.encode(document)
-    except (OverflowError, UnicodeEncodeError):  # an integer of more than 64 bits, half a surrogate pair
-        encoded = json.dumps(document).encode()
-    return hashlib.sha256(encoded).hexdigest()
 
 
 def _check_version(document: Mapping[str, Json]) -> None:

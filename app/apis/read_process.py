@@ -1,35 +1,39 @@
-"""The process that reads one API document: decodes, parses and describes it, within limits of time and memory.
+"""The process that reads API documents, each in a fork of its own, within limits of time and memory.
 
-`python -m app.apis.read_process` takes a frame and the text of a document on its input, and writes a frame and the
-document as JSON. A document that takes too long or too much memory ends this process alone.
+`python -m app.apis.read_process CPU_SECONDS MEMORY_BYTES` forks for each byte on its input. The fork takes a
+request and the text of a document, and writes a result and the document as JSON. If a fork fails, so does this
+process: the output may be half an answer.
 """
 
-import json
+import gc
+import os
 import resource
 import sys
 import traceback
+from contextlib import suppress
+from typing import Literal
 
 import msgspec
 
-from app.apis.api_documents import parse_document, read_document
+from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
+from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
 
 LENGTH_BYTES = 4
+NEXT = b"\n"
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` and `server` are those of `parse_document`; `bind` are bindings, to be checked if `check`."""
+    """`source` and `server` are those of `parse_document`. Of a new document the bindings are checked."""
 
     name: str
-    source: str | None
-    server: str | None
-    bind: dict[str, Json]
-    check: bool
-    cpu_seconds: int
-    memory_bytes: int
+    source: str | None = None
+    server: str | None = None
+    bind: dict[str, Json] = {}
+    kind: Literal["new", "stored"] = "stored"
 
 
 class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,54 +45,61 @@ class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
     defect: str | None = None  # of this program, for the log
 
 
-def frame(message: msgspec.Struct) -> bytes:
-    encoded = msgspec.json.encode(message)
-    return len(encoded).to_bytes(LENGTH_BYTES, "big") + encoded
-
-
-def split(data: bytes) -> tuple[bytes, bytes]:
-    """A frame's message, and what follows it."""
-    end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big")
-    return data[LENGTH_BYTES:end], data[end:]
+def frame(part: bytes) -> bytes:
+    return len(part).to_bytes(LENGTH_BYTES, "big") + part
 
 
 def main() -> None:
-    message, content = split(sys.stdin.buffer.read())
-    request = msgspec.json.decode(message, type=ReadRequest)
+    cpu_seconds, memory_bytes = map(int, sys.argv[1:])
+    with suppress(InvalidError):  # to be raised again for each document
+        protocols()
+    gc.disable()  # a fork ends before garbage matters, and collections take two thirds of the time of large YAML
+    while os.read(0, 1):
+        child = os.fork()
+        if not child:
+            _serve(cpu_seconds, memory_bytes)
+            os._exit(0)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status:
+            sys.exit(abs(status))
+
+
+def _serve(cpu_seconds: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (request.cpu_seconds, request.cpu_seconds + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (request.memory_bytes, request.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    request = msgspec.json.decode(_receive(), type=ReadRequest)
     document = b""
     try:
-        result, document = _read(request, content)
+        result, document = _read(request, _receive())
     except InvalidError as error:
         result = ReadResult(refusal=str(error), document_refused=isinstance(error, ApiDocumentError))
     except MemoryError:
-        result = ReadResult(refusal=f"this document takes more than {request.memory_bytes >> 20:,} MB to read")
+        result = ReadResult(refusal=f"this document takes more than {memory_bytes >> 20:,} MB to read")
     except Exception:  # noqa: BLE001 - the parent reports it
         result = ReadResult(defect=traceback.format_exc()[-2000:])
-    sys.stdout.buffer.write(frame(result) + document)
+    sys.stdout.buffer.write(frame(msgspec.json.encode(result)) + frame(document))
+    sys.stdout.buffer.flush()
+
+
+def _receive() -> bytes:
+    stream = sys.stdin.buffer
+    return stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big"))
 
 
 def _read(request: ReadRequest, content: bytes) -> tuple[ReadResult, bytes]:
-    try:
-        document = read_document(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ApiDocumentError("the document is not UTF-8 text") from error
+    document = read_document(content)
     app = parse_document(request.name, document, source=request.source, server=request.server)
-    if request.check:
+    if request.kind == "new":
         check_bindings(app, request.bind)
     view = AppView.of(bind_parameters(app, request.bind))
-    return ReadResult(app=view), _storable(document)
+    return ReadResult(app=view), _storable(document) if request.kind == "new" else b""
 
 
 def _storable(document: dict[str, Json]) -> bytes:
     """As JSON without NUL, which PostgreSQL's text lacks."""
-    try:
-        encoded = msgspec.json.encode(document)
-    except OverflowError:  # an integer of more than 64 bits
-        encoded = json.dumps(document).encode()
-    return json.dumps(_without_nul(document)).encode() if rb"\u0000" in encoded else encoded
+    encoded = to_json_text(document)
+    return to_json_text(_without_nul(document)) if rb"\u0000" in encoded else encoded
 
 
 def _without_nul(value: Json) -> Json:

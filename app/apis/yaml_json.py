@@ -1,15 +1,17 @@
 """Decodes JSON or YAML into plain JSON values, by YAML 1.2's core schema: dates and `yes` stay text."""
 
+import json
 import re
 from typing import Any
 
+import msgspec
 import yaml
 
 from app.errors import ApiDocumentError
 from app.records import Json
 from app.untrusted.json_text import JsonError, check_number, decode_json
 
-_NODES = 2_000_000  # aliases let a small text expand without bound
+_NODES = 1_000_000  # a runner's event loop waits while it decodes them; aliases let a small text hold many
 _DEPTH = 200
 
 
@@ -28,7 +30,7 @@ def read_text(text: str) -> Json:
 
 def _yaml(text: str) -> Json:
     try:
-        return _Plain().of(yaml.load(text, _Loader))
+        return _Conversion().of(yaml.load(text, _Loader)).value
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ApiDocumentError(f"the document is neither JSON nor YAML: {line}{error.problem}") from error
@@ -37,8 +39,27 @@ def _yaml(text: str) -> Json:
         raise ApiDocumentError(f"the document is neither JSON nor YAML: {reason}") from error
 
 
+def to_json_text(value: Json) -> bytes:
+    """JSON, also of integers of more than 64 bits and of half a surrogate pair."""
+    try:
+        return msgspec.json.encode(value)
+    except (OverflowError, UnicodeEncodeError):
+        return json.dumps(value).encode()
+
+
 class _Loader(yaml.CSafeLoader):
-    """Loads YAML 1.2's core types only."""
+    """Loads YAML 1.2's core types only, by libyaml, and merges (`<<`) of limited size."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        pairs = len(node.value)
+        super().flatten_mapping(node)
+        self._merged += max(0, len(node.value) - pairs)
+        if self._merged > _NODES:
+            raise _endless()
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -52,26 +73,47 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_pattern), _first)
 
 
-class _Plain:
-    """Converts YAML values to JSON: keys that are not text, and aliases."""
+class _Plain(msgspec.Struct, frozen=True):
+    """A YAML value as JSON. The targets of aliases are shared, but `nodes` and `depth` count each time."""
+
+    value: Json
+    nodes: int = 1
+    depth: int = 0
+
+
+class _Conversion:
+    """Converts what YAML has and JSON lacks: keys that are not text, and aliases."""
 
     def __init__(self) -> None:
-        self._nodes = 0
+        self._known: dict[int, _Plain] = {}  # by identity
 
-    def of(self, value: Any, depth: int = 0) -> Json:
-        self._nodes += 1
-        if self._nodes > _NODES or depth > _DEPTH:
-            raise ApiDocumentError("the document is too large: its aliases repeat one another without end")
-        if isinstance(value, dict):
-            return {_key(name): self.of(each, depth + 1) for name, each in value.items()}
-        if isinstance(value, list):
-            return [self.of(each, depth + 1) for each in value]
-        if value is None or isinstance(value, str):
-            return value
+    def of(self, value: Any, level: int = 0) -> _Plain:
+        if level > _DEPTH:  # perhaps a part of itself
+            raise _endless()
+        if isinstance(value, dict | list):
+            known = self._known.get(id(value))
+            if known is None:
+                known = self._known[id(value)] = self._container(value, level)
+            return known
         if isinstance(value, int | float):
             check_number(value)
-            return value
-        raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON lacks")
+        elif value is not None and not isinstance(value, str):
+            raise ApiDocumentError(f"the document holds a {type(value).__name__}, which JSON lacks")
+        return _Plain(value)
+
+    def _container(self, value: dict[Any, Any] | list[Any], level: int) -> _Plain:
+        parts = [self.of(each, level + 1) for each in (value.values() if isinstance(value, dict) else value)]
+        nodes, depth = 1 + sum(each.nodes for each in parts), 1 + max((each.depth for each in parts), default=0)
+        if nodes > _NODES or depth > _DEPTH:
+            raise _endless()
+        plain: Json = [each.value for each in parts]
+        if isinstance(value, dict):
+            plain = dict(zip(map(_key, value), plain, strict=True))
+        return _Plain(plain, nodes, depth)
+
+
+def _endless() -> ApiDocumentError:
+    return ApiDocumentError("the document is too large: its aliases repeat one another without end")
 
 
 def _key(name: Any) -> str:

@@ -72,10 +72,10 @@ def token_of(session: AsyncSession, row: models.Api) -> str | None:
         raise SettingError(f"the token of the API {row.name!r} cannot be read: {error}") from error
 
 
-async def of_project(session: AsyncSession, project_id: UUID, *, document: bool = True) -> Sequence[models.Api]:
-    """Ordered by name. Without their documents, which may be large, if `document` is false."""
+async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Api]:
+    """Ordered by name, without their documents, which may be large."""
     query = select(models.Api).where(models.Api.project_id == project_id).order_by(models.Api.name)
-    return (await session.scalars(query if document else query.options(_WITHOUT_DOCUMENT))).all()
+    return (await session.scalars(query.options(_WITHOUT_DOCUMENT))).all()
 
 
 async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> models.Api:
@@ -85,12 +85,6 @@ async def get(session: AsyncSession, project_id: UUID, name: str, *, document: b
     if row is None:
         raise _unknown(name)
     return row
-
-
-async def document_text(session: AsyncSession, row: models.Api) -> bytes:
-    """The document of an API as JSON, not decoded."""
-    text = await session.scalar(select(cast(models.Api.document, Text)).where(models.Api.id == row.id))
-    return str(text).encode()
 
 
 async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import exists, select
+from sqlalchemy import Text, cast, exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, skill_sets
 from app.db.in_array import in_array
 from app.db.models import SkillState
-from app.records import Json
+from app.errors import NotFoundError
 
 
 class SkillName(msgspec.Struct, frozen=True):
@@ -81,13 +81,21 @@ async def tool_digests(session: AsyncSession, digest: str) -> dict[str, str]:
     return documents
 
 
-async def documents(session: AsyncSession, digests: Collection[str]) -> dict[str, dict[str, Json]]:
-    """Stored documents by digest."""
-    document = models.ToolDocument
-    rows = await session.execute(
-        select(document.digest, document.document).where(in_array(document.digest, digests))
-    )
-    return {row.digest: row.document for row in rows}
+async def document(session: AsyncSession, api_id: UUID, digest: str) -> bytes:
+    """A document that an API has or had, as JSON that is not decoded."""
+    api = models.Api
+    query = select(cast(api.document, Text)).where(api.id == api_id, api.digest == digest)
+    text = await session.scalar(query)
+    return await kept_document(session, digest) if text is None else str(text).encode()
+
+
+async def kept_document(session: AsyncSession, digest: str) -> bytes:
+    """A document of a release, as JSON that is not decoded."""
+    kept = models.ToolDocument
+    text = await session.scalar(select(cast(kept.document, Text)).where(kept.digest == digest))
+    if text is None:
+        raise NotFoundError("an API document was removed before it could be read")
+    return str(text).encode()
 
 
 async def is_unused(session: AsyncSession, release: models.Release) -> bool:

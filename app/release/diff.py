@@ -1,17 +1,18 @@
 """The differences between two releases: weights, skills, tools, prompt."""
 
-import asyncio
 from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from app.apis.app_view import OperationTraits
+from app.apis.document_reader import DocumentReader
 from app.db import manifests, models, releases
 from app.db.manifests import SkillName
 from app.errors import InvalidError
-from app.release import manifest, operation_changes
-from app.release.operation_changes import OperationChanges
+from app.release import manifest
+from app.release.operation_changes import OperationChanges, compare
 
 
 class PartChange(msgspec.Struct, frozen=True, rename={"before": "from", "after": "to"}):
@@ -55,15 +56,17 @@ class _Parts(msgspec.Struct, frozen=True):
     prompt: str | None
 
 
-async def diff(session: AsyncSession, release: models.Release, other: models.Release) -> Diff:
-    """The changes from `release` to `other`. Raises InvalidError if their projects differ."""
+async def diff(
+    session: AsyncSession, reader: DocumentReader, release: models.Release, other: models.Release
+) -> Diff:
+    """The changes from `release` to `other`. Ends the transaction. Raises InvalidError for two projects."""
     if release.project_id != other.project_id:
         raise InvalidError("the two releases belong to different projects: compare releases of one project")
     one, two = await _parts_of(session, release), await _parts_of(session, other)
     model = _change(release.model, other.model)
     training_run = _change(_text(release.training_run_id), _text(other.training_run_id))
     skills = await _skills(session, one.skills, two.skills)
-    tools = await _tools(session, one.tools, two.tools)
+    tools = await _tools(session, reader, one.tools, two.tools)
     prompt = _change(one.prompt, two.prompt)
     return Diff(
         model=model,
@@ -88,14 +91,18 @@ async def _skills(session: AsyncSession, before: set[UUID], after: set[UUID]) ->
     )
 
 
-async def _tools(session: AsyncSession, before: Mapping[str, str], after: Mapping[str, str]) -> ToolChanges:
-    """Documents that differ are stored: only unchanged ones are read from the registered APIs."""
-    apart = {name: (before[name], after[name]) for name in before if after.get(name, before[name]) != before[name]}
-    documents = await manifests.documents(session, {digest for pair in apart.values() for digest in pair})
-    changed = {
-        name: await asyncio.to_thread(operation_changes.compare, name, documents[old], documents[new])
-        for name, (old, new) in sorted(apart.items())
-    }
+async def _tools(
+    session: AsyncSession, reader: DocumentReader, before: Mapping[str, str], after: Mapping[str, str]
+) -> ToolChanges:
+    """Documents that differ are kept: only unchanged ones are read from the registered APIs."""
+
+    async def traits(name: str, digest: str) -> Mapping[str, OperationTraits]:
+        text = await manifests.kept_document(session, digest)
+        await session.commit()  # no transaction is held while a document is read
+        return await reader.traits(name, text, digest)
+
+    apart = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
+    changed = {name: compare(await traits(name, before[name]), await traits(name, after[name])) for name in apart}
     return ToolChanges(sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), changed)
 
 

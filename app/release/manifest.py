@@ -24,7 +24,7 @@ SERVER = "server"  # the actor of automatic changes
 
 
 class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that a task may call: the release's document, with the current server, token and bindings."""
+    """An API that a task may call: its document in the release, with the current server, token and bindings."""
 
     id: UUID  # of the API
     name: str
@@ -33,16 +33,13 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     token: str | SettingError | None  # or why it cannot be read
     bind: dict[str, Json]
     token_origins: tuple[str, ...] = ()
-    digest: str
-    document: dict[str, Json]
+    digest: str  # of the document, see `manifests.document`
 
 
 async def api_documents(session: AsyncSession, release: models.Release) -> Sequence[ApiDocument]:
     """Ordered by name. APIs removed since are missing: their tokens are gone."""
     rows = await apis.of_project(session, release.project_id)
     digests = await tools_of(session, release)
-    changed = {row.name for row in rows if digests.get(row.name, row.digest) != row.digest}
-    kept = await manifests.documents(session, {digests[name] for name in changed})
     return [
         ApiDocument(
             id=row.id,
@@ -53,7 +50,6 @@ async def api_documents(session: AsyncSession, release: models.Release) -> Seque
             bind=row.bind,
             token_origins=tuple(row.token_origins),
             digest=digests[row.name],
-            document=kept[digests[row.name]] if row.name in changed else row.document,
         )
         for row in rows
         if row.name in digests

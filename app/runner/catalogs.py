@@ -8,10 +8,12 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from app.apis.api_documents import parse_document
+from app.apis.api_documents import parse_document, read_document
 from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
 from app.apis.credentials import BearerTokens
+from app.db import manifests
+from app.db.database import Sessions
 from app.errors import SettingError
 from app.release.manifest import ApiDocument
 
@@ -24,8 +26,10 @@ _Version = tuple[str, str, str | None, str]
 class Catalogs:
     """Parses each document once per version, and caches the last few versions of each API."""
 
-    def __init__(self) -> None:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
         self._apps: dict[UUID, dict[_Version, App]] = {}
+        self._parsing = asyncio.Lock()  # one thread at a time: several would keep the event loop waiting in turn
 
     async def of(self, apis: Sequence[ApiDocument]) -> Catalog:
         """Raises ApiDocumentError if a stored document can no longer be parsed."""
@@ -34,15 +38,22 @@ class Catalogs:
     async def _app(self, api: ApiDocument) -> App:
         version = (api.digest, api.source, api.server, json.dumps([api.bind, api.token_origins]))
         versions = self._apps.setdefault(api.id, {})
-        if version not in versions:
-            source = None if api.source == "upload" else api.source
-            app = await asyncio.to_thread(parse_document, api.name, api.document, source=source, server=api.server)
-            app = msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
-            versions[version] = app
-            if len(versions) > _KEPT:
-                del versions[next(iter(versions))]
-            return app
-        return versions[version]
+        if version in versions:
+            return versions[version]
+        async with self._parsing:
+            if version not in versions:
+                async with self._sessions() as session:
+                    content = await manifests.document(session, api.id, api.digest)
+                versions[version] = await asyncio.to_thread(_parsed, api, content)
+                if len(versions) > _KEPT:
+                    del versions[next(iter(versions))]
+            return versions[version]
+
+
+def _parsed(api: ApiDocument, content: bytes) -> App:
+    source = None if api.source == "upload" else api.source
+    app = parse_document(api.name, read_document(content), source=source, server=api.server)
+    return msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
 
 
 def bearer_tokens(apis: Sequence[ApiDocument]) -> BearerTokens:

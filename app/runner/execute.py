@@ -1,7 +1,7 @@
 """Executes one claimed task, from its row to its trajectory: all parts of the app meet here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
 
@@ -66,7 +66,10 @@ class TaskExecutor:
     client: httpx.AsyncClient  # to the live APIs
     settings: Settings
     judge: Judge | None = None  # of tasks without a check
-    catalogs: Catalogs = field(default_factory=Catalogs)
+
+    @cached_property
+    def catalogs(self) -> Catalogs:
+        return Catalogs(self.sessions)
 
     @cached_property
     def skill_selection(self) -> SkillSelection:

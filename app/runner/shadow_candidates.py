@@ -6,11 +6,10 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, shadows
+from app.apis.document_reader import DocumentReader
+from app.db import manifests, models, projects, shadows
 from app.errors import ConflictError
-from app.gateway.approval_gate import ApprovalGate
 from app.release import manifest
-from app.runner.catalogs import Catalogs
 
 _WINDOW = 1_000  # finished tasks, the newest
 
@@ -29,15 +28,14 @@ class _Calls(msgspec.Struct, frozen=True):
     turns: tuple[_Turn, ...]
 
 
-async def request_shadows(session: AsyncSession, release: models.Release, count: int) -> int:
+async def request_shadows(
+    session: AsyncSession, reader: DocumentReader, release: models.Release, count: int
+) -> int:
     """Queue replays of the project's latest read-only tasks by the release. Returns their number.
 
-    Raises ConflictError if there is none.
+    The transaction that was open has ended then. Raises ConflictError if there is no such task.
     """
-    catalog = await Catalogs().of(await manifest.api_documents(session, release))
-    gate = ApprovalGate(projects.settings_of(await projects.by_id(session, release.project_id)).approvals)
-    operations = (each for app in catalog.apps.values() for each in app.operations.values())
-    safe = {each.api for each in operations if each.safe and not gate.wants(each)}
+    safe = await _safe_operations(session, reader, release)
     candidates: list[UUID] = []
     latest = shadows.records(session, release.project_id, other_than=release.id, limit=_WINDOW)
     async for task_id, record in latest:
@@ -52,6 +50,19 @@ async def request_shadows(session: AsyncSession, release: models.Release, count:
         )
     await shadows.add(session, release.id, candidates)
     return len(candidates)
+
+
+async def _safe_operations(session: AsyncSession, reader: DocumentReader, release: models.Release) -> set[str]:
+    """Those that only read and wait for nobody's approval."""
+    rules = projects.settings_of(await projects.by_id(session, release.project_id)).approvals
+    safe: set[str] = set()
+    for api in await manifest.api_documents(session, release):
+        content = await manifests.document(session, api.id, api.digest)
+        await session.commit()  # no transaction is held while a document is read
+        for name, each in (await reader.traits(api.name, content, api.digest)).items():
+            if each.safe and not rules.wants(f"{api.name}.{name}", safe=True, risk=each.risk):
+                safe.add(f"{api.name}.{name}")
+    return safe
 
 
 def _only_calls(record: bytes, safe: Set[str]) -> bool:
