@@ -6,26 +6,13 @@ import re
 import sys
 from pathlib import Path
 
-import httpx
-
-from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
 from app.agent.stop_signal import StopSignal
 from app.db import models
-from app.db.database import open_database
 from app.engine.dispatcher import Occupancy
-from app.runner.execute import TaskExecutor
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog
 from app.runner.runner import Runner, RunnerOptions
-from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
-from app.skills.library import Library
-from app.skills.retrieval import query_ngram
-from tests.encryption_keys import TEST_KEYS
-from tests.runner_process import Thinks, script
-from tests.scripted_engine import byte_tokenizer
+from tests.runner_process import open_executor
 
 OPTIONS = RunnerOptions(concurrency=6, lease_seconds=30, poll_seconds=0.1)
 """A lease that no test waits for: the tasks of a dead runner are found by its process id."""
@@ -41,16 +28,10 @@ async def harm(instruction: str) -> None:
 
 
 async def run(database_url: str, directory: Path, seconds: float) -> None:
-    tokenizer = byte_tokenizer(directory / str(os.getpid()))
     async with (
         Watchdog(seconds),
-        open_database(database_url, keys=TEST_KEYS) as database,
-        ForkedSandbox(bwrap=False) as sandbox,
-        httpx.AsyncClient(trust_env=False) as client,
+        open_executor(database_url, directory / str(os.getpid())) as (executor, sandbox),
     ):
-        agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
-        library = Library(database.sessions, retrieval=query_ngram)
-        executor = TaskExecutor(database.sessions, agent, library, client, Settings())
 
         async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
             if not row.alone or row.deaths < 2:  # else it is only recorded
@@ -58,9 +39,9 @@ async def run(database_url: str, directory: Path, seconds: float) -> None:
             await executor.execute(row, owner, stop_signal)
 
         memory = MemoryWatch(1 << 40, lambda: None)
-        async with Runner(database.sessions, execute, OPTIONS) as runner:
+        async with Runner(executor.sessions, execute, OPTIONS) as runner:
             presence = RunnerPresence(
-                database.sessions, runner, sandbox, memory, lambda: Occupancy({}, in_flight=0, waiting=0)
+                executor.sessions, runner, sandbox, memory, lambda: Occupancy({}, in_flight=0, waiting=0)
             )
             async with presence:
                 await asyncio.Event().wait()

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -44,7 +46,9 @@ class Thinks(ScriptedEngine):
         return await super()._next(prompt)
 
 
-async def run(database_url: str, directory: Path) -> None:
+@asynccontextmanager
+async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tuple[TaskExecutor, ForkedSandbox]]:
+    """Of tasks that follow the script, in a sandbox of this process."""
     tokenizer = byte_tokenizer(directory)
     async with (
         open_database(database_url, keys=TEST_KEYS) as database,
@@ -53,9 +57,15 @@ async def run(database_url: str, directory: Path) -> None:
     ):
         agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
         library = Library(database.sessions, retrieval=query_ngram)
-        executor = TaskExecutor(database.sessions, agent, library, client, Settings())
-        async with Runner(database.sessions, executor.execute, OPTIONS):
-            await asyncio.Event().wait()
+        yield TaskExecutor(database.sessions, agent, library, client, Settings()), sandbox
+
+
+async def run(database_url: str, directory: Path) -> None:
+    async with (
+        open_executor(database_url, directory) as (executor, _),
+        Runner(executor.sessions, executor.execute, OPTIONS),
+    ):
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

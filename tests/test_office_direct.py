@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.gateway.http_call import HttpCaller
 from trainer.environments.office.direct import DirectClient
 from trainer.environments.office.services import create_services
 from trainer.environments.office.worlds import Worlds
@@ -35,6 +36,14 @@ OperationCall = tuple[str, str, dict[str, Any]]
 )
 async def test_a_direct_call_is_answered_as_over_http(asked: OperationCall) -> None:
     assert await _seen(*asked, direct=True) == await _seen(*asked, direct=False)
+
+
+async def test_the_gateway_reads_a_direct_answer_which_has_no_stream() -> None:
+    async with _client(Worlds(), direct=True) as client:
+        answer = await HttpCaller(client, timeout=30).send(
+            "GET", f"http://office{DEMO}/supervisor/show_passwords", {}, None
+        )
+    assert "mail" in answer
 
 
 async def test_a_direct_change_is_visible_over_http() -> None:
