@@ -81,6 +81,26 @@ async def test_a_killed_child_is_restarted_with_a_message(
     assert "child was killed by SIGKILL. Restarting in 1 s" in capfd.readouterr().err
 
 
+async def test_a_child_that_cannot_be_restarted_is_tried_again(
+    supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program"
+    program.symlink_to(sys.executable)
+    argv = (str(program), "-c", PRINT_PID)
+    await supervisor.start([ChildProcess(name="child", argv=argv, env={"PYTHONUNBUFFERED": "1"})])
+    await supervisor.ready()
+    first = int((await lines(tmp_path, 1))[0])
+    program.unlink()
+    os.kill(first, signal.SIGKILL)
+    shown = ""
+    async with asyncio.timeout(20):
+        while "child cannot be started" not in shown:
+            await asyncio.sleep(0.05)
+            shown += capfd.readouterr().err
+    program.symlink_to(sys.executable)
+    assert alive(int((await lines(tmp_path, 2))[1]))
+
+
 async def test_stop_kills_children_that_ignore_sigterm_and_their_children(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:

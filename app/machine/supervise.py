@@ -104,7 +104,10 @@ class Supervisor:
             click.echo(f"{_cause_of_death(running)}. Restarting in {pause:g} s", err=True)
             await asyncio.sleep(pause)
             _signal_group(running.process, signal.SIGKILL)  # processes that it left behind
-            running = await self._spawn(running.child)
+            try:
+                running = await self._spawn(running.child)
+            except OSError as error:  # of memory or processes that the system lacks: try again, less often
+                click.echo(f"{running.child.name} cannot be started: {error}", err=True)
 
     async def _spawn(self, child: ChildProcess) -> _Running:
         path = self._logs / f"{child.name}.log"
