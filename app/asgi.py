@@ -15,9 +15,9 @@ from app.composition import Parts, load_parts, open_services
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.migrate import check_schema
+from app.db.notifications import NotificationListener
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
-from app.notifications import NotificationListener
 from app.project.project_settings import Limits
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler

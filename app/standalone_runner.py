@@ -15,13 +15,13 @@ from uvicorn.loops.auto import auto_loop_factory
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.composition import Parts, load_parts, open_services
+from app.db.notifications import NotificationListener
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
 from app.errors import AppError
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
-from app.notifications import NotificationListener
 from app.project.project_settings import Limits
 from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge

@@ -19,10 +19,10 @@ from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys, models, projects
 from app.db.database import Sessions
+from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.replica import ReplicaState
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.notifications import NotificationListener
 from app.records import Offer
 from app.release.promote import Promoter
 from tests.recording_swapper import RecordingSwapper

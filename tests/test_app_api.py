@@ -18,9 +18,9 @@ from app.db import models, runners
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
+from app.db.notifications import NotificationListener
 from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.notifications import NotificationListener
 from app.release.promote import Promoter
 from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
 from tests.recording_swapper import RecordingSwapper

@@ -17,8 +17,8 @@ from app.broker.celery_broker import worker_notifier
 from app.datasets.dataset_store import DatasetStore
 from app.db import keys
 from app.db.database import Sessions
+from app.db.notifications import NotificationListener
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.notifications import NotificationListener
 from app.release.promote import Promoter
 from app.runner.execute import TaskExecutor
 from app.runner.runner import Runner, RunnerOptions

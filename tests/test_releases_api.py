@@ -9,8 +9,8 @@ import pytest
 
 from app.db import releases, runs
 from app.db.database import Sessions
+from app.db.notifications import NotificationListener
 from app.errors import AdapterError, EngineError
-from app.notifications import NotificationListener
 from app.run_settings import RunSettings
 from tests.api_app import ApiApp, open_api_app, problem
 

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import events, models, task_queue, trajectories
 from app.db.database import Sessions
-from app.notifications import NotificationListener
+from app.db.notifications import NotificationListener
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.http_server import served

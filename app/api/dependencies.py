@@ -12,9 +12,9 @@ from app.apis.document_reader import DocumentReader
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
+from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
-from app.notifications import NotificationListener
 from app.project.project_settings import Limits
 from app.records import Offer
 from app.release.promote import Promoter

@@ -15,8 +15,8 @@ from app.api.validation import LastEventId
 from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState
+from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
-from app.notifications import NotificationListener
 
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
 

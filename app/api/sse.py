@@ -8,7 +8,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
 
-from app.notifications import NotificationListener
+from app.db.notifications import NotificationListener
 
 BATCH_SIZE = 500  # rows read by one query
 

@@ -16,8 +16,8 @@ from app.db import events as event_rows
 from app.db import tasks
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES, TaskEvent
+from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
-from app.notifications import NotificationListener
 
 _RESPONSE = response_spec(
     "`event` is turn, call, observation, skill, approval or done; `id` counts up; `data` is JSON. "
