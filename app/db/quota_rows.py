@@ -21,8 +21,8 @@ class ProjectTurn(Base):
 class ProjectUsage(Base):
     """What a project used on one day (UTC), as the sum over `writer`.
 
-    Each process adds to a row of its own, so that one which stops in the middle of a transaction keeps no other
-    waiting.
+    Runners are spread over several rows, and submissions have their own, so that a process which stops in the
+    middle of a transaction keeps few others waiting.
     """
 
     __tablename__ = "project_usage"

@@ -26,7 +26,8 @@ _BATCH_SECONDS = 0.2  # repeatable calls are held this long to be written in one
 class TaskJournal(RolloutHooks):
     """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed first.
 
-    Every write raises ConflictError once another runner has claimed the task. Events are masked with `secrets`.
+    Writes raise ConflictError once another runner has claimed the task, except for results of calls that went out.
+    Events are masked with `secrets`.
     """
 
     def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
