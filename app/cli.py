@@ -104,7 +104,11 @@ def keys_group() -> None:
 @keys_group.command()
 @click.argument("name")
 @click.option(
-    "--scope", "scopes", multiple=True, type=click.Choice(["tasks", "skills", "admin"]), default=["admin"]
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(["tasks", "skills", "approvals", "admin"]),
+    default=["admin"],
 )
 @click.option("--project", help="limit the key to this project")
 def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:

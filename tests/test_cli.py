@@ -116,6 +116,12 @@ async def test_a_created_key_is_shown_and_valid(empty_database_url: str) -> None
     assert (key.name, key.scopes) == ("ops", ["tasks"])
 
 
+async def test_the_command_knows_all_scopes() -> None:
+    code, out, err = await sage("keys", "create", "--help")
+    assert code == 0, err
+    assert f"[{'|'.join(keys.Scope)}]" in out
+
+
 async def test_the_key_for_secrets_is_created_by_the_migration_and_rotated(
     empty_database_url: str, tmp_path: Path
 ) -> None:

@@ -66,8 +66,12 @@ def test_a_short_secret_is_found_as_a_whole_word(spelling: str) -> None:
 
 def test_a_pin_does_not_mask_the_numbers_that_contain_it() -> None:
     values = known("4711")
+    values.note("", {"pin": 12.75})
     assert values.mask("4711, 1174; 47110 and 14711") == "***, ***; 47110 and 14711"
-    assert values.mask_value({"a": 4711, "b": [47110, 4711.5, True]}) == {"a": "***", "b": [47110, 4711.5, True]}
+    assert values.mask_value({"a": 4711, "b": [47110, 4711.5, True, 12.75]}) == {
+        "a": "***",
+        "b": [47110, 4711.5, True, "***"],
+    }
 
 
 def test_non_ascii_and_json_escaped_secrets_are_found() -> None:
