@@ -106,6 +106,13 @@ async def test_uninterruptible_code_is_killed_at_twice_the_limit(sandbox: Forked
         await session.run("1")
 
 
+async def test_an_exception_whose_text_never_comes_is_shown_without_it(sandbox: ForkedSandbox) -> None:
+    code = "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E"
+    (seen,) = await _run(sandbox, code, limits=SessionLimits(cpu_seconds=0.2))
+    assert (seen.stop, seen.alive) == (RunStop.ERROR, True)
+    assert (seen.error or "").endswith("E: <exception str() failed>")
+
+
 async def test_the_wall_limit_ends_a_run_that_waits_for_the_host(sandbox: ForkedSandbox) -> None:
     limits = SessionLimits(wall_seconds=0.5)
     (seen,) = await _run(sandbox, "print('before')\napis.mail.search(wait=True)", limits=limits)

@@ -117,7 +117,7 @@ class ForkedSandbox:
         session = ForkedSession(
             process, call=call, limits=limits,
             apis=frozenset(f"{app}.{name}" for app, names in apis.items() for name in names),
-            skills=SkillProcesses(prelude, partial(self._process, limits), setup, limits),
+            skills=SkillProcesses(prelude, partial(self._process, limits), setup),
         )  # fmt: skip
         self._sessions = {known for known in self._sessions if known.alive} | {session}
         try:

@@ -28,7 +28,7 @@ class SessionRun:
         self.skill_calls: list[SkillCall] = []  # records of the first ones
         self.killed: RunStop | None = None
         self.why = "the process died"
-        self.inner_overran = False  # the process of a skill was killed for its CPU time
+        self.overrun = ""  # why the process of the latest skill was killed, if it was
         self._process = process
         self._inner: ConfinedProcess | None = None  # of the skill that is being called
         self._limits = limits
@@ -57,7 +57,7 @@ class SessionRun:
     @contextmanager
     def inside(self, process: ConfinedProcess) -> Iterator[None]:
         """The process of a skill works for this run."""
-        self._inner, self.inner_overran = process, False
+        self._inner, self.overrun = process, ""
         try:
             yield
         finally:
@@ -119,7 +119,8 @@ class SessionRun:
         left = self._cpu_until_kill()
         overran = self.cpu_used() >= self._cpu_limit
         if left <= 0 and overran and self._inner is not None and not self._extended:
-            self._extended = self.inner_overran = True
+            self._extended = True
+            self.overrun = f"the code used more than {self._limits.cpu_seconds:g} s of CPU time"
             self._inner.fork.kill()  # only the call of the skill fails, and its caller gets a little time
             left = self._limits.cpu_seconds
             self._cpu_limit = self.cpu_used() + left

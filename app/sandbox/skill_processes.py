@@ -10,7 +10,7 @@ import msgspec
 from app.errors import SandboxError
 from app.records import Json, SkillCall
 from app.sandbox.confined_process import ConfinedProcess, DiedError, UnusableSkillError
-from app.sandbox.protocol import EnteredSkill, Function, SessionLimits
+from app.sandbox.protocol import EnteredSkill, Function
 from app.sandbox.reader import (
     LoadedMessage,
     RaisedMessage,
@@ -37,13 +37,10 @@ Serve = Callable[[ConfinedProcess, EnteredSkill], Awaitable[SessionMessage]]
 class SkillProcesses:
     """Runs the calls of offered skills, and counts them in the run."""
 
-    def __init__(
-        self, functions: Sequence[Function], spawn: Spawn, setup: dict[str, Json], limits: SessionLimits
-    ) -> None:
+    def __init__(self, functions: Sequence[Function], spawn: Spawn, setup: dict[str, Json]) -> None:
         self._functions = {function.name: function for function in functions}
         self._spawn = spawn
         self._setup = setup  # what all processes of the session have in common
-        self._limits = limits
         self._open: dict[str, tuple[ConfinedProcess, LoadedMessage]] = {}
 
     def close(self) -> None:
@@ -96,8 +93,8 @@ class SkillProcesses:
             process.close()
             if run.killed:
                 raise DiedError from None
-            if run.inner_overran:
-                return RaisedMessage("", f"TimeoutError: {self._overrun()}", [], "cpu", message.slept)
+            if run.overrun:
+                return RaisedMessage("", f"TimeoutError: {run.overrun}", [], "cpu", message.slept)
             return RaisedMessage("", f"RuntimeError: the process of {skill.name} died", [], "error", message.slept)
         return end
 
@@ -115,16 +112,13 @@ class SkillProcesses:
                 process.close()
                 if run.killed:
                     raise DiedError from None
-                if run.inner_overran:
-                    raise UnusableSkillError(self._overrun()) from None
+                if run.overrun:
+                    raise UnusableSkillError(run.overrun) from None
                 raise
             except BaseException:
                 process.close()
                 raise
         return self._open[function.name]
-
-    def _overrun(self) -> str:
-        return f"the code used more than {self._limits.cpu_seconds:g} s of CPU time"
 
 
 async def _arguments(loaded: LoadedMessage, message: SkillMessage) -> tuple[dict[str, Json], bool]:
