@@ -58,6 +58,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
         reader = await stack.enter_async_context(DocumentReader())
         await stack.enter_async_context(ApprovalExpiry(sessions))
         await stack.enter_async_context(WebhookSender(sessions, webhooks))
+        await stack.enter_async_context(services.library.filling())
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)
         yield Dependencies(

@@ -18,11 +18,13 @@ class WordEmbedder:
         self.model = model
         self.down = False
         self.asked: list[str] = []
+        self.requests = 0
         self.reached = asyncio.Event()  # set by the first request
         self.held: asyncio.Event | None = None  # if given, requests wait until it is set
 
     async def embed(self, texts: Sequence[str]) -> list[Vector]:
         self.asked += texts
+        self.requests += 1
         self.reached.set()
         if self.held is not None:
             await self.held.wait()

@@ -166,15 +166,15 @@ async def test_vectors_are_added_later_and_seen_by_caches(session: AsyncSession)
     gone = await skills.add(session, project.id, new_skill(name="gone"))
     await skill_moves.retire(session, gone.id)
     seen = (await projects.by_id(session, project.id)).skill_rev
-    assert [each.id for each in await skills.without_vectors(session, project.id, "minilm")] == [bare.id]
+    assert [each.id for each in await skills.without_vectors(session, "minilm")] == [bare.id]
     await skills.set_vectors(session, bare.id, "minilm", b"query", b"source")
     await skills.set_vectors(session, gone.id, "minilm", b"query", b"source")
     changed = await skills.changed_since(session, project.id, seen)
     assert [(each.id, each.query_vector, each.source_vector) for each in changed] == [
         (bare.id, b"query", b"source")
     ]
-    assert await skills.without_vectors(session, project.id, "minilm") == []
-    assert [each.id for each in await skills.without_vectors(session, project.id, "another")] == [bare.id]
+    assert await skills.without_vectors(session, "minilm") == []
+    assert [each.id for each in await skills.without_vectors(session, "another")] == [bare.id]
 
 
 async def test_a_listing_contains_only_what_matches_its_filter(session: AsyncSession) -> None:

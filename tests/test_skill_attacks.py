@@ -9,7 +9,7 @@ from app.db import models, projects, skill_moves, skills
 from app.db.models import SkillState, TaskState
 from app.records import Json
 from tests.ledger import Entry
-from tests.ledger_project import LedgerProject
+from tests.ledger_project import LedgerProject, until
 from tests.scripted_engine import Answer, ScriptedEngine, block
 
 SECRET = "launch-code-4711"
@@ -150,6 +150,25 @@ async def test_a_time_bomb_is_refused_reported_and_taken_from_everybody(
     async with project.sessions() as session:
         [skill] = await skills.versions(session, project.id, "write_entry")
     assert skill.violations == 1
+
+
+async def test_what_a_skill_attempted_in_a_turn_that_is_suspended_takes_it_from_everybody_at_once(
+    project: LedgerProject,
+) -> None:
+    await run(project, f"{OTHER_OPERATION}print(write_entry('hello'))")
+    async with project.sessions.begin() as session:
+        rules = {"operations": {"ledger.add_entry": "always"}}
+        await projects.change_settings(session, project.id, {"approvals": rules})
+    code = "try:\n    write_entry('later')\nexcept PermissionError:\n    apis.ledger.add_entry(text='x')\n"
+    async with project.runner(ScriptedEngine(project.tokenizer, script=lambda *_: block(code))):
+        task_id = await project.submit()
+
+        async def is_waiting() -> bool:
+            return (await project.row(task_id)).state is TaskState.WAITING
+
+        await until(is_waiting)
+    assert len(await skill_events(project, task_id, "refused")) == 1
+    assert await versions(project, "write_entry") == [(1, SkillState.QUARANTINED, True)]
 
 
 async def test_a_skill_that_ends_the_task_may_do_so_only_if_its_source_did(project: LedgerProject) -> None:

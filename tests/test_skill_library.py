@@ -5,34 +5,16 @@ from contextlib import suppress
 from uuid import UUID
 
 import msgspec
-import numpy as np
 import pytest
 from sqlalchemy import event, select
 
-from app.db import models, projects, skill_moves, skills
+from app.db import models, skill_moves, skills
 from app.db.database import Sessions
-from app.errors import ConflictError, EngineError, NotFoundError
-from app.skills.extract import Draft, extract
+from app.errors import ConflictError, NotFoundError
 from app.skills.library import Library
 from app.skills.provenance import SkillOrigin
-from app.skills.retrieval import query_embedding, skill_embedding
-from tests.embedders import WordEmbedder
-from tests.written_functions import ARCHIVE, archived
-
-QUERY = "archive every one of my mails from omar"
-
-
-async def project(sessions: Sessions, name: str = "demo") -> UUID:
-    async with sessions.begin() as session:
-        return (await projects.create(session, name)).id
-
-
-def draft(source: str = ARCHIVE) -> Draft:
-    return extract(archived("iris", source))[0]
-
-
-def named(name: str) -> Draft:
-    return extract(archived("iris", ARCHIVE.replace("archive_mails_by_person", name), name))[0]
+from tests.archiving_skills import QUERY, draft, named, project
+from tests.written_functions import ARCHIVE
 
 
 async def test_a_saved_skill_is_found_at_once_and_carries_its_provenance(sessions: Sessions) -> None:
@@ -163,81 +145,3 @@ async def _write(sessions: Sessions, library: Library, here: UUID, part: int) ->
                 with suppress(ConflictError):  # another writer was first
                     async with sessions.begin() as session:
                         await skill_moves.retire(session, found.skill_id)
-
-
-async def test_vectors_are_stored_with_their_embedder_and_found_by_another_process(committed: Sessions) -> None:
-    here = await project(committed)
-    await Library(committed, WordEmbedder()).save(here, [draft()])
-    library = Library(committed, WordEmbedder(), retrieval=query_embedding)
-    [found] = await library.find(here, "mails to be archived")
-    assert found.ranks == {"query_embedding": 1}
-    async with committed() as session:
-        row = await skills.get(session, found.skill_id)
-    assert row.embedder == "words"
-    [expected] = await WordEmbedder().embed([row.instruction])
-    assert np.array_equal(np.frombuffer(row.query_vector or b"", np.float32), expected)
-
-
-async def test_skills_saved_during_an_outage_are_found_and_embedded_later(
-    committed: Sessions,
-) -> None:
-    here = await project(committed)
-    embedder = WordEmbedder()
-    embedder.down = True
-    library = Library(committed, embedder)
-    await library.save(here, [draft(), named("other")])
-    assert len(await library.find(here, QUERY)) == 2
-    async with committed() as session:
-        assert len(await skills.without_vectors(session, here, "words")) == 2
-
-    fresh = Library(committed, WordEmbedder(), retrieval=skill_embedding)
-    assert await fresh.fill_vectors(here) == 2
-    assert await fresh.fill_vectors(here) == 0
-    await fresh.refresh(here)
-    assert len(await fresh.find(here, "archive mails")) == 2
-
-
-async def test_an_embedder_that_starts_late_is_used_without_a_restart(committed: Sessions) -> None:
-    here, embedder, there = await project(committed), WordEmbedder(), False
-
-    async def opening() -> WordEmbedder:
-        if not there:
-            raise EngineError("no embedder listens there yet")
-        return embedder
-
-    now = 0.0
-    library = Library(committed, retrieval=query_embedding, clock=lambda: now, open_embedder=opening)
-    await library.save(here, [draft()])
-    assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_ngram": 1}]
-    there = True
-    assert await library.fill_vectors(here) == 0  # not called for 30 s after a failure
-    now = 31.0
-    assert await library.fill_vectors(here) == 1
-    await library.refresh(here)
-    assert [found.ranks for found in await library.find(here, QUERY)] == [{"query_embedding": 1}]
-    another = Library(committed, retrieval=query_embedding, open_embedder=opening)  # a library that only searches
-    assert [found.ranks for found in await another.find(here, QUERY)] == [{"query_embedding": 1}]
-
-
-async def test_vectors_of_a_previous_embedder_are_replaced(committed: Sessions) -> None:
-    here = await project(committed)
-    await Library(committed, WordEmbedder("old")).save(here, [draft()])
-    library = Library(committed, WordEmbedder("new"), retrieval=query_embedding)
-    [found] = await library.find(here, QUERY)
-    assert found.ranks == {"query_ngram": 1}  # the old vector is not compared
-    assert await library.fill_vectors(here) == 1
-    await library.refresh(here)
-    [found] = await library.find(here, QUERY)
-    assert found.ranks == {"query_embedding": 1}
-
-
-async def test_no_transaction_is_open_while_texts_are_embedded(committed: Sessions) -> None:
-    here = await project(committed)
-    embedder = WordEmbedder()
-    embedder.held = asyncio.Event()
-    saving = asyncio.create_task(Library(committed, embedder).save(here, [draft()]))
-    await embedder.reached.wait()
-    await Library(committed).save(here, [named("quick")])  # does not wait
-    assert not saving.done()
-    embedder.held.set()
-    assert len(await saving) == 1

@@ -184,21 +184,11 @@ async def page(
     return await read_page(session, query, skill, cursor, limit)
 
 
-async def without_vectors(
-    session: AsyncSession, project_id: UUID, embedder: str, limit: int = 100
-) -> Sequence[models.Skill]:
-    """Live skills without vectors of this embedder, oldest first."""
-    query = (
-        select(models.Skill)
-        .where(
-            models.Skill.project_id == project_id,
-            models.Skill.state.in_(LIVE_SKILLS),
-            models.Skill.embedder.is_distinct_from(embedder),
-        )
-        .order_by(models.Skill.rev)
-        .limit(limit)
-    )
-    return (await session.scalars(query)).all()
+async def without_vectors(session: AsyncSession, embedder: str, limit: int = 100) -> Sequence[models.Skill]:
+    """Live skills of any project without vectors of this embedder."""
+    skill = models.Skill
+    lacking = select(skill).where(skill.state.in_(LIVE_SKILLS), skill.embedder.is_distinct_from(embedder))
+    return (await session.scalars(lacking.limit(limit))).all()
 
 
 async def set_vectors(

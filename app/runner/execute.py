@@ -119,7 +119,6 @@ class TaskExecutor:
         secrets = journal.secrets
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
-        await journal.report_refusals()
         failure = trajectory.detail or None
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
@@ -136,7 +135,6 @@ class TaskExecutor:
             await self.skill_keeping.keep(row, context.catalog, trajectory, secrets)
             await self.skill_replays.run(row, context.catalog, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
-        await self.library.fill_vectors(row.project_id)  # those that could not be made while the embedder was down
 
     async def _give_up(self, row: models.Task, owner: str, secrets: SecretValues) -> None:
         if row.deaths > _MAX_DEATHS:
@@ -179,12 +177,13 @@ class TaskExecutor:
             try:
                 return await run_rollout(self.agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
-                await journal.report_refusals()
                 if not left:
                     raise
                 log.warning(
                     "the sandbox failed, the task continues in a new one", task=str(row.id), cause=str(error)
                 )
+            finally:
+                await journal.report_refusals()  # also of a turn that did not end
         raise AssertionError("the last try returns or raises")
 
     def gateway(

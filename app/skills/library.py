@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import TypeVar
 from uuid import UUID
 
@@ -10,9 +11,10 @@ import msgspec
 import numpy as np
 
 from app.db import models, skills
-from app.db.database import Sessions
+from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
 from app.engine.protocol import Embedder, Vector
+from app.loop import Loop
 from app.records import Offer
 from app.skills.admission import admit
 from app.skills.embedding import OpenEmbedder, OptionalEmbedder
@@ -112,14 +114,16 @@ class Library:
         The policy of the project decides who is offered them. A draft whose source the project already offers to
         the principal is not stored again.
         """
-        new_skills = [await self._new_skill(draft, provenance) for draft in drafts]
+        pairs = await self._vectors(drafts) or repeat(None)
+        new_skills = [self._new_skill(draft, provenance, pair) for draft, pair in zip(drafts, pairs, strict=False)]
         async with self._sessions.begin() as session:
             rows = [await admit(session, project_id, new) for new in new_skills]
         await self.refresh(project_id)
         return [_offer(row) for row in rows if row.task_id == provenance.task_id]
 
-    async def _new_skill(self, draft: Draft, provenance: SkillOrigin) -> skills.NewSkill:
-        vectors = await self._embedder.embed([draft.instruction, draft.source])
+    def _new_skill(
+        self, draft: Draft, provenance: SkillOrigin, vectors: tuple[Vector, Vector] | None
+    ) -> skills.NewSkill:
         manifest = provenance.manifests.get(draft.name)
         return skills.NewSkill(
             name=draft.name,
@@ -163,22 +167,35 @@ class Library:
                 project.rev = rows[-1].rev
             project.checked = checked
 
-    async def fill_vectors(self, project_id: UUID) -> int:
-        """Embed skills that lack vectors of the current embedder, as long as it answers. Returns their number."""
+    def filling(self, pause: float = 30.0) -> Loop:
+        """While entered, embeds the skills of all projects that lack vectors of the current embedder.
+
+        Those are skills that were stored while it was down, or by a process that ended meanwhile. Any number of
+        processes may.
+        """
+        return Loop("fill in vectors of skills", self.fill_vectors, pause, expected=TRANSIENT)
+
+    async def fill_vectors(self) -> float | None:
+        """One round of `filling`. Return 0 while there may be more to embed."""
         await self._embedder.open()
         model = self._embedder.model
-        filled = 0
-        while model is not None:
-            async with self._sessions() as session:
-                rows = await skills.without_vectors(session, project_id, model, _BATCH)
-            vectors = await self._embedder.embed([text for row in rows for text in (row.instruction, row.source)])
-            if vectors is None:
-                break
-            for row, query, source in zip(rows, vectors[::2], vectors[1::2], strict=True):
-                async with self._sessions.begin() as session:
-                    await skills.set_vectors(session, row.id, model, query.tobytes(), source.tobytes())
-            filled += len(rows)
-        return filled
+        if model is None:
+            return None
+        async with self._sessions() as session:
+            rows = await skills.without_vectors(session, model, _BATCH)
+        vectors = await self._vectors(rows)
+        if vectors is None:
+            return None
+        for row, (query, source) in zip(rows, vectors, strict=True):
+            async with self._sessions.begin() as session:
+                await skills.set_vectors(session, row.id, model, query.tobytes(), source.tobytes())
+        return 0
+
+    async def _vectors(self, written: Sequence[Draft | models.Skill]) -> list[tuple[Vector, Vector]] | None:
+        """Of the instruction and the source of each; None without any, and while no embedder works."""
+        texts = [text for each in written for text in (each.instruction, each.source)]
+        found = await self._embedder.embed(texts)
+        return None if found is None else list(zip(found[::2], found[1::2], strict=True))
 
 
 async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:
