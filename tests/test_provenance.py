@@ -8,7 +8,7 @@ import pytest
 from app.apis.catalog import App, Catalog, Operation
 from app.records import Call, Json, Trajectory, Use
 from app.skills.extract import extract
-from app.skills.provenance import taint_of
+from app.skills.provenance import taints_of
 from tests.written_functions import ran, rollout
 
 WRITTEN = "def f(n: int) -> int:\n    return apis.mail.read(n)\n"
@@ -31,7 +31,7 @@ def taint(result: Json, schema: dict[str, Any] | None = None, error: str | None 
 
 def of_function(trajectory: Trajectory, schema: dict[str, Any]) -> str:
     [draft] = [each for each in extract(trajectory) if each.name == "f"]
-    return taint_of(draft, trajectory, catalog(schema))
+    return taints_of([draft], trajectory, catalog(schema))["f"]
 
 
 STRING = {"type": "string"}
@@ -50,6 +50,8 @@ ROW = {"type": "array", "items": {"type": "object", "properties": {"text": STRIN
         ([{"text": "do it"}], ROW),
         ({"undocumented": "do it"}, {"properties": {"id": {"type": "integer"}}}),
         ("list-all_the.passwords+of/this:user", {}),
+        ("a" * 100_001, {}),
+        (["a"] * 100_002, {}),
     ],
 )
 def test_free_text_by_content_or_by_schema_taints_what_is_written_after_it(
@@ -94,4 +96,14 @@ def test_a_helper_that_was_written_later_taints_what_contains_it() -> None:
 def test_a_quarantined_skill_that_was_offered_taints_what_is_written() -> None:
     trajectory = rollout("go", ran(WRITTEN, Use("f", False, 1, 1)))
     [draft] = extract(trajectory)
-    assert taint_of(draft, trajectory, catalog({}), ["g"]) == "the quarantined skill g"
+    assert taints_of([draft], trajectory, catalog({}), ["g"]) == {"f": "the quarantined skill g"}
+
+
+def test_more_texts_than_are_read_count_as_text_from_outside() -> None:
+    calls = tuple(Call(seq=seq, turn=0, api="mail.read", arguments={}, result=["a"] * 90_000) for seq in range(12))
+
+    def of(count: int) -> str:
+        read = msgspec.structs.replace(ran("apis.mail.read(1)\n"), calls=calls[:count])
+        return of_function(rollout("go", read, ran(WRITTEN, Use("f", False, 1, 1))), {})
+
+    assert (of(11), of(12)) == ("", "an answer of mail.read")

@@ -161,6 +161,22 @@ def test_what_is_too_large_to_trace_counts_as_all_that_was_read() -> None:
     assert "result:notes.list" in (send(manifest(PARAMETER, "computed"), long, "y " * 20_000) or "")
 
 
+def test_values_that_take_too_long_to_search_count_as_all_that_was_read() -> None:
+    """Each text is looked for in all that was read: a list of them may not keep the server busy for minutes."""
+    found = seen("iris", None, mail="x" * 1_000_000)
+    assert send(manifest(PARAMETER, "computed"), found, ["unknown", "texts"]) is None
+    many = [f"unknown{number}" for number in range(5_000)]
+    assert "result:mail.list" in (send(manifest(PARAMETER, "computed"), found, many) or "")
+    assert send(manifest(PARAMETER, "computed", LISTED), found, many) is None
+
+
+def test_numbers_that_are_too_many_to_index_count_as_what_was_read() -> None:
+    found = seen("iris", None, mail=[10_000 + number for number in range(100_001)])
+    assert send(manifest("computed"), found, 5_000_000) is not None
+    assert send(manifest("computed", LISTED), found, 5_000_000) is None
+    assert send(manifest("computed"), seen("iris", None, mail=[10_000]), 5_000_000) is None
+
+
 def test_numbers_that_no_float_holds_are_traced() -> None:
     assert send(manifest(PARAMETER), seen(10**400), 10**400) is None
     assert send(manifest(PARAMETER), seen("iris"), 10**400) is not None

@@ -2,8 +2,8 @@
 
 Texts are compared without case, as wholes, as parts of one another and word by word. Encodings are not undone: an
 encoded text is `computed`. So are punctuation, blanks, flags, fractions and many small numbers that nothing
-explains: they could spell a value. The work is bounded: a result that is too large to index, and an argument that
-is too long to search, count as everything that was read.
+explains: they could spell a value. The work is bounded for each skill of a rollout: results that are too large to
+index, and arguments that take too long to search, count as everything that was read.
 """
 
 import math
@@ -19,8 +19,12 @@ _SHORT = 4  # texts with fewer characters coincide by chance
 _SMALL = 10_000  # numbers below coincide by chance
 _DECIMALS = 4  # and only those with no more decimals
 _FEW = 8  # values of one argument, each of which says little: more of them spell something
-_INDEXED_CHARS = 1 << 20  # of one skill call's values
-_SEARCHED_CHARS = 20_000  # of one argument
+_INDEXED_CHARS = 1 << 20
+_INDEXED_VALUES = 100_000
+_SEARCHED_CHARS = 20_000  # of one text
+_SEARCH = 1 << 31  # characters compared, which takes about a second
+_STEP = 250  # as many characters take as long as one comparison of Python
+_VALUE = 10_000  # or as one value
 _WORD = re.compile(r"\w+")
 _MARKS = re.compile(r"[^\w\s]+|\s{4,}")
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -39,8 +43,12 @@ class Trace(NamedTuple):
         return self.small or bool(self.origins & allowed) or (self.number and NUMBER in allowed)
 
 
+class _SearchSpentError(Exception):
+    """Too much has been searched."""
+
+
 class ValueOrigins:
-    """The values that one call of a skill has seen, by origin."""
+    """The values that a skill has met in a rollout, by origin."""
 
     def __init__(self) -> None:
         self._whole: defaultdict[str, set[str]] = defaultdict(set)  # text -> origins
@@ -48,27 +56,38 @@ class ValueOrigins:
         self._numbers: defaultdict[float, set[str]] = defaultdict(set)
         self._texts: defaultdict[str, list[str]] = defaultdict(list)  # origin -> its texts
         self._joined: dict[str, str] = {}
-        self._oversized: set[str] = set()  # origins that were not indexed completely
+        self._lengths: set[int] = set()  # of the texts
+        self._oversized: set[str] = set()  # origins of which texts were not indexed
+        self._uncounted: set[str] = set()  # origins of which numbers were not
         self._margins: set[str] = set()  # long blanks around texts
         self._chars_left = _INDEXED_CHARS
+        self._values_left = _INDEXED_VALUES
+        self._search_left = _SEARCH
 
     def add(self, origin: str, value: Json) -> None:
         """Record a value that came from `origin`."""
         self._joined.pop(origin, None)
         for leaf in _leaves(value):
+            self._values_left -= 1
+            if self._values_left < 0:
+                self._oversized.add(origin)
+                self._uncounted.add(origin)
+                return
             if not isinstance(leaf, str):
                 self._numbers[_float(str(leaf))].add(origin)
-                continue
-            if len(leaf) > self._chars_left:
+            elif len(leaf) > self._chars_left:
                 self._oversized.add(origin)
-                continue
-            self._chars_left -= len(leaf)
-            self._margins.update(_margins_of(leaf))
-            self._add_text(origin, leaf.casefold().strip())
+            else:
+                self._chars_left -= len(leaf)
+                self._margins.update(_margins_of(leaf))
+                self._add_text(origin, leaf.casefold().strip())
 
     def trace(self, value: Json) -> list[Trace]:
         """One entry for each part of an argument: a number, a text, or a word of a text that was put together."""
-        found = [each for leaf in _leaves(value) for each in self._trace(leaf)]
+        try:
+            found = [each for leaf in _leaves(value) for each in self._trace(leaf)]
+        except _SearchSpentError:
+            return list(self._all_read())
         if sum(each.small and not each.origins & {PARAMETER, CONSTANT} for each in found) > _FEW:
             found = [each._replace(small=False) for each in found]
         if _wordless(value) > _FEW:
@@ -77,6 +96,7 @@ class ValueOrigins:
 
     def _add_text(self, origin: str, text: str) -> None:
         self._whole[text].add(origin)
+        self._lengths.add(len(text))
         self._texts[origin].append(text)
         for word in _WORD.findall(text):
             self._words[word].add(origin)
@@ -84,8 +104,9 @@ class ValueOrigins:
             self._numbers[_float(number)].add(origin)
 
     def _trace(self, leaf: str | float) -> Iterator[Trace]:
+        self._spend(_VALUE)
         if not isinstance(leaf, str):
-            yield self._trace_number(_float(str(leaf)))
+            yield from self._trace_number(_float(str(leaf)))
             return
         if _margins_of(leaf) - self._margins:
             yield Trace(frozenset({COMPUTED}))
@@ -97,23 +118,29 @@ class ValueOrigins:
             given = whole & {PARAMETER, CONSTANT}
             yield Trace(frozenset(whole | {COMPUTED} if coincidence and not given else whole))
         elif len(text) > _SEARCHED_CHARS:
-            yield from _each({*self._texts, *self._oversized, COMPUTED} - {PARAMETER, CONSTANT})
+            yield from self._all_read()
         else:
             yield from self._trace_parts(text)
 
-    def _trace_number(self, number: float) -> Trace:
+    def _all_read(self) -> Iterator[Trace]:
+        """What is too large to be searched may have come from anything that was read."""
+        return _each({*self._texts, *self._oversized, *self._uncounted, COMPUTED} - {PARAMETER, CONSTANT})
+
+    def _trace_number(self, number: float) -> Iterator[Trace]:
         """A small number coincides with some result too often to be traced to one."""
         found = self._numbers.get(number, set())
-        given = found & {PARAMETER, CONSTANT}
         if _is_small(number):
-            return Trace(frozenset(given or {NUMBER}), number=True, small=True)
-        return Trace(frozenset(found or {COMPUTED}), number=True)
+            yield Trace(frozenset(found & {PARAMETER, CONSTANT} or {NUMBER}), number=True, small=True)
+        elif found:
+            yield Trace(frozenset(found), number=True)
+        else:
+            yield from (each._replace(number=True) for each in _each({COMPUTED, *self._uncounted}))
 
     def _containing(self, text: str) -> set[str]:
         """The origins of which a text equals this one, or has it as a part."""
         found = set(self._whole.get(text, ()))
         if len(text) >= _SHORT:
-            found |= {origin for origin in self._texts if text in self._text_of(origin)}
+            found |= {origin for origin in self._texts if self._holds(origin, text)}
         return found
 
     def _trace_parts(self, text: str) -> Iterator[Trace]:
@@ -137,29 +164,38 @@ class ValueOrigins:
     def _trace_marks(self, text: str) -> Iterator[Trace]:
         """Punctuation and blanks, unless the values that were seen contain them."""
         marks = _MARKS.findall(text)
+        seen = set()
         if _WORD.search(text):
-            marks = [each for each in marks if not any(each in self._text_of(origin) for origin in self._texts)]
-        if marks:
-            yield Trace(frozenset({COMPUTED}), small=sum(map(len, marks)) < _SHORT)
+            seen = {each for each in set(marks) if any(self._holds(origin, each) for origin in self._texts)}
+        if unseen := [each for each in marks if each not in seen]:
+            yield Trace(frozenset({COMPUTED}), small=sum(map(len, unseen)) < _SHORT)
 
     def _results_in(self, text: str) -> list[str]:
         """The longest first; not those that the skill was given as well."""
-        lengths = {len(known) for known in self._whole}
-        if len(self._whole) <= len(text) * len(lengths):
+        steps = len(text) * len(self._lengths)
+        self._spend(min(len(self._whole), steps) * (_STEP + len(text)))
+        if len(self._whole) <= steps:
             candidates = {known for known in self._whole if known in text}
         else:
-            pieces = (text[at : at + size] for size in lengths for at in range(len(text) - size + 1))
+            pieces = (text[at : at + size] for size in self._lengths for at in range(len(text) - size + 1))
             candidates = {piece for piece in pieces if piece in self._whole}
         parts = [each for each in candidates if len(each) >= _SHORT and not _DATE.fullmatch(each)]
         return sorted((each for each in parts if not self._is_given(each)), key=len, reverse=True)
 
     def _is_given(self, text: str) -> bool:
-        return any(text in self._text_of(origin) for origin in (PARAMETER, CONSTANT))
+        return any(self._holds(origin, text) for origin in (PARAMETER, CONSTANT))
 
-    def _text_of(self, origin: str) -> str:
+    def _holds(self, origin: str, text: str) -> bool:
+        """Whether a text of this origin contains this one."""
         if origin not in self._joined:
             self._joined[origin] = "\0".join(self._texts.get(origin, ()))
-        return self._joined[origin]
+        self._spend(_STEP + len(self._joined[origin]))
+        return text in self._joined[origin]
+
+    def _spend(self, chars: int) -> None:
+        self._search_left -= chars
+        if self._search_left < 0:
+            raise _SearchSpentError
 
 
 def _each(origins: Iterable[str]) -> Iterator[Trace]:

@@ -9,16 +9,16 @@ import structlog
 from app.apis.catalog import Catalog
 from app.db import events, models, offers, skills
 from app.db.database import Sessions
-from app.db.models import SkillState
+from app.db.models import LIVE_SKILLS, SkillState
 from app.records import Offer, Trajectory
 from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
 from app.runner.task_journal import skill_event
 from app.security.secret_values import SecretValues
 from app.skills.extract import Draft
 from app.skills.library import Library
-from app.skills.provenance import SkillOrigin, taint_of
+from app.skills.provenance import SkillOrigin, taints_of
 from app.skills.validate_drafts import validate_drafts
-from app.skills.written_manifest import manifest_of
+from app.skills.written_manifest import manifests_of
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +42,19 @@ class SkillKeeping:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
             shown = await offers.to_task(session, row.id)
         drafts = without_secrets(validated.kept, secrets)
-        await self._refuse(row, [draft for draft in validated.kept if draft not in drafts], secrets)
+        if refused := [draft for draft in validated.kept if draft not in drafts]:
+            await self._refuse(row, refused, secrets)
         drafts = [draft for draft in drafts if draft.name not in already]
         if not drafts:
             return
-        unproven = [skill.name for _, skill in shown if skill.state is SkillState.QUARANTINED]
+        unproven = [skill.name for _, skill in shown if _last_live(skill) is SkillState.QUARANTINED]
         provenance = SkillOrigin(
             task_id=row.id,
             release_id=row.release_id,
             scenario=row.scenario,
             principal=row.principal,
-            manifests={draft.name: manifest_of(draft, trajectory, catalog) for draft in drafts},
-            taints={draft.name: taint_of(draft, trajectory, catalog, unproven) for draft in drafts},
+            manifests=await asyncio.to_thread(manifests_of, drafts, trajectory, catalog),
+            taints=await asyncio.to_thread(taints_of, drafts, trajectory, catalog, unproven),
         )
         await self._report(row.id, await self._library.save(row.project_id, drafts, provenance))
 
@@ -64,8 +65,13 @@ class SkillKeeping:
 
     async def _refuse(self, row: models.Task, drafts: Sequence[Draft], secrets: SecretValues) -> None:
         """Report skills that hold a secret, without it."""
-        for draft in drafts:
-            data = {"status": "refused", "name": secrets.mask(draft.name), "reason": HOLDS_SECRET}
-            log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=HOLDS_SECRET)
-            async with self._sessions.begin() as session:
+        async with self._sessions.begin() as session:
+            for draft in drafts:
+                data = {"status": "refused", "name": secrets.mask(draft.name), "reason": HOLDS_SECRET}
+                log.warning("a skill was refused", task=str(row.id), name=data["name"], reason=HOLDS_SECRET)
                 await events.append(session, row.id, "skill", data)
+
+
+def _last_live(skill: models.Skill) -> SkillState | None:
+    """The state of a skill, or the one that it left when it was taken out meanwhile."""
+    return skill.state if skill.state in LIVE_SKILLS else skill.former

@@ -5,14 +5,14 @@ was itself written after such text, and has not proved itself.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
 
 from app.apis.catalog import Catalog
 from app.gateway.skill_manifest import SkillManifest
-from app.records import Call, Json, Trajectory
+from app.records import Json, Trajectory
 from app.skills.extract import Draft
 
 _SENTENCE = 5  # words, which a name or an identifier hardly has
@@ -20,7 +20,9 @@ _JOINED = 7  # words that something other than spaces separates
 _SHORT = 40  # characters of `maxLength` that hold no instructions
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _SPELLED_OUT = ("enum", "const", "format", "pattern")
-_MAX_LEAVES = 100_000
+_LONG = 100_000  # characters, which take a millisecond to look through
+_MAX_LEAVES = 100_000  # of one answer
+_MAX_TEXTS = 1_000_000  # of all
 
 
 class SkillOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,28 +36,37 @@ class SkillOrigin(msgspec.Struct, frozen=True, kw_only=True):
     taints: Mapping[str, str] = {}
 
 
-def taint_of(draft: Draft, trajectory: Trajectory, catalog: Catalog, unproven: Collection[str] = ()) -> str:
-    """The text from outside that the agent read before it wrote the function; "" if there was none.
+def taints_of(
+    drafts: Sequence[Draft], trajectory: Trajectory, catalog: Catalog, unproven: Collection[str] = ()
+) -> dict[str, str]:
+    """For each function the text from outside that the agent read before it wrote it; "" if there was none.
 
-    `unproven` are the names of the offered skills that are quarantined: their sources are such text.
+    `unproven` are the names of the offered skills that are quarantined: their sources are such text. Reads at most
+    1,000,000 texts of the answers, and takes what comes after them for text from outside: run it in a thread.
     """
     if unproven:
-        return f"the quarantined skill {min(unproven)}"
+        return dict.fromkeys((each.name for each in drafts), f"the quarantined skill {min(unproven)}")
+    turn, api = _first_text(trajectory, catalog) or (len(trajectory.turns), "")
+    return {each.name: f"an answer of {api}" if turn < each.last_turn else "" for each in drafts}
+
+
+def _first_text(trajectory: Trajectory, catalog: Catalog) -> tuple[int, str] | None:
+    """Turn and operation of the first answer that is text from outside."""
     operations = {each.api: each.returns for app in catalog.apps.values() for each in app.operations.values()}
-    for turn in trajectory.turns[: draft.last_turn]:
+    left = _MAX_TEXTS
+    for number, turn in enumerate(trajectory.turns):
         for call in turn.calls:
-            if _is_text(call, operations.get(call.api, {})):
-                return f"an answer of {call.api}"
-    return ""
+            if call.error is not None and is_prose(call.error.partition(": ")[2]):
+                return number, call.api
+            for count, (text, rules) in enumerate(_texts(call.result, operations.get(call.api, {}))):
+                left -= 1
+                if left < 0 or count > _MAX_LEAVES or _is_text(text, rules):
+                    return number, call.api
+    return None
 
 
-def _is_text(call: Call, schema: Json) -> bool:
-    if call.error is not None and is_prose(call.error.partition(": ")[2]):
-        return True
-    for leaves, (text, rules) in enumerate(_texts(call.result, schema)):
-        if leaves > _MAX_LEAVES or is_prose(text) or (" " in text.strip() and not _is_bounded(rules)):
-            return True
-    return False
+def _is_text(text: str, rules: Json) -> bool:
+    return len(text) > _LONG or is_prose(text) or (" " in text.strip() and not _is_bounded(rules))
 
 
 def is_prose(text: str) -> bool:

@@ -14,6 +14,11 @@ from app.skills.extract import Draft, api_references
 from app.untrusted.syntax_tree import parse
 
 
+def manifests_of(drafts: Sequence[Draft], trajectory: Trajectory, catalog: Catalog) -> dict[str, SkillManifest]:
+    """The manifest of each function, by name. Run it in a thread: large values take up to a second a function."""
+    return {draft.name: manifest_of(draft, trajectory, catalog) for draft in drafts}
+
+
 def manifest_of(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> SkillManifest:
     """The operations that the source names and that were called in turns in which the function ran.
 
