@@ -105,6 +105,13 @@ async def test_a_skill_that_was_not_taken_out_cannot_be_restored(project: SkillP
             await skill_moves.approve(project.session, skill.id, "key me")
 
 
+async def test_a_quarantined_skill_becomes_active_only_by_way_of_probation(project: SkillProject) -> None:
+    skill = await project.write(taint=TAINT)
+    with pytest.raises(ConflictError, match="greet version 1 is quarantined: it cannot be active"):
+        await skill_moves.move(project.session, skill, ACTIVE, skill.rev)
+    assert await project.states() == [(1, QUARANTINED)]
+
+
 @pytest.mark.parametrize(("policy", "taint", "state"), [("evidence", TAINT, QUARANTINED), ("open", TAINT, ACTIVE)])
 async def test_a_version_written_while_its_name_was_retired_starts_where_it_would_have_started(
     project: SkillProject, policy: str, taint: str, state: SkillState

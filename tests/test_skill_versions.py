@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, skill_moves, skills
+from app.db import releases, skill_evidence, skill_moves, skills
 from app.db.models import ReleaseState, SkillState
 from app.skills import lifecycle
 from tests.rows import project_row
@@ -31,6 +31,13 @@ async def test_a_wider_version_is_offered_to_nobody_until_a_person_approves_it(p
     assert [await project.offered(who) for who in ("ann", "bob")] == [2, 2]
     await project.session.refresh(first)
     assert (first.state, first.reason) == (SUPERSEDED, "version 2 replaced it")
+
+
+async def test_of_the_versions_on_probation_the_newest_are_replayed_first(project: SkillProject) -> None:
+    for who in ("bob", "eve", "ann", "dan"):
+        await project.write(who, principal=who)
+    found = await skill_evidence.in_probation(project.session, project.id, ["greet"])
+    assert [each.version for each in found] == [4, 3, 2, 1]
 
 
 async def test_the_same_wider_source_written_again_stays_held(project: SkillProject) -> None:

@@ -34,17 +34,13 @@ async def next_rev(session: AsyncSession, project_id: UUID) -> int:
     return rev
 
 
-async def locked(
-    session: AsyncSession, skill_id: UUID, goal: SkillState | None = None
-) -> tuple[models.Skill, int]:
-    """The skill, after waiting for its project's other writers. ConflictError if it cannot become `goal`."""
+async def locked(session: AsyncSession, skill_id: UUID) -> tuple[models.Skill, int]:
+    """The skill, after waiting for its project's other writers, and the next revision. Raises NotFoundError."""
     skill = await session.get(models.Skill, skill_id)
     if skill is None:
         raise NotFoundError(f"no skill has the id {skill_id}; GET /v1/skills lists them")
     rev = await next_rev(session, skill.project_id)
     await session.refresh(skill)
-    if goal is not None and goal not in SKILL_MOVES[skill.state]:
-        raise ConflictError(f"skill {skill.name} version {skill.version} is {skill.state}: it cannot be {goal}")
     return skill, rev
 
 
@@ -58,8 +54,13 @@ async def move(
     reason: str = "",
     evidence: Mapping[str, Json] | None = None,
 ) -> models.Skill:
-    """Give a skill a state, and audit it. One that is held stays so in quarantine, and until it returns there."""
+    """Give a skill a state, and audit it. One that is held stays so in quarantine, and until it returns there.
+
+    Raises ConflictError if SKILL_MOVES has no such move.
+    """
     before = skill.state
+    if state not in SKILL_MOVES[before]:
+        raise ConflictError(f"skill {skill.name} version {skill.version} is {before}: it cannot be {state}")
     if before in LIVE_SKILLS and state not in LIVE_SKILLS:
         skill.former = before
     skill.state, skill.rev, skill.reason, skill.moved_by = state, rev, reason, actor
@@ -137,9 +138,10 @@ def state_to_restore(skill: models.Skill) -> SkillState:
 
 async def retire(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
     """Stop offering any version of a skill's name, until `restore`. Raises NotFoundError and ConflictError."""
-    skill, rev = await locked(session, skill_id, SkillState.RETIRED)
-    for other in await live_versions(session, skill.project_id, skill.name):
-        await move(session, other, SkillState.RETIRED, rev, actor=actor, reason="its name was retired")
+    skill, rev = await locked(session, skill_id)
+    others = [each for each in await live_versions(session, skill.project_id, skill.name) if each is not skill]
+    for each in (skill, *others):
+        await move(session, each, SkillState.RETIRED, rev, actor=actor, reason="its name was retired")
     return skill
 
 
@@ -161,7 +163,7 @@ async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) ->
 
 async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
     """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
-    skill, rev = await locked(session, skill_id, SkillState.DELETED)
+    skill, rev = await locked(session, skill_id)
     skill.source, skill.embedder, skill.query_vector, skill.source_vector = "", None, None, None
     return await move(session, skill, SkillState.DELETED, rev, actor=actor, reason="it was deleted")
 

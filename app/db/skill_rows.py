@@ -25,7 +25,7 @@ _S = SkillState
 LIVE_SKILLS = (_S.QUARANTINED, _S.PROBATION, _S.ACTIVE)
 _OUT = {_S.SUPERSEDED, _S.RETIRED, _S.DELETED}
 SKILL_MOVES = {
-    _S.QUARANTINED: {_S.PROBATION, *_OUT},
+    _S.QUARANTINED: {_S.QUARANTINED, _S.PROBATION, *_OUT},  # again, after another violation
     _S.PROBATION: {_S.QUARANTINED, _S.ACTIVE, *_OUT},
     _S.ACTIVE: {_S.QUARANTINED, _S.PROBATION, *_OUT},
     _S.SUPERSEDED: {*LIVE_SKILLS, _S.DELETED},  # a rollback restores the state of its time
