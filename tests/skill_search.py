@@ -1,0 +1,18 @@
+"""A search as a task makes it."""
+
+from app.engine.protocol import Vector
+from app.records import Offer
+from app.skills.retrieval import Query, Retrieval, search
+from app.skills.skill_index import SkillIndex
+
+
+def found(
+    index: SkillIndex,
+    retrieval: Retrieval,
+    instruction: str,
+    label: str | None = None,
+    vector: Vector | None = None,
+    limit: int = 3,
+) -> list[Offer]:
+    query = Query(instruction=instruction, scenario=label, vector=vector, limit=limit)
+    return search(index, query, retrieval)
