@@ -2,8 +2,14 @@
 
 import sys
 import time
+from collections.abc import Callable
 
 _GAPS = 3  # a gap of this fraction of a lease may have let leases expire
+
+
+def boot_time() -> float:
+    """On Linux, this clock goes on while the machine sleeps, as the database's does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class DatabaseContact:
@@ -12,13 +18,14 @@ class DatabaseContact:
     Until contact has lasted for as long as a lease, their owners may be alive and about to renew them.
     """
 
-    def __init__(self, lease_seconds: float) -> None:
+    def __init__(self, lease_seconds: float, clock: Callable[[], float] = boot_time) -> None:
         self._lease = lease_seconds
-        self._since = self._latest = _now()
+        self._clock = clock
+        self._since = self._latest = clock()
 
     def confirm(self) -> None:
         """Call it whenever the database has answered; it begins anew after a gap."""
-        now = _now()
+        now = self._clock()
         if now - self._latest > self._lease / _GAPS:
             self._since = now
         self._latest = now
@@ -26,10 +33,5 @@ class DatabaseContact:
     @property
     def is_proof(self) -> bool:
         """An owner whose lease is expired now had the time to renew it, and did not."""
-        now = _now()
+        now = self._clock()
         return now - self._latest <= self._lease / _GAPS and now - self._since >= self._lease
-
-
-def _now() -> float:
-    """On Linux, this clock goes on while the machine sleeps, as the database's does."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
