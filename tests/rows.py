@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, skills, task_queue, tasks
+from app.db import models, offers, projects, skills, task_queue, tasks
 from app.db.runners import RunnerReport
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 
@@ -48,15 +48,7 @@ def new_skill(
 
 
 def offer_of(skill: models.Skill, **ranks: int) -> Offer:
-    return Offer(
-        skill_id=skill.id,
-        name=skill.name,
-        version=skill.version,
-        signature=skill.signature,
-        source=skill.source,
-        instruction=skill.instruction,
-        ranks=ranks,
-    )
+    return offers.offer_of(skill, ranks)
 
 
 def turn_of(text: str = "hello", uses: tuple[Use, ...] = (), calls: tuple[Call, ...] = ()) -> Turn:

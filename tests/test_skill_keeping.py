@@ -1,32 +1,48 @@
 """What a task's functions become once it has ended."""
 
 import msgspec
+import pytest
 
-from app.db import offers, skill_moves, skills
+from app.db import models, offers, skill_moves, skills
 from app.db.database import Sessions
 from app.db.models import SkillState
 from app.db.skills import StartingState
+from app.errors import ConflictError
 from app.runner.skill_keeping import SkillKeeping
 from app.security.secret_values import SecretValues
 from app.skills.library import Library
-from tests.rows import new_skill, offer_of, project_row, task_row
+from tests.rows import claimed_task, new_skill, offer_of
 from tests.written_functions import CATALOG, archived
+
+
+async def keep(sessions: Sessions, task: models.Task, owner: str = "me") -> list[models.Skill]:
+    """The skills of a task that wrote a function."""
+    trajectory = archived()
+    trajectory = msgspec.structs.replace(trajectory, task=msgspec.structs.replace(trajectory.task, id=task.id))
+    await SkillKeeping(sessions, Library(sessions)).keep(task, owner, CATALOG, trajectory, SecretValues())
+    async with sessions() as session:
+        return list(await skills.made_by(session, task.id))
 
 
 async def test_a_quarantined_skill_that_is_retired_during_a_task_still_taints_what_the_task_wrote(
     committed: Sessions,
 ) -> None:
     async with committed.begin() as session:
-        project = await project_row(session)
-        task = await task_row(session, project.id)
-        rev = await skill_moves.next_rev(session, project.id)
+        task = await claimed_task(session)
+        rev = await skill_moves.next_rev(session, task.project_id)
         start = StartingState(SkillState.QUARANTINED)
-        shown = await skills.insert(session, project.id, new_skill("hostile"), rev, start)
+        shown = await skills.insert(session, task.project_id, new_skill("hostile"), rev, start)
         await offers.record(session, task.id, [offer_of(shown)])
         await skill_moves.retire(session, shown.id)
-    trajectory = archived()
-    trajectory = msgspec.structs.replace(trajectory, task=msgspec.structs.replace(trajectory.task, id=task.id))
-    await SkillKeeping(committed, Library(committed)).keep(task, CATALOG, trajectory, SecretValues())
-    async with committed() as session:
-        [written] = await skills.made_by(session, task.id)
+    [written] = await keep(committed, task)
     assert (written.state, written.taint) == (SkillState.QUARANTINED, "the quarantined skill hostile")
+
+
+async def test_a_runner_that_lost_the_task_keeps_no_skill_of_it(committed: Sessions) -> None:
+    async with committed.begin() as session:
+        task = await claimed_task(session)
+    with pytest.raises(ConflictError):
+        await keep(committed, task, owner="another")
+    async with committed() as session:
+        assert await skills.made_by(session, task.id) == []
+    assert len(await keep(committed, task)) == 1

@@ -7,9 +7,10 @@ import pytest
 
 from app.db import models, offers, skills, task_queue
 from app.db.database import Sessions
-from app.records import Offer, Policy, Stop, Task, Trajectory, Turn, Use
+from app.records import Policy, Stop, Task, Trajectory, Turn, Use
 from app.skills.admission import admit
 from tests.api_app import ApiApp, open_api_app, problem
+from tests.rows import offer_of
 
 SOURCE = "def archive(name: str) -> int:\n    return apis.mail.archive(name=name)\n"
 
@@ -34,23 +35,11 @@ async def add(api: ApiApp, name: str, *, source: str = SOURCE, task_id: UUID | N
         return await skills.add(session, api.demo.id, new)
 
 
-def offer_of(skill: models.Skill) -> Offer:
-    return Offer(
-        skill_id=skill.id,
-        name=skill.name,
-        version=skill.version,
-        signature=skill.signature,
-        source=skill.source,
-        instruction=skill.instruction,
-        ranks={"query_ngram": 1},
-    )
-
-
 async def use(api: ApiApp, task_id: UUID, skill: models.Skill, *, calls: int, returned: int) -> None:
     """Write the rows that a runner writes for an ended task that was offered a skill."""
     uses = (Use(skill.name, True, calls, returned),)
     turns = (Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.1,), text="", uses=uses),)
-    offer = offer_of(skill)
+    offer = offer_of(skill, query_ngram=1)
     record = Trajectory(
         task=Task(task_id, "x"),
         policy=Policy(),
@@ -144,7 +133,7 @@ async def test_a_skill_is_retired_restored_and_deleted(api: ApiApp) -> None:
 
 
 async def test_a_search_returns_what_a_task_would_be_offered(api: ApiApp) -> None:
-    api.search.offers = [offer_of(await add(api, "archive"))]
+    api.search.offers = [offer_of(await add(api, "archive"), query_ngram=1)]
     found = (await api.client.get("/v1/skills/search", params={"q": "archive my mails", "limit": 5})).json()
     assert [(each["name"], each["ranks"], each["source"]) for each in found] == [
         ("archive", {"query_ngram": 1}, SOURCE)

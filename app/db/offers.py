@@ -78,18 +78,20 @@ async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.Ski
 
 async def offered(session: AsyncSession, task_id: UUID) -> list[Offer]:
     """The offers of the task's earlier attempt, for the one that resumes it."""
-    return [
-        Offer(
-            skill_id=skill.id,
-            name=skill.name,
-            version=skill.version,
-            signature=skill.signature,
-            source=skill.source,
-            instruction=skill.instruction,
-            ranks=row.ranks,
-        )
-        for row, skill in await to_task(session, task_id)
-    ]
+    return [offer_of(skill, row.ranks) for row, skill in await to_task(session, task_id)]
+
+
+def offer_of(skill: models.Skill, ranks: dict[str, int] | None = None) -> Offer:
+    """A skill as it is offered."""
+    return Offer(
+        skill_id=skill.id,
+        name=skill.name,
+        version=skill.version,
+        signature=skill.signature,
+        source=skill.source,
+        instruction=skill.instruction,
+        ranks=ranks or {},
+    )
 
 
 async def uses_of(session: AsyncSession, skill_id: UUID, limit: int = 500) -> list[SkillUse]:

@@ -132,7 +132,7 @@ class TaskExecutor:
         elif self.judge and trajectory.stop != Stop.CANCELLED:
             scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
-            await self.skill_keeping.keep(row, context.catalog, trajectory, secrets)
+            await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
             await self.skill_replays.run(row, context.catalog, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import structlog
 
 from app.apis.catalog import Catalog
-from app.db import events, models, offers, skills
+from app.db import events, models, offers, skills, task_queue
 from app.db.database import Sessions
 from app.db.models import LIVE_SKILLS, SkillState
 from app.records import Offer, Trajectory
@@ -31,9 +31,12 @@ class SkillKeeping:
         self._library = library
 
     async def keep(
-        self, row: models.Task, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
+        self, row: models.Task, owner: str, catalog: Catalog, trajectory: Trajectory, secrets: SecretValues
     ) -> None:
-        """Store the functions that the task wrote and that pass the checks; a resumed task stores each once."""
+        """Store the functions that the task wrote and that pass the checks; a resumed task stores each once.
+
+        Raises ConflictError if another runner has the task.
+        """
         validated = await asyncio.to_thread(validate_drafts, trajectory, catalog)
         kept = [draft.name for draft in validated.kept]
         said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
@@ -56,7 +59,10 @@ class SkillKeeping:
             manifests=await asyncio.to_thread(manifests_of, drafts, trajectory, catalog),
             taints=await asyncio.to_thread(taints_of, drafts, trajectory, catalog, unproven),
         )
-        await self._report(row.id, await self._library.save(row.project_id, drafts, provenance))
+        stored = await self._library.save(
+            row.project_id, drafts, provenance, claim=lambda session: task_queue.hold(session, row.id, owner)
+        )
+        await self._report(row.id, stored)
 
     async def _report(self, task_id: UUID, stored: Sequence[Offer]) -> None:
         async with self._sessions.begin() as session:

@@ -2,17 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import repeat
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
 import numpy as np
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, skills
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import SkillState
+from app.db.offers import offer_of
 from app.engine.protocol import Embedder, Vector
 from app.loop import Loop
 from app.records import Offer
@@ -33,6 +35,7 @@ _REACH: dict[SkillState, Reach] = {
     SkillState.ACTIVE: "all",
 }
 Result = TypeVar("Result")
+Claim: TypeAlias = Callable[[AsyncSession], Awaitable[None]]
 
 
 class _ProjectIndex:
@@ -108,18 +111,22 @@ class Library:
         project_id: UUID,
         drafts: Sequence[Draft],
         provenance: SkillOrigin = SkillOrigin(),  # noqa: B008  frozen
+        *,
+        claim: Claim | None = None,
     ) -> list[Offer]:
         """Store validated drafts as the next versions of their names, and return the new versions.
 
         The policy of the project decides who is offered them. A draft whose source the project already offers to
-        the principal is not stored again.
+        the principal is not stored again. `claim` raises, in the same transaction, if the task has another owner.
         """
         pairs = await self._vectors(drafts) or repeat(None)
         new_skills = [self._new_skill(draft, provenance, pair) for draft, pair in zip(drafts, pairs, strict=False)]
         async with self._sessions.begin() as session:
+            if claim is not None:
+                await claim(session)
             rows = [await admit(session, project_id, new) for new in new_skills]
         await self.refresh(project_id)
-        return [_offer(row) for row in rows if row.task_id == provenance.task_id]
+        return [offer_of(row) for row in rows if row.task_id == provenance.task_id]
 
     def _new_skill(
         self, draft: Draft, provenance: SkillOrigin, vectors: tuple[Vector, Vector] | None
@@ -217,7 +224,7 @@ def _apply(index: SkillIndex, rows: Sequence[models.Skill]) -> None:
 
 def _indexed(row: models.Skill) -> IndexedSkill:
     return IndexedSkill(
-        offer=_offer(row),
+        offer=offer_of(row),
         slots=tuple(row.slots),
         scenario=row.scenario,
         owner=row.principal,
@@ -230,14 +237,3 @@ def _indexed(row: models.Skill) -> IndexedSkill:
 
 def _vector(stored: bytes | None) -> Vector | None:
     return None if stored is None else np.frombuffer(stored, np.float32)
-
-
-def _offer(row: models.Skill) -> Offer:
-    return Offer(
-        skill_id=row.id,
-        name=row.name,
-        version=row.version,
-        signature=row.signature,
-        source=row.source,
-        instruction=row.instruction,
-    )
