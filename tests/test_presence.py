@@ -48,13 +48,21 @@ async def test_a_runner_is_listed_with_its_tasks_until_it_leaves(
     assert await live(project) == []
 
 
-async def test_a_runner_whose_sandbox_fails_says_why(project: LedgerProject) -> None:
-    async with present(project, ForkedSandbox()):
+async def test_a_runner_whose_sandbox_fails_says_why_and_claims_nothing_until_it_works_again(
+    project: LedgerProject,
+) -> None:
+    sandbox = ForkedSandbox(bwrap=False)
+    async with present(project, sandbox) as runner:
 
         async def has_error() -> bool:
             return [each.error for each in await live(project)] == ["the sandbox is not started"]
 
         await until(has_error)
+        task_id = await project.submit()
+        await asyncio.sleep(0.5)
+        assert (await project.row(task_id)).owner is None
+        async with sandbox:
+            await until(lambda: runner.running == 1)
 
 
 async def test_only_the_tasks_of_a_process_that_is_known_to_be_gone_are_freed(

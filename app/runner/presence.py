@@ -87,14 +87,16 @@ class RunnerPresence:
             await runners.remove(session, dead.id)
         log.warning("a runner died", runner=dead.id, tasks=[str(task_id) for task_id in freed])
 
-    async def _check_sandbox(self) -> None:
+    async def _check_sandbox(self) -> float | None:
+        """While it fails, the runner claims nothing. Return the seconds until the next check."""
         try:
             session = await self._sandbox.open({}, _no_calls, SessionLimits())
             await session.close()
         except SandboxError as error:
-            self._sandbox_error = str(error)
-        else:
-            self._sandbox_error = None
+            self._sandbox_error, self._runner.paused = str(error), True
+            return _REPORT_SECONDS
+        self._sandbox_error, self._runner.paused = None, False
+        return None
 
 
 async def _no_calls(api: str, args: list[Json], kwargs: dict[str, Json], **_: object) -> Json:  # noqa: ARG001

@@ -57,6 +57,7 @@ class Runner:
         options: RunnerOptions = RunnerOptions(),  # noqa: B008  frozen
     ) -> None:
         self.owner = new_owner()
+        self.paused = False  # it would fail tasks that other runners can execute
         self.is_shared: Callable[[], bool] = lambda: False  # this process does other work that might end it
         self._sessions = sessions
         self._execute = execute
@@ -83,7 +84,7 @@ class Runner:
     def has_room(self) -> bool:
         """It may execute one more task beside those under way."""
         suspected = any(execution.suspect for execution in self._executions.values())
-        return len(self._executions) < self._options.concurrency and not suspected
+        return len(self._executions) < self._options.concurrency and not suspected and not self.paused
 
     def wake(self) -> None:
         """Poll the queue now. A missed call costs a moment, never a task."""
