@@ -94,6 +94,7 @@ async def open_api_app(
     directory: Path | None = None,
     data_rules: DataRules = DataRules(),  # noqa: B008  frozen
     http_client: httpx.AsyncClient | None = None,
+    documents_at_once: int = 2,
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -105,7 +106,7 @@ async def open_api_app(
         async with (
             NotificationListener(database_url, ping_seconds=1.0) as listener,
             httpx.AsyncClient() as own_client,
-            DocumentReader() as document_reader,
+            DocumentReader(at_once=documents_at_once) as document_reader,
         ):
             yield Dependencies(
                 sessions=sessions,

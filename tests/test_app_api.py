@@ -14,7 +14,7 @@ from app.api.dependencies import Dependencies
 from app.api.health import RunnerError, check_runners
 from app.apis.document_reader import DocumentReader
 from app.datasets.dataset_store import DatasetStore
-from app.db import models, runners
+from app.db import apis, models, runners
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
@@ -210,6 +210,27 @@ async def test_a_request_that_gets_no_database_connection_is_a_503(committed: Se
         assert (answer.status_code, problem(answer)["error"]) == (503, "DatabaseError")
         await starving
         assert (await api.client.get("/v1/tasks")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "body"), [("GET", None), ("PATCH", {"bind": {}}), ("PATCH", {"bind": {"q": "secret:q"}})]
+)
+async def test_requests_that_wait_for_a_document_to_be_read_hold_no_connection(
+    committed: Sessions, database_url: str, method: str, body: object
+) -> None:
+    del committed  # it empties the tables
+    async with (
+        single_connection(database_url) as database,
+        open_api_app(database.sessions, database_url, documents_at_once=0) as api,
+    ):
+        async with database.sessions.begin() as session:
+            await apis.put(session, api.demo.id, "mail", source="upload", document={}, digest="d")
+        waiting = asyncio.create_task(api.client.request(method, "/v1/apis/mail", json=body))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        assert (await api.client.get("/v1/tasks")).status_code == 200
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 async def test_a_response_has_a_request_id(api: ApiApp) -> None:

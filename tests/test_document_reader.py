@@ -12,6 +12,7 @@ import pytest
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
 from app.errors import ApiDocumentError, InvalidError
+from tests.document_parts import openapi, query
 
 DOCUMENT = json.dumps(
     {
@@ -28,7 +29,7 @@ LARGE = b"- {}\n" * 900_000
 
 
 async def read(reader: DocumentReader, content: bytes, **bind: str) -> list[str]:
-    app, document = await reader.read(ReadRequest(name="mail", bind=dict(bind), kind="new"), content)
+    app, document = await reader.read(ReadRequest(name="mail", bind=dict(bind)), content)
     assert json.loads(document)["info"]["title"] == "M\N{REPLACEMENT CHARACTER}"
     return [each.signature for each in app.operations]
 
@@ -56,6 +57,15 @@ async def test_a_document_that_takes_too_much_to_read_is_refused_and_the_next_on
                 await read(reader, content)
             assert await read(reader, DOCUMENT) == ["x(q=None)"]
     assert children() == before
+
+
+async def test_a_document_with_endless_signatures_is_refused() -> None:
+    shared = {f"Q{number}": query(f"q{number}" + "y" * 1_000) for number in range(20)}
+    listed = [{"$ref": f"#/components/parameters/{name}"} for name in shared]
+    paths = {f"/p{number}": {"get": {"parameters": listed}} for number in range(1_000)}
+    async with DocumentReader() as reader:
+        with pytest.raises(ApiDocumentError, match="signatures and summaries take more than 8 MB"):
+            await read(reader, json.dumps(openapi(paths) | {"components": {"parameters": shared}}).encode())
 
 
 async def test_a_reader_that_is_too_slow_on_the_clock_is_ended() -> None:

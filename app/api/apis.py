@@ -1,5 +1,6 @@
 """Routes for the APIs of a project, each an OpenAPI document that the agent may call."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import httpx
@@ -108,9 +109,8 @@ class ApiController(Controller):
         content = await _content(data, http_client)
         bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
         await session.commit()
-        app, document = await document_reader.read(
-            ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {}, kind="new"), content
-        )
+        place = ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {})
+        app, document = await document_reader.read(place, content)
         serving = await manifest.lock_active(session, project.id)
         row = await apis.put(
             session,
@@ -146,7 +146,7 @@ class ApiController(Controller):
     ) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        return ApiView.full(row, owner.name, await _view(document_reader, session, row))
+        return ApiView.full(row, owner.name, await _view(document_reader, session, row, row.bind))
 
     @patch(
         "/{name:str}",
@@ -166,9 +166,11 @@ class ApiController(Controller):
         """Effective from the next task on."""
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
+        bind = row.bind if data.bind is UNSET else dict(data.bind or {})
+        app = await _view(document_reader, session, row, bind)
+        row = await apis.get(session, owner.id, name, document=False)  # it may be gone
         if data.bind is not UNSET:
-            row.bind = dict(data.bind or {})
-        app = await _view(document_reader, session, row, check=data.bind is not UNSET)
+            row.bind = bind
         if data.token_origins is not UNSET:
             row.token_origins = list(data.token_origins)
         for column, value in apis.sealed(session, data.bearer_token).items():
@@ -191,14 +193,15 @@ class ApiController(Controller):
         await session.commit()
 
 
-async def _view(reader: DocumentReader, session: AsyncSession, row: models.Api, *, check: bool = False) -> AppView:
-    """The app of a stored document, with the row's bindings."""
-    with session.no_autoflush:
-        content = await manifests.document(session, row.id, row.digest)
+async def _view(
+    reader: DocumentReader, session: AsyncSession, row: models.Api, bind: Mapping[str, Json]
+) -> AppView:
+    """The app of a stored document. Ends the transaction. Raises InvalidError for new bindings that do not fit."""
+    content = await manifests.document(session, row.id, row.digest)
+    await session.commit()  # no transaction is held while a document is read
     source = None if row.source == "upload" else row.source
-    request = ReadRequest(name=row.name, source=source, server=row.server, bind=row.bind)
-    if check:
-        return (await reader.read(msgspec.structs.replace(request, kind="new"), content))[0]
+    check = bind != row.bind
+    request = ReadRequest(name=row.name, source=source, server=row.server, bind=dict(bind), check=check)
     return await reader.view(request, content, row.digest)
 
 

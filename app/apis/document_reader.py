@@ -18,23 +18,24 @@ from app.errors import ApiDocumentError, InvalidError
 
 log = structlog.get_logger(__name__)
 
-_AT_ONCE = 2
 _ANYWHERE: Final = "http://localhost"
 _CACHED = 16  # views of documents that were read before
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")  # no secrets
 
 
 class DocumentReader:
-    """At most two documents at a time, each limited in CPU time, memory and time on the clock.
+    """At most `at_once` documents at a time, each limited in CPU time, memory and time on the clock.
 
     A process that was started is kept for the next documents, until the reader is left. It forks for each of them.
     """
 
-    def __init__(self, *, cpu_seconds: int = 30, memory_bytes: int = 3 << 30, timeout: float = 90) -> None:
+    def __init__(
+        self, *, cpu_seconds: int = 30, memory_bytes: int = 3 << 30, timeout: float = 90, at_once: int = 2
+    ) -> None:
         self._cpu_seconds = cpu_seconds
         self._memory_bytes = memory_bytes
         self._timeout = timeout
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(at_once)
         self._idle: list[Process] = []
         self._views: dict[bytes, AppView] = {}
 
@@ -46,10 +47,26 @@ class DocumentReader:
             await _kill(self._idle.pop())
 
     async def read(self, request: ReadRequest, content: bytes) -> tuple[AppView, bytes]:
-        """The app that a text describes, and if it is a new one, the document as JSON.
+        """The app of a new document, and the document as JSON, to be stored.
 
         Raises ApiDocumentError, also if the text takes too much to read, and InvalidError for unknown bindings.
         """
+        return await self._read(msgspec.structs.replace(request, check=True, store=True), content)
+
+    async def view(self, request: ReadRequest, content: bytes, digest: str) -> AppView:
+        """The app of a stored document. Raises ApiDocumentError, and InvalidError for unknown bindings."""
+        key = digest.encode() + msgspec.json.encode(request)
+        if key not in self._views:
+            self._views[key], _ = await self._read(request, content)
+            if len(self._views) > _CACHED:
+                del self._views[next(iter(self._views))]
+        return self._views[key]
+
+    async def traits(self, name: str, content: bytes, digest: str) -> dict[str, OperationTraits]:
+        """Those of the operations of a stored document, wherever it is served. Raises ApiDocumentError."""
+        return (await self.view(ReadRequest(name=name, server=_ANYWHERE), content, digest)).traits
+
+    async def _read(self, request: ReadRequest, content: bytes) -> tuple[AppView, bytes]:
         async with self._slots:
             message, document = await self._exchange(frame(msgspec.json.encode(request)) + frame(content))
         result = msgspec.json.decode(message, type=ReadResult)
@@ -59,19 +76,6 @@ class DocumentReader:
             log.error("an API document cannot be read", name=request.name, cause=result.defect)
         reason = result.refusal or "this document cannot be read; the log of the server has the reason"
         raise ApiDocumentError(reason) if result.document_refused else InvalidError(reason)
-
-    async def view(self, request: ReadRequest, content: bytes, digest: str) -> AppView:
-        """The app of a stored document. Raises ApiDocumentError."""
-        key = digest.encode() + msgspec.json.encode(request)
-        if key not in self._views:
-            self._views[key], _ = await self.read(request, content)
-            if len(self._views) > _CACHED:
-                del self._views[next(iter(self._views))]
-        return self._views[key]
-
-    async def traits(self, name: str, content: bytes, digest: str) -> dict[str, OperationTraits]:
-        """Those of the operations of a stored document, wherever it is served. Raises ApiDocumentError."""
-        return (await self.view(ReadRequest(name=name, server=_ANYWHERE), content, digest)).traits
 
     async def _exchange(self, data: bytes) -> tuple[bytes, bytes]:
         process = await self._take()

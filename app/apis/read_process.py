@@ -11,7 +11,6 @@ import resource
 import sys
 import traceback
 from contextlib import suppress
-from typing import Literal
 
 import msgspec
 
@@ -24,16 +23,18 @@ from app.records import Json
 
 LENGTH_BYTES = 4
 NEXT = b"\n"
+_MESSAGE_BYTES = 8 << 20  # which the API decodes and caches; 20,000 operations of 400 characters
 
 
 class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` and `server` are those of `parse_document`. Of a new document the bindings are checked."""
+    """`source` and `server` are those of `parse_document`."""
 
     name: str
     source: str | None = None
     server: str | None = None
     bind: dict[str, Json] = {}
-    kind: Literal["new", "stored"] = "stored"
+    check: bool = False  # whether the document has what `bind` names
+    store: bool = False  # whether the document is returned, to be stored
 
 
 class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +79,13 @@ def _serve(cpu_seconds: int, memory_bytes: int) -> None:
         result = ReadResult(refusal=f"this document takes more than {memory_bytes >> 20:,} MB to read")
     except Exception:  # noqa: BLE001 - the parent reports it
         result = ReadResult(defect=traceback.format_exc()[-2000:])
-    sys.stdout.buffer.write(frame(msgspec.json.encode(result)) + frame(document))
+    message = msgspec.json.encode(result)
+    if len(message) > _MESSAGE_BYTES:  # operations may share their long parts
+        reason = (
+            f"the document is too large: its signatures and summaries take more than {_MESSAGE_BYTES >> 20} MB"
+        )
+        message, document = msgspec.json.encode(ReadResult(refusal=reason)), b""
+    sys.stdout.buffer.write(frame(message) + frame(document))
     sys.stdout.buffer.flush()
 
 
@@ -90,10 +97,10 @@ def _receive() -> bytes:
 def _read(request: ReadRequest, content: bytes) -> tuple[ReadResult, bytes]:
     document = read_document(content)
     app = parse_document(request.name, document, source=request.source, server=request.server)
-    if request.kind == "new":
+    if request.check:
         check_bindings(app, request.bind)
     view = AppView.of(bind_parameters(app, request.bind))
-    return ReadResult(app=view), _storable(document) if request.kind == "new" else b""
+    return ReadResult(app=view), _storable(document) if request.store else b""
 
 
 def _storable(document: dict[str, Json]) -> bytes:
