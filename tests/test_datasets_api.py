@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,17 @@ async def test_an_upload_that_breaks_off_leaves_nothing(api: ApiApp, tmp_path: P
         while files(tmp_path):  # noqa: ASYNC110  there is no event to wait for
             await asyncio.sleep(0.02)
     assert (await api.client.get("/v1/datasets")).json()["datasets"] == []
+
+
+async def test_what_a_killed_process_left_of_an_upload_is_deleted_after_a_day(api: ApiApp, tmp_path: Path) -> None:
+    await upload(api, LINE)
+    [whole] = (tmp_path / "datasets").iterdir()
+    old, young = (whole.with_name(f".partial-{name}") for name in ("old", "young"))
+    for each, age in ((whole, 100_000), (old, 100_000), (young, 1_000)):
+        each.touch()
+        os.utime(each, (time.time() - age,) * 2)
+    await upload(api, LINE * 2)
+    assert (whole.exists(), old.exists(), young.exists()) == (True, False, True)
 
 
 async def test_a_file_larger_than_other_bodies_is_accepted(api: ApiApp) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
@@ -13,6 +14,8 @@ from app.errors import InvalidError, StorageError
 
 _BATCH = 1 << 20  # bytes that are handed to a thread at once
 _MAX_LINE = 2 << 20  # bytes of one conversation
+_PARTIAL = ".partial-"  # prefix of a file that is being written
+_LEFT_SECONDS = 86_400.0  # since the last write to one that nobody writes any more
 
 
 class IncomingDataset:
@@ -96,9 +99,14 @@ async def incoming(directory: Path, max_bytes: int) -> AsyncIterator[IncomingDat
 
 
 def _create_in(directory: Path) -> IO[bytes]:
+    """Also delete what uploads left behind whose process was killed."""
     with _storing():
         directory.mkdir(parents=True, exist_ok=True)
-        return NamedTemporaryFile(prefix=".partial-", dir=directory, delete=False)
+        for left in directory.glob(f"{_PARTIAL}*"):
+            with suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                    left.unlink()
+        return NamedTemporaryFile(prefix=_PARTIAL, dir=directory, delete=False)
 
 
 @contextmanager
