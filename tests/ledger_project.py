@@ -11,7 +11,7 @@ import httpx
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.db import apis, events, models, projects, tasks
+from app.db import apis, events, keys, models, projects, tasks
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES
 from app.engine.protocol import Engine
@@ -83,6 +83,14 @@ async def open_ledger_project(
 async def put_ledger(session: Any, project_id: UUID, ledger: Ledger, server: str) -> None:
     document = ledger.document(server)
     await apis.put(session, project_id, "ledger", source="upload", document=document, digest=server)
+
+
+async def ledger_key(sessions: Sessions, ledger: Ledger, services: str, scope: str) -> str:
+    """A key of the server; its project `demo` has the ledger as its API."""
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        await put_ledger(session, project.id, ledger, services)
+        return (await keys.create(session, "test", [scope]))[1]
 
 
 async def until(holds: Callable[[], Awaitable[bool] | bool], seconds: float = 20) -> None:

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import httpx
 
-from app.db import keys, projects
 from app.db.database import Sessions
 from tests.approving import COMPLETE, WRITES
 from tests.ledger import Ledger
-from tests.ledger_project import put_ledger, until
+from tests.ledger_project import ledger_key, until
 from tests.processes import free_ports
 from tests.scripted_engine import ScriptedEngine, block, byte_tokenizer
 from tests.scripted_server import scripted_server
@@ -32,7 +31,7 @@ async def test_a_task_that_waits_outlives_its_processes_and_people_are_told_of_i
         receiver.listening() as hook,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
     ):
-        client.headers["Authorization"] = f"Bearer {await _admin(committed, ledger, services)}"
+        client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'admin')}"
         env = environment(tmp_path, database_url, port) | {
             "ENGINE_URLS": model,
             "SAGE_PROMPT_PROFILE": "compact",
@@ -56,13 +55,6 @@ async def test_a_task_that_waits_outlives_its_processes_and_people_are_told_of_i
     assert all(map(is_signed, receiver.received))
     assert (task["state"], task["stop_reason"]) == ("done", "completed")
     assert [entry.text for entry in ledger.entries] == ["one"]
-
-
-async def _admin(sessions: Sessions, ledger: Ledger, services: str) -> str:
-    async with sessions.begin() as session:
-        project = await projects.create(session, "demo")
-        await put_ledger(session, project.id, ledger, services)
-        return (await keys.create(session, "test", ["admin"]))[1]
 
 
 async def _ended(receiver: WebhookReceiver) -> bool:

@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx
 
-from app.db import keys, projects
 from app.db.database import Sessions
 from tests.ledger import Ledger
-from tests.ledger_project import put_ledger, until
+from tests.ledger_project import ledger_key, until
 from tests.processes import free_ports
 from tests.runner_process import CONCURRENCY, script
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
@@ -40,7 +39,7 @@ async def test_after_two_kills_every_task_ends_and_no_write_is_repeated(
         scripted_server(engine) as model,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
     ):
-        client.headers["Authorization"] = f"Bearer {await _key(committed, ledger, services)}"
+        client.headers["Authorization"] = f"Bearer {await ledger_key(committed, ledger, services, 'tasks')}"
         env = environment(tmp_path, database_url, port) | {
             "ENGINE_URLS": model,
             "SAGE_PROMPT_PROFILE": "compact",
@@ -75,13 +74,6 @@ def _check_nothing_was_lost(ended: list[dict[str, Any]], ledger: Ledger) -> None
         mine = [number for number, entry in enumerate(ledger.entries, 1) if entry.text.startswith(f"{word} ")]
         assert task["answer"] == mine, "its answer is the numbers that the ledger returned, one per write"
         assert len(mine) == WRITES
-
-
-async def _key(sessions: Sessions, ledger: Ledger, services: str) -> str:
-    async with sessions.begin() as session:
-        project = await projects.create(session, "demo")
-        await put_ledger(session, project.id, ledger, services)
-        return (await keys.create(session, "test", ["tasks"]))[1]
 
 
 async def _written(ledger: Ledger, count: int) -> bool:

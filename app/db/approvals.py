@@ -63,13 +63,7 @@ async def decisions(session: AsyncSession, task_id: UUID) -> list[ApprovalDecisi
         .order_by(_approval.created_at, _approval.id)
         .execution_options(populate_existing=True)
     )
-    return [
-        msgspec.convert(
-            {"seq": row.seq, "digest": row.digest, "state": row.state.value, "reason": row.reason},
-            ApprovalDecision,
-        )
-        for row in rows
-    ]
+    return msgspec.convert(rows.all(), list[ApprovalDecision], from_attributes=True)
 
 
 async def get(session: AsyncSession, approval_id: UUID, project_id: UUID | None = None) -> models.Approval:
