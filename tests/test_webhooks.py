@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from app.db import webhooks
 from app.db.database import Sessions
 from app.runner.webhook_sender import WebhookOptions
 from tests.api_app import ApiApp, open_api_app
@@ -131,6 +132,24 @@ async def test_a_slow_receiver_delays_only_its_own_messages(api: ApiApp) -> None
             assert len(slow.received) == 2, "so many messages of one project are under way at once"
         row = (await deliveries(api, project="demo"))[-1]
     assert (row["state"], row["attempts"]) == ("pending", 0), "a message that was interrupted is sent again"
+
+
+async def test_the_message_that_is_due_longest_is_claimed_of_a_project_with_few_under_way(api: ApiApp) -> None:
+    other = await api.project("other")
+    for name in ("demo", "other"):
+        await set_webhook(api, "http://127.0.0.1:9/", name)
+    ended = [await end_task(api, project_id) for project_id in (None, None, None, other.id, other.id)]
+    claimed = []
+    for owner in "abcde":
+        async with api.sessions.begin() as session:
+            row = await webhooks.claim(session, owner, 60, per_project=2)
+            claimed.append(row and row.task_id)
+    assert claimed == [ended[0], ended[1], ended[3], ended[4], None]
+    async with api.sessions.begin() as session:
+        await webhooks.hand_back(session, "b")
+        row = await webhooks.claim(session, "f", 60, per_project=2)
+    assert row is not None
+    assert (row.task_id, row.attempt) == (ended[1], 1)
 
 
 async def test_messages_are_deleted_some_time_after_they_were_delivered_or_given_up(api: ApiApp) -> None:

@@ -21,7 +21,8 @@ class WebhookDelivery(Entity, Leased):
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
-        Index("ix_webhook_deliveries_queue", "created_at", postgresql_where=text("state = 'pending'")),
+        Index("ix_webhook_deliveries_queue", "project_id", "next_at", postgresql_where=text("state = 'pending'")),
+        Index("ix_webhook_deliveries_leased", "project_id", postgresql_where=text("owner IS NOT NULL")),
         Index("ix_webhook_deliveries_listing", "project_id", "created_at", "id"),
         Index("ix_webhook_deliveries_finished", "finished_at"),
     )

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -59,20 +59,28 @@ async def enqueue(
 async def claim(
     session: AsyncSession, owner: str, lease_seconds: float, *, per_project: int
 ) -> models.WebhookDelivery | None:
-    """The oldest message that is due, of a project with fewer than `per_project` under way; or None.
+    """The message that is due longest, of a project with fewer than `per_project` under way; or None.
 
-    Concurrent claims wait for each other: each sees how many are under way.
+    Concurrent claims wait for each other: each sees how many are under way. Of each project only the first message
+    is read, so that a receiver that is down does not make the claims of others slow.
     """
     await session.execute(_LOCK)
-    other = aliased(_delivery)
-    busy = (
-        select(other.project_id)
-        .where(other.state == DeliveryState.PENDING, other.lease_until > func.clock_timestamp())
-        .group_by(other.project_id)
-        .having(func.count() >= per_project)
+    now = select(func.clock_timestamp()).scalar_subquery()  # of which the index is used
+    pending = _delivery.state == DeliveryState.PENDING
+    free = or_(_delivery.lease_until.is_(None), _delivery.lease_until < now)
+    project, other = models.Project, aliased(_delivery)
+    first = (
+        select(_delivery.id, _delivery.next_at)
+        .where(_delivery.project_id == project.id, pending, free, _delivery.next_at <= now)
+        .order_by(_delivery.next_at)
+        .limit(1)
+        .lateral()
     )
-    due = _delivery.next_at <= func.clock_timestamp()
-    claimed = _queue.claim(owner, lease_seconds, due, _delivery.project_id.not_in(busy)).returning(_delivery)
+    leased = (other.project_id == project.id, other.owner.is_not(None), other.lease_until > now)
+    under_way = select(func.count()).select_from(other).where(*leased).scalar_subquery()
+    found = select(first.c.id).select_from(project).join(first, true()).where(under_way < per_project)
+    oldest = found.order_by(first.c.next_at).limit(1).scalar_subquery()
+    claimed = _queue.take(owner, lease_seconds, _delivery.id == oldest, pending, free).returning(_delivery)
     row: models.WebhookDelivery | None = await session.scalar(claimed.execution_options(populate_existing=True))
     return row
 

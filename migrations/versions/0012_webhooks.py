@@ -41,8 +41,14 @@ def upgrade() -> None:
     op.create_index(
         "ix_webhook_deliveries_queue",
         "webhook_deliveries",
-        ["created_at"],
+        ["project_id", "next_at"],
         postgresql_where=sa.text("state = 'pending'"),
+    )
+    op.create_index(
+        "ix_webhook_deliveries_leased",
+        "webhook_deliveries",
+        ["project_id"],
+        postgresql_where=sa.text("owner IS NOT NULL"),
     )
 
 
