@@ -36,7 +36,7 @@ from app.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-_CONNECTIONS = 5  # to the database, kept open
+_CONNECTIONS = 10  # to the database, kept open
 _NICENESS = 5  # the API and the database go first
 
 

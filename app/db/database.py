@@ -1,14 +1,24 @@
 """The database, and sessions on it."""
 
+import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import msgspec
-from sqlalchemy import ExceptionContext, event, make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy import Dialect, ExceptionContext, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    InterfaceError,
+    InvalidatePoolError,
+    OperationalError,
+)
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.column_types import to_json
 from app.errors import DatabaseError, SettingError, first_line
@@ -27,6 +37,8 @@ TRANSIENT = (*UNAVAILABLE, OSError)
 _LIMIT_EXCEEDED = "54"  # class of SQLSTATE: a value is too large, too deep or too long for PostgreSQL
 _READ_ONLY = "25006"  # as after a failover, until the connection is replaced
 _KEYS = "keys"
+_USED = "used"  # when a connection was last used, on the monotonic clock
+_IDLE_SECONDS = 1.0  # after which a connection is checked before it is used
 _KEEP_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 
 
@@ -51,11 +63,16 @@ def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = Non
     engine = create_async_engine(
         full_url(url),
         pool_size=connections,
-        pool_pre_ping=True,
         json_serializer=to_json,
         hide_parameters=True,  # errors are logged
     )
     event.listen(engine.sync_engine, "connect", _keep_alive)
+    event.listen(engine.sync_engine, "checkin", _note_use)
+    event.listen(
+        engine.sync_engine,
+        "checkout",
+        lambda connection, record, _: _check_idle(connection, record, engine.dialect),
+    )
     event.listen(engine.sync_engine, "handle_error", _classify)
     return Database(engine, async_sessionmaker(engine, expire_on_commit=False, info=session_info(keys)))
 
@@ -91,6 +108,20 @@ def _keep_alive(connection: Any, _: object) -> None:
     connection.autocommit = True
     connection.cursor().execute(_KEEP_ALIVE)
     connection.autocommit = False
+
+
+def _note_use(_: object, record: ConnectionPoolEntry) -> None:
+    record.info[_USED] = time.monotonic()
+
+
+def _check_idle(connection: Any, record: ConnectionPoolEntry, dialect: Dialect) -> None:
+    """Replace all connections if one that was idle is dead. One in steady use is spared the round trip."""
+    idle = time.monotonic() - record.info.get(_USED, math.inf)  # a new connection works
+    try:
+        if connection.closed or (idle > _IDLE_SECONDS and not dialect.do_ping(connection)):
+            raise InvalidatePoolError
+    except dialect.loaded_dbapi.Error as error:
+        raise InvalidatePoolError from error
 
 
 @asynccontextmanager

@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import BigInteger, cast, func, insert, select, update
+from sqlalchemy import BigInteger, cast, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.column_types import to_json
 from app.records import Json
 
 CHANNEL = "sage_events"  # NOTIFY: a task has new events; its id is the payload
+_APPEND = text("SELECT append_task_events(:task, CAST(:new AS jsonb))")  # waits, numbers, inserts and notifies
 
 
 class NewEvent(NamedTuple):
@@ -30,16 +32,9 @@ async def append(session: AsyncSession, task_id: UUID, kind: str, data: dict[str
 
 async def append_all(session: AsyncSession, task_id: UUID, new: Sequence[NewEvent]) -> int:
     """Append several events in order. Returns the number of the last."""
-    await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(str(task_id), 0))))
-    newest = select(func.coalesce(func.max(models.TaskEvent.seq), 0)).where(models.TaskEvent.task_id == task_id)
-    last: int = (await session.scalars(newest)).one()
-    rows = [
-        {"task_id": task_id, "seq": seq, "kind": each.kind, "data": each.data}
-        for seq, each in enumerate(new, start=last + 1)
-    ]
-    notified = func.pg_notify(CHANNEL, str(task_id))
-    await session.execute(insert(models.TaskEvent).values(rows).returning(notified))
-    return last + len(rows)
+    await session.flush()  # the task may be new
+    values = {"task": task_id, "new": to_json([[each.kind, each.data] for each in new])}
+    return int((await session.execute(_APPEND, values)).scalar_one())
 
 
 async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json], Json]) -> None:

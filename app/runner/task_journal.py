@@ -20,7 +20,7 @@ from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
 from app.security.secret_values import SecretValues
 
-_BATCH_SECONDS = 0.2  # repeatable calls are held this long to be written in one batch
+_BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
 
 
 class TaskJournal(RolloutHooks):
