@@ -166,8 +166,9 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
     """`limits` are the server's."""
     project = await projects.by_id(session, task.project_id)
     release = await releases.get(session, task.release_id) if task.release_id else None
-    approval = await approvals.waiting(session, task.id)
-    limit = None
+    approval = limit = None
+    if task.state is models.TaskState.WAITING:
+        approval = await approvals.waiting(session, task.id)
     if task.state is models.TaskState.ACCEPTED:
         limit = await quotas.exhausted(session, project, limits)
     return TaskView.full(task, project.name, await _skills_of(session, task.id), release, approval, limit)

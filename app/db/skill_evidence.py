@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.in_array import in_array
 
 GOOD = 0.5  # scores from here on are successes
 
@@ -47,6 +48,17 @@ async def add_replay(session: AsyncSession, task_id: UUID, skill_id: UUID, match
     """Record a replay on the calls of a task. The first one counts."""
     row = {"task_id": task_id, "skill_id": skill_id, "matched": matched}
     await session.execute(insert(_replay).values(row).on_conflict_do_nothing())
+
+
+async def matched_often(session: AsyncSession, skill_ids: Collection[UUID], tasks: int) -> set[UUID]:
+    """The skills whose replays matched on at least so many tasks, and on all."""
+    counted = (
+        select(_replay.skill_id)
+        .where(in_array(_replay.skill_id, skill_ids))
+        .group_by(_replay.skill_id)
+        .having(func.count() >= tasks, func.bool_and(_replay.matched))
+    )
+    return set(await session.scalars(counted))
 
 
 async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:

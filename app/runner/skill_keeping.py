@@ -41,6 +41,8 @@ class SkillKeeping:
         kept = [draft.name for draft in validated.kept]
         said = secrets.mask_fields({"kept": kept, "refused": validated.refused})
         log.debug("skills of a task", task=str(row.id), **said)
+        if not kept:
+            return
         async with self._sessions() as session:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
             shown = await offers.to_task(session, row.id)

@@ -25,6 +25,7 @@ from app.skills.admission import stored_manifest
 
 log = structlog.get_logger(__name__)
 
+_ENOUGH = 3  # tasks on whose calls a skill was replayed; more of its own would prove little
 _REPEATED = 3  # calls of one skill that are run again
 _OTHERS = 2  # versions of one name, besides the one that the task used
 
@@ -51,7 +52,8 @@ class SkillReplays:
         async with self._sessions() as session:
             rows = await skills.of_ids(session, used)
             others = await skill_evidence.in_probation(session, row.project_id, list(used.values()))
-        for skill in [each for each in rows if each.state in NEXT_SKILL_STATE]:
+            known = await skill_evidence.matched_often(session, used, _ENOUGH)
+        for skill in [each for each in rows if each.state in NEXT_SKILL_STATE and each.id not in known]:
             await self._replay(row, catalog, trajectory, skill, own=True)
         for name in used.values():
             newest = [each for each in others if each.name == name and each.id not in used][:_OTHERS]

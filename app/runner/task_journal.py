@@ -12,7 +12,7 @@ from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
-from app.db import approvals, calls, events, models, skill_moves, turns
+from app.db import approvals, calls, events, models, skill_moves, task_queue, turns
 from app.db.database import Sessions
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
@@ -75,10 +75,8 @@ class TaskJournal(RolloutHooks):
             await events.append(session, self._task.id, "turn", self.secrets.mask_fields(data))
 
     async def on_turn_end(self, index: int, turn: Turn) -> None:
-        async with self._writing() as session:
+        async with self._writing(*self._events_of(index, turn)) as session:
             await turns.end(session, self._task.id, self._owner, index, turn)
-            if new := [*self._events_of(index, turn)]:
-                await events.append_all(session, self._task.id, new)
         await self.report_refusals()
 
     async def report_refusals(self) -> None:
@@ -137,17 +135,19 @@ class TaskJournal(RolloutHooks):
     async def flush(self) -> None:
         """Write what is pending: a rollout may end in the middle of a turn."""
         if self._unwritten:
-            async with self._writing():
-                pass
+            async with self._writing() as session:
+                await task_queue.hold(session, self._task.id, self._owner)
 
     @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[AsyncSession]:
-        """A transaction that first writes the pending calls."""
+    async def _writing(self, *new: events.NewEvent) -> AsyncIterator[AsyncSession]:
+        """A transaction that first writes the pending calls, then events. Its body has to check the owner."""
         waiting, self._unwritten = self._unwritten, []
+        new = (*map(self._call_event, waiting), *new)
         async with self._sessions.begin() as session:
             if waiting:
-                await calls.record(session, self._task.id, self._owner, waiting)
-                await events.append_all(session, self._task.id, [self._call_event(call) for call in waiting])
+                await calls.record(session, self._task.id, waiting)
+            if new:
+                await events.append_all(session, self._task.id, new)
             yield session
         self._written = time.monotonic()
 
