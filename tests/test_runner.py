@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from app.agent.stop_signal import StopSignal
 from app.db import models, offers, skills, task_queue, trajectories
 from app.db.models import TaskState
 from app.records import Stop
@@ -97,6 +98,22 @@ async def test_the_lease_of_a_running_task_is_renewed(project: LedgerProject) ->
         async with project.sessions.begin() as session:
             assert await task_queue.claim(session, "another", 1) is None
         assert (await project.row(task_id)).attempt == 1
+
+
+async def test_a_rollout_that_has_suspended_its_task_may_go_on_to_its_end(project: LedgerProject) -> None:
+    ended = asyncio.Event()
+
+    async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
+        stop_signal.released = True
+        async with project.sessions.begin() as session:
+            assert await task_queue.suspend(session, row.id, owner)
+        await asyncio.sleep(1)
+        ended.set()
+
+    options = RunnerOptions(lease_seconds=0.6, poll_seconds=0.05)
+    async with Runner(project.sessions, execute, options), asyncio.timeout(20):
+        await project.submit()
+        await ended.wait()
 
 
 async def test_a_runner_recovers_after_a_while_without_a_connection(

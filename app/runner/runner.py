@@ -196,11 +196,12 @@ class Runner:
             cancellations = await task_queue.extend(session, self.owner, self._options.lease_seconds, before)
         self._contact.confirm()
         for task_id in before & self._executions.keys():
-            if task_id not in cancellations:
+            execution = self._executions[task_id]
+            if cancellations.get(task_id):
+                execution.stop_signal.cancel()
+            elif task_id not in cancellations and not execution.stop_signal.released:
                 log.warning("another runner claimed the task", task=str(task_id))
-                self._executions[task_id].work.cancel()
-            elif cancellations[task_id]:
-                self._executions[task_id].stop_signal.cancel()
+                execution.work.cancel()
 
     async def _cancel(self) -> None:
         async with self._sessions() as session:
