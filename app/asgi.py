@@ -11,7 +11,7 @@ from app.api.dependencies import Dependencies
 from app.api.health import check_runners
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
-from app.composition import Parts, load_parts, open_services
+from app.composition import Parts, freeze_memory, load_parts, open_services
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.migrate import check_schema
@@ -61,6 +61,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
         await stack.enter_async_context(services.library.filling())
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)
+        freeze_memory()
         yield Dependencies(
             sessions=sessions,
             listener=listener,

@@ -14,7 +14,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
-from app.composition import Parts, load_parts, open_services
+from app.composition import Parts, freeze_memory, load_parts, open_services
 from app.db.notifications import NotificationListener
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
@@ -63,6 +63,7 @@ async def _run(parts: Parts, judge: Judge | None) -> None:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.set), opened.executor.sessions
         presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy)
         async with memory, presence:
+            freeze_memory()
             log.info("a runner started", runner=opened.runner.owner, sandbox=opened.sandbox.describe())
             await stop.wait()
             if memory.excess:
