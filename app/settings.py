@@ -277,4 +277,6 @@ def _is_http(url: str) -> bool:
 
 def _from_text(kind: type, text: str) -> object:
     """For the types msgspec does not know, such as Path."""
+    if not text:
+        raise ValueError("it is empty; name a directory, or leave it unset")  # Path("") would be this one
     return kind(text)

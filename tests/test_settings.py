@@ -53,6 +53,7 @@ def test_urls_are_read_without_the_prefix() -> None:
         ("SAGE_PORT", "65536"),
         ("SAGE_ENGINE_PORT", "http"),
         ("SAGE_DEMO_PORT", ""),
+        ("SAGE_DATA_DIR", ""),
         ("SAGE_DEMO", "maybe"),
         ("SAGE_MAX_TASKS_IN_FLIGHT", "0"),
         ("SAGE_MAX_TASKS_IN_FLIGHT", "1.5"),
