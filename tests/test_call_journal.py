@@ -30,6 +30,8 @@ class Memory:
         self.begun[call.seq] = call
         return self.ended.get(call.seq)
 
+    async def sending(self) -> None: ...
+
     async def end(self, call: Call) -> None:
         self.ended[call.seq] = call
 

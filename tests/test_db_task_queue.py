@@ -147,12 +147,13 @@ async def test_a_task_cannot_be_claimed_while_its_lease_is_valid(session: AsyncS
 async def test_extending_renews_leases_and_returns_requested_cancellations(session: AsyncSession) -> None:
     project = await project_row(session)
     kept, stopped = await task_row(session, project.id), await task_row(session, project.id)
-    for _ in range(2):
+    for each in (kept, stopped):
         await task_queue.claim(session, "me", EXPIRED)
-        await task_queue.extend(session, "me", LEASE)
+        await task_queue.extend(session, {each.id: "me"}, LEASE)
     await tasks.request_cancel(session, stopped.id)
-    assert await task_queue.extend(session, "me", LEASE) == {kept.id: False, stopped.id: True}
-    assert await task_queue.extend(session, "me", LEASE, [kept.id]) == {kept.id: False}
+    both = {kept.id: "me", stopped.id: "me"}
+    assert await task_queue.extend(session, both, LEASE) == {kept.id: False, stopped.id: True}
+    assert await task_queue.extend(session, {kept.id: "me", stopped.id: "another"}, LEASE) == {kept.id: False}
     assert await task_queue.cancelled(session, "me") == {stopped.id}
     assert await task_queue.cancelled(session, "another") == set()
     assert await task_queue.claim(session, "another", LEASE) is None
@@ -163,7 +164,7 @@ async def test_a_runner_that_lost_its_task_can_neither_finish_nor_extend_it(sess
     task = await task_queue.claim(session, "slow", EXPIRED)
     assert task is not None
     await task_queue.claim(session, "quick", LEASE)
-    assert await task_queue.extend(session, "slow", LEASE) == {}
+    assert await task_queue.extend(session, {task.id: "slow"}, LEASE) == {}
     assert await task_queue.finish(session, task.id, "slow", DONE) is False
     with pytest.raises(ConflictError, match="no longer held by slow"):
         await task_queue.hold(session, task.id, "slow")

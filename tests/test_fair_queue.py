@@ -192,9 +192,10 @@ async def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(session
         await session.execute(text(_FIVE_THOUSAND), {"project": project_id})
     await session.execute(text("ANALYZE tasks"))
     connection = await session.connection()
-    statement = task_queue._claiming("me", LEASE, task_queue.NO_LIMITS, True, 0)
+    statement = task_queue._claiming(LEASE, task_queue.NO_LIMITS, True, 0)
     compiled = statement.compile(dialect=connection.dialect)
-    explained = await connection.exec_driver_sql(f"EXPLAIN {compiled}", compiled.params)
+    given = compiled.params | {"new_owner": "me/1", "new_process": "me", "ours": []}
+    explained = await connection.exec_driver_sql(f"EXPLAIN {compiled}", given)
     plan = "\n".join(line for [line] in explained)
     assert "ix_tasks_waiting" in plan
     assert "Seq Scan on tasks" not in plan

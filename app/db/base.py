@@ -48,7 +48,7 @@ class Leased(Base):
 
     __abstract__ = True
 
-    owner: Mapped[str | None]  # the process that holds the lease
+    owner: Mapped[str | None]  # the claim that holds the lease: see `lease.new_claim`
     lease_until: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     finished_at: Mapped[datetime | None]

@@ -30,12 +30,15 @@ class JournalCall(msgspec.Struct, frozen=True, kw_only=True):
     call: Call | None
 
 
-async def begin(session: AsyncSession, task_id: UUID, owner: str, call: Call, *, repeatable: bool) -> None:
+async def begin(
+    session: AsyncSession, task_id: UUID, owner: str, call: Call, *, repeatable: bool, seconds: float = 0
+) -> None:
     """Record a call; commit this before it goes out. A repeatable call without a result may begin again.
 
-    Raises ConflictError if the call went out before, or the task is no longer the owner's.
+    Nobody else can claim the task for `seconds` from now. Raises ConflictError if the call went out before, or the
+    task is no longer the owner's.
     """
-    await task_queue.hold(session, task_id, owner)
+    await task_queue.hold_for(session, task_id, owner, seconds)
     row = {**_request(session, call), "repeatable": repeatable, "record": None}
     lost = models.TaskCall.record.is_(None)
     begun = await session.scalar(
@@ -50,13 +53,17 @@ async def begin(session: AsyncSession, task_id: UUID, owner: str, call: Call, *,
         raise ConflictError(f"call {call.seq} of task {task_id} ({call.api}) went out before")
 
 
-async def end(session: AsyncSession, task_id: UUID, call: Call) -> None:
-    """Record the result, also if the task has another owner by now: the call has taken effect."""
-    await session.execute(
+async def end(session: AsyncSession, task_id: UUID, call: Call) -> bool:
+    """Record the result, also if the task has another owner by now: the call has taken effect.
+
+    False if the task has ended, which deletes its journal.
+    """
+    ended = (
         update(models.TaskCall)
         .where(models.TaskCall.task_id == task_id, models.TaskCall.seq == call.seq)
         .values(record=keys_of(session).encrypt_bytes(pack(call)))
     )
+    return await session.scalar(ended.returning(models.TaskCall.seq)) is not None
 
 
 async def record(session: AsyncSession, task_id: UUID, made: Sequence[Call]) -> None:

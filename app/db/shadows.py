@@ -60,14 +60,14 @@ async def finish(session: AsyncSession, shadow: models.Shadow, outcome: ShadowOu
     return await session.scalar(finished.returning(_shadow.task_id)) is not None
 
 
-async def hand_back(session: AsyncSession, owner: str) -> None:
-    """Let others claim the owner's shadows at once; the attempt does not count."""
-    await session.execute(_queue.hand_back(owner, attempt=_shadow.attempt - 1))
+async def hand_back(session: AsyncSession, process: str) -> None:
+    """Let others claim the process's shadows at once; the attempt does not count."""
+    await session.execute(_queue.hand_back_all(process, attempt=_shadow.attempt - 1))
 
 
-async def abandon(session: AsyncSession, owner: str) -> None:
-    """Let others claim the shadows of an owner that died. The attempt counts: a shadow may have been the cause."""
-    await session.execute(_queue.hand_back(owner))
+async def abandon(session: AsyncSession, process: str) -> None:
+    """Let others claim the shadows of a dead process. The attempt counts: a shadow may have been the cause."""
+    await session.execute(_queue.hand_back_all(process))
 
 
 async def records(

@@ -1,4 +1,4 @@
-"""The queue of accepted tasks. A runner holds a task by a lease, and writes to it only while it is the owner.
+"""The queue of accepted tasks. A runner claims a task, and writes to it only while its claim holds the lease.
 
 A task whose runner died is a suspect: its next runner executes it alone, so that the tasks that ran beside a
 harmful one are cleared. If a runner dies again while it executes a suspect alone, the suspect is condemned.
@@ -6,17 +6,35 @@ harmful one are cleared. If a runner dies again while it executes a suspect alon
 
 import asyncio
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, ScalarSelect, Select, Update, and_, case, func, or_, select, update
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    Text,
+    Update,
+    Uuid,
+    all_,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.db import canaries, events, lease, models, runners, task_end, usage
+from app.db.clock import from_now
 from app.db.fair_queue import RUNNING, any_candidate, next_task
 from app.db.models import TASK_END_STATES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
@@ -30,6 +48,8 @@ _queue = lease.LeaseQueue(_task, RUNNING)
 _TRIES = 20  # of a claim that others overtake
 _PAUSE = 0.002  # seconds between two tries, at most; each is longer
 NO_LIMITS = Limits()
+_OWNER, _PROCESS = bindparam("new_owner", type_=Text), bindparam("new_process", type_=Text)  # of a claim
+_OURS = bindparam("ours", type_=ARRAY(Uuid))  # tasks that the claim leaves alone
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,20 +76,28 @@ def is_condemned(task: models.Task) -> bool:
 
 
 async def claim(
-    session: AsyncSession, owner: str, lease_seconds: float, limits: Limits = NO_LIMITS, *, abandoned: bool = True
+    session: AsyncSession,
+    owner: str,
+    lease_seconds: float,
+    limits: Limits = NO_LIMITS,
+    *,
+    abandoned: bool = True,
+    ours: Collection[UUID] = (),
 ) -> models.Task | None:
     """The next task whose project may run it within its limits, or None; `limits` are the server's.
 
-    Two runners never get the same task. The first claim pins the release, the canary for its share of the tasks
-    and otherwise the active one, and sets the clock that the sandbox shows. A claim of a task that another runner
-    let expire counts as a death of that runner; without `abandoned` these tasks are left alone.
+    Two runners never get the same task, nor does one that is still busy with it: those are in `ours`. `owner` is a
+    new claim. The first one pins the release, the canary for its share of the tasks and otherwise the active one,
+    and sets the clock that the sandbox shows. A claim of a task that another runner let expire counts as a death
+    of that runner; without `abandoned` these tasks are left alone.
     """
+    given = {"new_owner": owner, "new_process": lease.process_of(owner), "ours": list(ours)}
     connection = (
         await session.connection()
     )  # the statements are large: only those of the core keep their cache key
     for attempt in range(_TRIES):
         skip = attempt // 4
-        task_id = await connection.scalar(_claiming(owner, lease_seconds, limits, abandoned, skip))
+        task_id = await connection.scalar(_claiming(lease_seconds, limits, abandoned, skip), given)
         if task_id is not None:
             return await session.get(_task, task_id, populate_existing=True)
         if not await connection.scalar(_asking(limits)):
@@ -79,16 +107,14 @@ async def claim(
 
 
 @lru_cache(maxsize=64)
-def _claiming(
-    owner: str, lease_seconds: float, limits: Limits, abandoned: bool, skip: int
-) -> ReturningUpdate[UUID]:
+def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) -> ReturningUpdate[UUID]:
     """Returns the id of the claimed task, if there is one."""
-    died = and_(_task.owner.is_not(None), _task.owner != owner)  # of a task whose lease has expired
+    died = and_(_task.owner.is_not(None), _queue.process() != _PROCESS)  # of a task whose lease has expired
     found, charged = next_task(limits, skip, *_resumable(died, abandoned))
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
     claimed = _queue.take(
-        owner,
+        _OWNER,
         lease_seconds,
         _task.id == found.c.id,
         state=TaskState.RUNNING,
@@ -111,22 +137,20 @@ async def mark_alone(session: AsyncSession, task_id: UUID, owner: str) -> None:
         raise lease.lost("task", task_id, owner)
 
 
-async def extend(
-    session: AsyncSession, owner: str, lease_seconds: float, task_ids: Collection[UUID] | None = None
-) -> dict[UUID, bool]:
-    """Renew the leases of all the owner's tasks, or of those given. Returns task id -> cancellation requested.
+async def extend(session: AsyncSession, owners: Mapping[UUID, str], lease_seconds: float) -> dict[UUID, bool]:
+    """Renew the leases of these tasks and claims. Returns task id -> cancellation requested.
 
-    A task that is missing was claimed by another runner, or deleted: its rollout here must stop.
+    A task that is missing was claimed again, or deleted: its rollout must stop.
     """
-    which = () if task_ids is None else (_task.id.in_(task_ids),)
-    extended = _queue.extend(owner, lease_seconds, *which)
+    held = tuple_(_task.id, _task.owner).in_(list(owners.items()))
+    extended = update(_task).where(held, RUNNING).values(lease_until=from_now(lease_seconds))
     rows = await session.execute(extended.returning(_task.id, _task.cancel_requested))
     return {row.id: row.cancel_requested for row in rows}
 
 
-async def cancelled(session: AsyncSession, owner: str) -> set[UUID]:
-    """The owner's tasks whose cancellation was requested."""
-    return set(await session.scalars(select(_task.id).where(_queue.held(owner, _task.cancel_requested))))
+async def cancelled(session: AsyncSession, process: str) -> set[UUID]:
+    """The tasks of a process whose cancellation was requested."""
+    return set(await session.scalars(select(_task.id).where(_queue.held_by(process), _task.cancel_requested)))
 
 
 async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
@@ -134,6 +158,19 @@ async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
     held = select(_task.id).where(_queue.held(owner, _task.id == task_id)).with_for_update(read=True)
     if await session.scalar(held) is None:
         raise lease.lost("task", task_id, owner)
+
+
+async def hold_for(session: AsyncSession, task_id: UUID, owner: str, seconds: float) -> None:
+    """Keep others from claiming the task for so many seconds from now, also if its lease has expired.
+
+    Raises ConflictError if one has claimed it already.
+    """
+    held = select(_task.lease_until < from_now(seconds)).where(_queue.held(owner, _task.id == task_id))
+    soon = await session.scalar(held.with_for_update(read=True))
+    if soon is None:
+        raise lease.lost("task", task_id, owner)
+    if soon:
+        await session.execute(_queue.extend(owner, seconds, _task.id == task_id))
 
 
 async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: TaskOutcome) -> bool:
@@ -187,15 +224,19 @@ async def wake(session: AsyncSession, task_id: UUID) -> None:
     await session.execute(select(func.pg_notify(CHANNEL, "")))
 
 
-async def hand_back(session: AsyncSession, owner: str, task_ids: Collection[UUID] | None = None) -> Sequence[UUID]:
-    """Let others resume all the owner's tasks, or those given, at once. Returns their ids."""
-    which = () if task_ids is None else (_task.id.in_(task_ids),)
-    return await _free(session, _queue.hand_back(owner, *which, alone=_condemned(_task.deaths)))
+async def hand_back(session: AsyncSession, process: str) -> Sequence[UUID]:
+    """Let others resume all tasks of a process at once. Returns their ids."""
+    return await _free(session, _queue.hand_back_all(process, alone=_condemned(_task.deaths)))
 
 
-async def abandon(session: AsyncSession, owner: str) -> Sequence[UUID]:
-    """Let others resume the tasks of an owner that died or is about to, and count the death. Returns their ids."""
-    return await _free(session, _queue.hand_back(owner, deaths=_task.deaths + 1))
+async def put_back(session: AsyncSession, task_id: UUID, owner: str) -> None:
+    """Let others resume one task at once, if this claim still holds it."""
+    await _free(session, _queue.hand_back(owner, _task.id == task_id, alone=_condemned(_task.deaths)))
+
+
+async def abandon(session: AsyncSession, process: str) -> Sequence[UUID]:
+    """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids."""
+    return await _free(session, _queue.hand_back_all(process, deaths=_task.deaths + 1))
 
 
 async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
@@ -207,6 +248,7 @@ async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
 
 def _resumable(died: ColumnElement[bool], abandoned: bool) -> Iterator[ColumnElement[bool]]:
     """Conditions on begun tasks without a lease. Suspects may occupy half of the runners, and at least one."""
+    yield _task.id != all_(_OURS)
     if not abandoned:
         yield _task.owner.is_(None)
     beside = and_(_task.deaths == 0, ~died)

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from app.db import models
+from app.db.lease import process_of
 
 _usage = models.ProjectUsage
 _RUNNERS = 16  # rows of a project and day that runners write to
@@ -43,7 +44,7 @@ async def add(session: AsyncSession, project_id: UUID, writer: int, **counts: in
 
 def writer_of(owner: str) -> int:
     """The row that a runner adds to."""
-    return 1 + zlib.crc32(owner.encode()) % _RUNNERS
+    return 1 + zlib.crc32(process_of(owner).encode()) % _RUNNERS
 
 
 def today(column: str, project_id: ColumnElement[UUID]) -> ColumnElement[int]:

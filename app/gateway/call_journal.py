@@ -20,6 +20,10 @@ class CallJournal(Protocol):
         """The recorded call, to be used instead of sending it; None to send it. Raises InDoubtError."""
         ...
 
+    async def sending(self) -> None:
+        """Called when a call's connection is open, right before the request. Raises if it must not go out."""
+        ...
+
     async def end(self, call: Call) -> None:
         """Record the call's result or error."""
         ...

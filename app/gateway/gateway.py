@@ -232,7 +232,8 @@ class Gateway:
             known = {name.lower() for name in credentials}
             headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
             sent = (operation.method, url, headers | credentials, request.content)
-            result = hidden.mask_value(await self._http.send(*sent, clean=hidden.mask))
+            sending = None if self._journal is None or operation.safe else self._journal.sending
+            result = hidden.mask_value(await self._http.send(*sent, clean=hidden.mask, sending=sending))
         except HostError as raised:
             error = hidden.mask(f"{raised.kind}: {raised.message}")
         seconds = time.perf_counter() - started

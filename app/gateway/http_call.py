@@ -3,8 +3,8 @@
 import asyncio
 import codecs
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 import httpx
 import msgspec
@@ -30,6 +30,10 @@ _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the We
 )
 
 
+Sending: TypeAlias = Callable[[], Awaitable[None]]
+"""Awaited when the connection is open, right before a request is written. If it raises, nothing is sent."""
+
+
 class _Response(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     location: str | None  # target of a redirect
@@ -44,7 +48,7 @@ class HttpCaller:
     def __init__(self, client: httpx.AsyncClient, *, timeout: float) -> None:
         self._client = client
         self._timeout = timeout
-        self._extensions = {"timeout": httpx.Timeout(timeout).as_dict()}
+        self._extensions: dict[str, object] = {"timeout": httpx.Timeout(timeout).as_dict()}
 
     async def send(
         self,
@@ -53,6 +57,7 @@ class HttpCaller:
         headers: dict[str, str],
         content: bytes | None,
         clean: Callable[[str], str] = str,
+        sending: Sending | None = None,
     ) -> Json:
         """The parsed response: JSON, text, or None if it is empty. Redirects to other servers are refused.
 
@@ -60,7 +65,7 @@ class HttpCaller:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                return _result(await self._follow(httpx.URL(url), method, headers, content), clean)
+                return _result(await self._follow(httpx.URL(url), method, headers, content, sending), clean)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:
@@ -68,10 +73,19 @@ class HttpCaller:
             raise HostError("ApiError", f"the server cannot be reached: {reason}") from error
 
     async def _follow(
-        self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes | None
+        self,
+        url: httpx.URL,
+        method: str,
+        headers: dict[str, str],
+        content: bytes | None,
+        sending: Sending | None,
     ) -> _Response:
+        extensions = self._extensions if sending is None else self._extensions | {"trace": _before(sending)}
         for _ in range(_REDIRECTS):
-            answer = await self._once(url, method, headers, content)
+            request = httpx.Request(
+                method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions
+            )
+            answer = await self._once(request)
             if answer.location is None:
                 return answer
             target = url.join(answer.location)
@@ -85,12 +99,7 @@ class HttpCaller:
                 headers = {name: value for name, value in headers.items() if name != "Content-Type"}
         raise HostError("ApiError", f"the server redirects more than {_REDIRECTS} times")
 
-    async def _once(
-        self, url: httpx.URL, method: str, headers: dict[str, str], content: bytes | None
-    ) -> _Response:
-        request = httpx.Request(
-            method, url, headers={**_HEADERS, **headers}, content=content, extensions=self._extensions
-        )
+    async def _once(self, request: httpx.Request) -> _Response:
         response = await self._client.send(request, stream=True, follow_redirects=False)
         try:
             content_type = response.headers.get("content-type", "")
@@ -103,6 +112,16 @@ class HttpCaller:
             )
         finally:
             await response.aclose()
+
+
+def _before(sending: Sending) -> Callable[[str, object], Awaitable[None]]:
+    """A tracer of httpcore's."""
+
+    async def trace(event: str, _: object) -> None:
+        if event.endswith(".send_request_headers.started"):
+            await sending()
+
+    return trace
 
 
 async def _body(response: httpx.Response) -> bytes:

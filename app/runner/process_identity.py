@@ -7,7 +7,7 @@ from uuid import uuid4
 
 
 def new_owner() -> str:
-    """A unique name for this process as the owner of leases; people recognize host and pid."""
+    """A unique name for this process, which its claims have; people recognize host and pid."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
 
 

@@ -1,5 +1,8 @@
 """Claims tasks from the queue and executes several at once, each under a lease that is renewed.
 
+A task that is under way here is never claimed here again: after a stall, its claim is renewed if nobody else has
+claimed it, and its rollout is stopped if somebody has.
+
 A suspect, a task during which a runner died, is executed alone: it is claimed and held until the tasks under way
 have ended, while no other is claimed.
 """
@@ -17,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.agent.stop_signal import StopSignal
 from app.db import models, shadows, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit
+from app.db.lease import new_claim
 from app.errors import first_line
 from app.loop import Loop
 from app.project.project_settings import Limits
@@ -26,7 +30,7 @@ from app.runner.process_identity import new_owner
 log = structlog.get_logger(__name__)
 
 Execute = Callable[[models.Task, str, StopSignal], Coroutine[None, None, None]]
-"""Executes a claimed task for an owner and writes how it ended. If cancelled, it leaves the task resumable."""
+"""Executes a task for a claim and writes how it ended. If cancelled, it leaves the task resumable."""
 
 _CANCEL_SECONDS = 0.5  # between two checks for tasks to cancel
 
@@ -42,6 +46,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Execution(msgspec.Struct, frozen=True):
+    claim: str  # the owner of the task
     suspect: bool
     stop_signal: StopSignal
     work: asyncio.Task[None]
@@ -63,7 +68,7 @@ class Runner:
         self._execute = execute
         self._options = options
         self._executions: dict[UUID, _Execution] = {}
-        self._dropped: set[UUID] = set()  # ended without a result, to be handed back
+        self._dropped: dict[UUID, str] = {}  # claims of tasks that ended without a result, to be handed back
         self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
         self._contact = DatabaseContact(options.lease_seconds)
@@ -124,30 +129,26 @@ class Runner:
         """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""
         if not self.has_room:
             return None
-        abandoned, options = self._contact.is_proof, self._options
+        claim, options = new_claim(self.owner), self._options
+        abandoned, ours = self._contact.is_proof, self._executions.keys() | self._dropped.keys()
         async with autocommit(self._sessions) as session:
             task = await task_queue.claim(
-                session, self.owner, options.lease_seconds, options.limits, abandoned=abandoned
+                session, claim, options.lease_seconds, options.limits, abandoned=abandoned, ours=ours
             )
         self._contact.confirm()
         if task is None:
             return None
-        earlier = self._executions.get(task.id)
-        if earlier is None or earlier.stop_signal.released:  # else the claim has renewed its lease
-            self._start(task)
+        self._start(task, claim)
         return 0
 
-    def _start(self, task: models.Task) -> None:
+    def _start(self, task: models.Task, claim: str) -> None:
         suspect, stop_signal = task_queue.is_suspect(task), StopSignal()
-        execute = self._execute_alone if suspect else self._execute_one
-        work = asyncio.create_task(execute(task, stop_signal), name=f"task {task.id}")
-        self._executions[task.id] = _Execution(suspect, stop_signal, work)
+        execute = self._execute_alone if suspect else self._execute
+        work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}")
+        self._executions[task.id] = _Execution(claim, suspect, stop_signal, work)
         work.add_done_callback(lambda done: self._drop(task.id, done))
 
-    async def _execute_one(self, task: models.Task, stop_signal: StopSignal) -> None:
-        await self._execute(task, self.owner, stop_signal)
-
-    async def _execute_alone(self, task: models.Task, stop_signal: StopSignal) -> None:
+    async def _execute_alone(self, task: models.Task, claim: str, stop_signal: StopSignal) -> None:
         log.warning("a runner died during this task, it is executed alone", task=str(task.id), deaths=task.deaths)
         while len(self._executions) > 1 or self.is_shared():
             self._one_ended.clear()
@@ -157,17 +158,15 @@ class Runner:
         if stop_signal.suspended:
             return
         async with self._sessions.begin() as session:
-            await task_queue.mark_alone(session, task.id, self.owner)
-        await self._execute(task, self.owner, stop_signal)
+            await task_queue.mark_alone(session, task.id, claim)
+        await self._execute(task, claim, stop_signal)
 
     def _drop(self, task_id: UUID, work: asyncio.Task[None]) -> None:
-        execution = self._executions.get(task_id)
-        if execution is not None and execution.work is work:  # not if a released task was claimed again meanwhile
-            del self._executions[task_id]
+        execution = self._executions.pop(task_id)
         self._one_ended.set()
         self._claims.wake()
         if not work.cancelled() and (error := work.exception()) is not None:
-            self._dropped.add(task_id)
+            self._dropped[task_id] = execution.claim
             log.error("a task was dropped, it will be resumed", task=str(task_id), exc_info=error)
 
     async def _keep(self) -> None:
@@ -185,22 +184,24 @@ class Runner:
         self._extend_at = now + self._options.lease_seconds / 3
 
     async def _hand_back_dropped(self) -> None:
-        dropped = frozenset(self._dropped)
-        async with self._sessions.begin() as session:
-            await task_queue.hand_back(session, self.owner, dropped - self._executions.keys())
-        self._dropped -= dropped
+        for task_id, claim in list(self._dropped.items()):
+            async with self._sessions.begin() as session:
+                await task_queue.put_back(session, task_id, claim)
+            del self._dropped[task_id]
 
     async def _extend(self) -> None:
-        before = set(self._executions)
+        before = dict(self._executions)
+        claims = {task_id: execution.claim for task_id, execution in before.items()}
         async with self._sessions.begin() as session:
-            cancellations = await task_queue.extend(session, self.owner, self._options.lease_seconds, before)
+            cancellations = await task_queue.extend(session, claims, self._options.lease_seconds)
         self._contact.confirm()
-        for task_id in before & self._executions.keys():
-            execution = self._executions[task_id]
+        for task_id, execution in before.items():
+            if execution.work.done():
+                continue
             if cancellations.get(task_id):
                 execution.stop_signal.cancel()
             elif task_id not in cancellations and not execution.stop_signal.released:
-                log.warning("another runner claimed the task", task=str(task_id))
+                log.warning("the task was claimed again, this rollout is stopped", task=str(task_id))
                 execution.work.cancel()
 
     async def _cancel(self) -> None:
@@ -211,7 +212,7 @@ class Runner:
             self._executions[task_id].stop_signal.cancel()
 
 
-async def abandon_all(session: AsyncSession, owner: str) -> Sequence[UUID]:
-    """Let others have the tasks and the shadow of an owner that died or is about to. Returns the tasks' ids."""
-    await shadows.abandon(session, owner)
-    return await task_queue.abandon(session, owner)
+async def abandon_all(session: AsyncSession, process: str) -> Sequence[UUID]:
+    """Let others have the tasks and the shadow of a process that died or is about to. Returns the tasks' ids."""
+    await shadows.abandon(session, process)
+    return await task_queue.abandon(session, process)

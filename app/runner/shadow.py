@@ -13,6 +13,7 @@ import structlog
 from app.agent.rollout_loop import ResumeState, run_rollout
 from app.db import models, shadows, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
+from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
 from app.errors import AppError, InvalidError, SandboxError
 from app.loop import Loop
@@ -41,7 +42,7 @@ class ShadowRunner:
         owner: str | None = None,
         pause: float = _PAUSE,
     ) -> None:
-        """`owner` holds the leases of its shadows."""
+        """`owner` is the process that claims shadows."""
         self.owner = owner or new_owner()
         self._sessions, self._executor, self._has_capacity = sessions, executor, has_capacity
         self._lease = executor.agent.limits.seconds + _GRACE
@@ -67,7 +68,7 @@ class ShadowRunner:
         if not self._has_capacity():
             return None
         async with self._sessions.begin() as session:
-            shadow = await shadows.claim(session, self.owner, self._lease)
+            shadow = await shadows.claim(session, new_claim(self.owner), self._lease)
         if shadow is None:
             return None
         self.replaying = True

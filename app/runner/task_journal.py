@@ -1,5 +1,6 @@
 """Records a running task, so that another process can resume it."""
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -13,21 +14,25 @@ from app.agent.rollout_loop import ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, turns
-from app.db.database import Sessions
+from app.db.database import UNAVAILABLE, Sessions
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
+from app.runner.database_contact import boot_time
 from app.security.secret_values import SecretValues
 
 _BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
+_SENDING_SECONDS = 2.0  # for which nobody else can claim the task, from the confirmation of the claim on
+_RESULT_SECONDS = 30.0  # in which the result of a call that cannot be repeated is to be written
+_PAUSE_SECONDS = 0.5
 
 
 class TaskJournal(RolloutHooks):
     """Records the rollout's turns and the gateway's calls. A call that must not be repeated is committed first.
 
-    Writes raise ConflictError once another runner has claimed the task, except for results of calls that went out.
-    Events are masked with `secrets`.
+    Writes raise ConflictError once the task was claimed again, except for results of calls that went out. `owner`
+    is the claim. Events are masked with `secrets`.
     """
 
     def __init__(self, sessions: Sessions, task: models.Task, owner: str, stop_signal: StopSignal) -> None:
@@ -44,6 +49,9 @@ class TaskJournal(RolloutHooks):
         self._repeatable: set[int] = set()  # calls in flight
         self._unwritten: list[Call] = []  # repeatable calls that have returned
         self._written = time.monotonic()
+        self._confirmed = (
+            -_SENDING_SECONDS
+        )  # when it was certain that the task is ours, on the clock of the machine
 
     async def resume_state(self) -> ResumeState:
         """Read what earlier attempts recorded, with the seed and the clock that all attempts share."""
@@ -98,7 +106,7 @@ class TaskJournal(RolloutHooks):
     async def on_approval_wanted(self, request: ApprovalRequest) -> None:
         """Commit the request together with the task's suspension, unless the task is to be cancelled."""
         shown = msgspec.structs.replace(request, arguments=self.secrets.mask_fields(request.arguments))
-        self.stop_signal.released = True  # from the commit on, this process may claim the task again
+        self.stop_signal.released = True  # from the commit on, the task may be claimed again
         async with self._writing() as session:
             stored = await approvals.request(session, self._task, self._owner, shown)
         if stored is not None:
@@ -116,9 +124,20 @@ class TaskJournal(RolloutHooks):
         if repeatable:
             self._repeatable.add(call.seq)
         else:
+            confirmed = boot_time()
             async with self._writing() as session:
-                await calls.begin(session, self._task.id, self._owner, call, repeatable=False)
+                about = self._task.id, self._owner, call
+                await calls.begin(session, *about, repeatable=False, seconds=_SENDING_SECONDS)
+            self._confirmed = confirmed
         return None
+
+    async def sending(self) -> None:
+        """Raises ConflictError, after a stall, if the task was claimed again since the call began."""
+        while boot_time() - self._confirmed > _SENDING_SECONDS / 2:
+            confirmed = boot_time()
+            async with self._sessions.begin() as session:
+                await task_queue.hold_for(session, self._task.id, self._owner, _SENDING_SECONDS)
+            self._confirmed = confirmed
 
     async def end(self, call: Call) -> None:
         """Repeatable calls are written in batches, at the latest before the next call that is not repeatable."""
@@ -128,9 +147,19 @@ class TaskJournal(RolloutHooks):
             if time.monotonic() - self._written > _BATCH_SECONDS:
                 await self.flush()
             return
+        until = time.monotonic() + _RESULT_SECONDS
+        while True:
+            try:
+                return await self._end(call)
+            except UNAVAILABLE:  # without its result, the call would be in doubt
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _end(self, call: Call) -> None:
         async with self._sessions.begin() as session:
-            await calls.end(session, self._task.id, call)
-            await events.append_all(session, self._task.id, [self._call_event(call)])
+            if await calls.end(session, self._task.id, call):  # else nothing follows the task's last event
+                await events.append_all(session, self._task.id, [self._call_event(call)])
 
     async def flush(self) -> None:
         """Write what is pending: a rollout may end in the middle of a turn."""

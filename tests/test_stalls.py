@@ -1,0 +1,114 @@
+"""Runner processes that are stopped for longer than a lease, and go on: nothing is done twice."""
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy import func, select
+
+from app.db import events, models, projects, tasks
+from app.db.database import Sessions
+from app.db.models import TASK_END_STATES, TaskState
+from app.records import Stop
+from tests.ledger import Ledger
+from tests.ledger_project import put_ledger, until
+
+WRITES = 5
+
+
+@asynccontextmanager
+async def runner(module: str, database_url: str, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    command = (sys.executable, "-m", f"tests.{module}", database_url, str(directory / module))
+    process = await asyncio.create_subprocess_exec(*command)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+def is_stopped(process: asyncio.subprocess.Process) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+async def submit(sessions: Sessions, project_id: UUID, word: str) -> UUID:
+    async with sessions.begin() as session:
+        new = tasks.NewTask(instruction=f"write {word} now", use_skills=False)
+        return (await tasks.submit(session, project_id, new)).id
+
+
+async def open_project(sessions: Sessions, ledger: Ledger, server: str) -> UUID:
+    async with sessions.begin() as session:
+        project = await projects.create(session, "demo")
+        await put_ledger(session, project.id, ledger, server)
+        return project.id
+
+
+async def ended(sessions: Sessions, task_id: UUID) -> models.Task:
+    async def has_ended() -> bool:
+        async with sessions() as session:
+            return (await tasks.get(session, task_id)).state in TASK_END_STATES
+
+    await until(has_ended, 60)
+    async with sessions() as session:
+        return await tasks.get(session, task_id)
+
+
+async def lease_expired(sessions: Sessions, task_id: UUID) -> bool:
+    expired = select(models.Task.lease_until < func.clock_timestamp()).where(models.Task.id == task_id)
+    async with sessions() as session:
+        return bool(await session.scalar(expired))
+
+
+def written(ledger: Ledger) -> Counter[str]:
+    return Counter(entry.text.split()[0] for entry in ledger.entries)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_a_stalled_runner_sends_and_reports_nothing_of_a_task_that_has_ended_meanwhile(
+    committed: Sessions, database_url: str, tmp_path: Path, sent: bool
+) -> None:
+    ledger = Ledger(pause=0.5 if sent else 0)
+    async with (
+        ledger.listening() as server,
+        runner("runner_process" if sent else "stopping_runner", database_url, tmp_path) as stalled,
+    ):
+        project_id = await open_project(committed, ledger, server)
+        task_id = await submit(committed, project_id, "first")
+        if sent:
+            await until(lambda: len(ledger.entries) == 1, 30)
+            stalled.send_signal(signal.SIGSTOP)
+        await until(lambda: is_stopped(stalled), 30)
+        async with runner("runner_process", database_url, tmp_path):
+            row = await ended(committed, task_id)
+        stalled.send_signal(signal.SIGCONT)
+        await ended(committed, await submit(committed, project_id, "second"))
+    assert (row.stop, row.attempt) == (Stop.IN_DOUBT, 2)
+    assert written(ledger) == Counter(first=int(sent), second=WRITES)
+    async with committed() as session:
+        assert (await events.after(session, task_id))[-1].kind == "done"
+
+
+async def test_a_runner_whose_lease_expired_while_it_was_stopped_goes_on_with_the_same_rollout(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    ledger = Ledger()
+    async with (
+        ledger.listening() as server,
+        runner("stopping_runner", database_url, tmp_path) as stalled,
+    ):
+        project_id = await open_project(committed, ledger, server)
+        task_id = await submit(committed, project_id, "only")
+        await until(lambda: is_stopped(stalled), 30)
+        await until(lambda: lease_expired(committed, task_id))
+        stalled.send_signal(signal.SIGCONT)
+        row = await ended(committed, task_id)
+    assert (row.state, row.stop, row.attempt, row.deaths) == (TaskState.DONE, Stop.COMPLETED, 1, 0)
+    assert written(ledger) == Counter(only=WRITES)
