@@ -56,7 +56,7 @@ async def test_activating_a_release_retires_the_active_one_also_when_rolling_bac
 async def test_a_rejected_release_is_activated_only_if_that_is_allowed(session: AsyncSession) -> None:
     release = await candidate(session)
     rejected = await releases.reject(session, release.id, {"sgc": -3.0})
-    assert (rejected.state, rejected.evidence) == (ReleaseState.REJECTED, {"sgc": -3.0})
+    assert (rejected.state, rejected.evidence) == (ReleaseState.REJECTED, {"verdict": "reject", "sgc": -3.0})
     with pytest.raises(ConflictError, match="release 2 was rejected"):
         await releases.activate(session, release.id)
     assert (await releases.active(session, release.project_id)).number == 1

@@ -11,7 +11,7 @@ from litestar.params import FromPath, JSONBody
 
 from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
-from app.api.releases import ReleaseView
+from app.api.releases import AllowRejected, ReleaseView
 from app.db import models
 from app.db.database import Sessions
 from app.release import canary
@@ -77,13 +77,16 @@ class CanaryController(Controller):
         sessions: NamedDependency[Sessions],
         access: Caller,
         promoter: NamedDependency[Promoter],
+        allow_rejected: AllowRejected = False,
     ) -> ReleaseView:
         """Once the model servers have proven that they have its weights, the release serves its share of the new
         tasks, chosen by a hash of the task id. It is promoted or rejected automatically as soon as the metrics are
         conclusive. A project has one canary at a time."""
         await find_release(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
-        row = await canary.begin(promoter, sessions, release_id, data.percent, access.actor)
+        row = await canary.begin(
+            promoter, sessions, release_id, data.percent, access.actor, allow_rejected=allow_rejected
+        )
         return ReleaseView.of(row)
 
     @delete(status_code=200, summary="End a canary", responses=_MOVE)

@@ -21,7 +21,9 @@ from app.records import Json
 from app.release.manifest import SkillsMode
 from app.release.promote import Promoter
 
-AllowRejected = Annotated[bool, QueryParameter(description="activate the release even if the gate rejected it")]
+AllowRejected = Annotated[
+    bool, QueryParameter(description="serve it even if its weights were rejected; the audit log records it")
+]
 SkillsQuery = Annotated[
     SkillsMode,
     QueryParameter(description="`restore` the skills of a release that served before, or `keep` the present ones"),
@@ -87,7 +89,8 @@ class ReleaseController(Controller):
     ) -> ReleaseView:
         """Creates a candidate from an adapter in the adapter directory, named by its content hash. Its shapes are
         checked against the base model; that it was trained on this model cannot be checked. It serves once it is
-        activated, or as a canary. An adapter belongs to the project whose run made it or whose key first proposed
+        activated, or as a canary; one that was rejected in another release of the project needs `allow_rejected`
+        for that. An adapter belongs to the project whose run made it or whose key first proposed
         it; one that a key for all projects added is for all."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while files are read

@@ -43,20 +43,24 @@ def is_assigned() -> ColumnElement[bool]:
     return number < release.canary_percent / 100 * 2**32
 
 
-async def begin(session: AsyncSession, release_id: UUID, percent: float) -> models.Release:
+async def begin(
+    session: AsyncSession, release_id: UUID, percent: float, *, allow_rejected: bool = False
+) -> models.Release:
     """Pin this share of the new tasks to the release from now on.
 
     Raises InvalidError for a share out of range, NotFoundError, and ConflictError if the release is active or the
-    project has another canary.
+    project has another canary, and for rejected weights unless `allow_rejected` is set.
     """
     release = await releases.locked(session, release_id)
-    await check_can_begin(session, release, percent)
+    await check_can_begin(session, release, percent, allow_rejected=allow_rejected)
     release.canary_percent, release.canary_at = percent, func.clock_timestamp()
     return await releases.move(session, release, ReleaseState.CANARY)
 
 
-async def check_can_begin(session: AsyncSession, release: models.Release, percent: float) -> None:
-    """Raises as `begin` does."""
+async def check_can_begin(
+    session: AsyncSession, release: models.Release, percent: float, *, allow_rejected: bool
+) -> models.Release | None:
+    """The rejection that is overridden, as of `releases.check_can_serve`. Raises as `begin` does."""
     if not 0 < percent <= 100:
         raise InvalidError(f"a canary serves more than 0 and at most 100 percent of new tasks, not {percent:g}")
     there = await of_project(session, release.project_id)
@@ -67,6 +71,7 @@ async def check_can_begin(session: AsyncSession, release: models.Release, percen
         )
     if release.state is ReleaseState.ACTIVE:
         raise ConflictError(f"release {release.number} is active: it serves all new tasks already")
+    return await releases.check_can_serve(session, release, allow_rejected=allow_rejected)
 
 
 async def of_project(session: AsyncSession, project_id: UUID) -> models.Release | None:

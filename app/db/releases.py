@@ -9,8 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
-from app.records import Json
+from app.records import BASE, Json
 
+_REJECT = "reject"  # the `verdict` of the evidence against a release
 CHANNEL = "sage_releases"  # NOTIFY: a release changed; its id is the payload
 
 
@@ -93,12 +94,12 @@ async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[model
 async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
     """Pin new tasks to it from now on; the one that was active retires. Repeating it is harmless.
 
-    Raises NotFoundError, and ConflictError for one that the gate rejected, unless `allow_rejected` is set.
+    Raises NotFoundError, and ConflictError for rejected weights (see `check_can_serve`), unless `allow_rejected`.
     """
     release = await locked(session, release_id)
     if release.state == ReleaseState.ACTIVE:
         return release
-    check_can_serve(release, allow_rejected=allow_rejected)
+    await check_can_serve(session, release, allow_rejected=allow_rejected)
     former = await find_active(session, release.project_id)
     if former is not None:
         await move(session, former, ReleaseState.RETIRED)
@@ -106,19 +107,30 @@ async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: b
     return await move(session, release, ReleaseState.ACTIVE)
 
 
-def check_can_serve(release: models.Release, *, allow_rejected: bool) -> None:
-    """Raises ConflictError for one that was rejected, unless `allow_rejected` is set."""
-    if release.state == ReleaseState.REJECTED and not allow_rejected:
-        raise ConflictError(
-            f"release {release.number} was rejected (see its evidence): "
-            "to serve it anyway, activate it with allow_rejected=true (sage releases --allow-rejected)"
-        )
+async def check_can_serve(
+    session: AsyncSession, release: models.Release, *, allow_rejected: bool
+) -> models.Release | None:
+    """The rejected release that `allow_rejected` overrides, for the audit log; None if there is none.
+
+    Weights stay rejected whatever release of the project proposes them again, until the gate passes that one.
+    Raises ConflictError for them unless `allow_rejected` is set.
+    """
+    rejected = await _rejection(session, release)
+    if rejected is None or allow_rejected:
+        return rejected
+    same = rejected.id == release.id
+    what = f"release {release.number} was" if same else f"the weights of release {release.number} were"
+    where = "see its evidence" if same else f"as release {rejected.number}, see its evidence"
+    raise ConflictError(
+        f"{what} rejected ({where}): "
+        "to serve it anyway, activate it with allow_rejected=true (sage releases --allow-rejected)"
+    )
 
 
 async def reject(session: AsyncSession, release_id: UUID, evidence: dict[str, Json]) -> models.Release:
     """Reject a candidate. Raises NotFoundError, and ConflictError for a release that serves or has served."""
     release = await locked(session, release_id)
-    release.evidence = evidence
+    release.evidence = {"verdict": _REJECT, **evidence}  # it stays when the state changes
     return await move(session, release, ReleaseState.REJECTED)
 
 
@@ -134,6 +146,20 @@ async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
     """The release, after waiting for other changes of its project's releases. Held until the transaction ends."""
     await _lock(session, (await get(session, release_id)).project_id)
     return await session.get_one(models.Release, release_id, populate_existing=True)
+
+
+async def _rejection(session: AsyncSession, release: models.Release) -> models.Release | None:
+    """The release that was rejected with the weights of a candidate, preferably itself."""
+    if release.state not in (ReleaseState.CANDIDATE, ReleaseState.REJECTED):
+        return None  # the gate passed it, or it served before
+    row = models.Release
+    same = row.id == release.id
+    if release.model != BASE:
+        same |= (row.project_id == release.project_id) & (row.model == release.model)
+    rejected = (row.state == ReleaseState.REJECTED) | (row.evidence["verdict"].astext == _REJECT)
+    newest = select(row).where(same, rejected).order_by((row.id == release.id).desc(), row.number.desc()).limit(1)
+    found: models.Release | None = await session.scalar(newest)
+    return found
 
 
 async def _lock(session: AsyncSession, project_id: UUID) -> None:

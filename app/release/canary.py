@@ -17,7 +17,7 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError
 from app.records import Json
 from app.release.canary_decision import ArmSamples, CanaryAction, CanaryDecision, CanaryRules, decide
-from app.release.promote import Promoter
+from app.release.promote import Promoter, overriding
 
 ACTOR = "canary"  # in the audit log, of automatic decisions
 _DEFAULT_COST = canaries.TypicalCost(12, 2_048)  # of a project without finished tasks
@@ -49,7 +49,13 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def begin(
-    promoter: Promoter, sessions: Sessions, release_id: UUID, percent: float, actor: str
+    promoter: Promoter,
+    sessions: Sessions,
+    release_id: UUID,
+    percent: float,
+    actor: str,
+    *,
+    allow_rejected: bool = False,
 ) -> models.Release:
     """Load its weights on the model servers, then pin new tasks to it.
 
@@ -58,14 +64,15 @@ async def begin(
     """
     async with sessions() as session:
         release = await releases.get(session, release_id)
-        await canaries.check_can_begin(session, release, percent)
+        await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
     async with swap_lock(sessions, release.project_id, release.number):
         async with sessions() as session:  # another process may have begun it first
-            await canaries.check_can_begin(session, await releases.get(session, release_id), percent)
+            release = await releases.get(session, release_id)
+            overridden = await canaries.check_can_begin(session, release, percent, allow_rejected=allow_rejected)
         report = await promoter.load_weights(release, actor)
         async with sessions.begin() as session:
-            canary = await canaries.begin(session, release_id, percent)
-            detail = {"percent": percent, "swap": report}
+            canary = await canaries.begin(session, release_id, percent, allow_rejected=allow_rejected)
+            detail = {"percent": percent, "swap": report, **overriding(overridden)}
             await audit.add(session, canary.project_id, canary.id, actor, AuditAction.CANARY_BEGAN, detail)
             return canary
 

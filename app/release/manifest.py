@@ -177,7 +177,7 @@ async def _succeed(
     if not await manifests.is_unused(session, serving):
         serving.skills = await manifests.store_skills(session, serving.project_id)
         candidate = await releases.propose(session, serving.project_id, serving.model)
-        release = await releases.activate(session, candidate.id)
+        release = await releases.activate(session, candidate.id, allow_rejected=True)  # its weights serve already
         release.training_run_id, release.evidence = serving.training_run_id, {"reason": reason}
         release.skills, release.tools, release.prompt = serving.skills, serving.tools, serving.prompt
     for part, now in made_of.items():

@@ -63,7 +63,7 @@ class Promoter:
         """
         async with self._sessions() as session:
             release = await releases.get(session, release_id)
-            releases.check_can_serve(release, allow_rejected=allow_rejected)
+            await releases.check_can_serve(session, release, allow_rejected=allow_rejected)
         if release.state is ReleaseState.ACTIVE:
             return release
         async with swap_lock(self._sessions, release.project_id, release.number):
@@ -75,10 +75,12 @@ class Promoter:
                 previous = await releases.find_active(session, release.project_id)
                 if check is not None:
                     check(row, previous)
+                overridden = await releases.check_can_serve(session, row, allow_rejected=allow_rejected)
                 row = await releases.activate(session, release_id, allow_rejected=allow_rejected)
                 changed = await manifest.record_activation(session, row, previous, self._prompt, skills=skills)
                 previous_number = previous.number if previous else None
                 detail = {"previous": previous_number, "swap": report, "serves": _parts(row), **changed}
+                detail |= overriding(overridden)
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)
                 if on_activated is not None:
                     await on_activated(session, row)
@@ -111,6 +113,11 @@ def check_baseline(release: models.Release, active: models.Release | None) -> No
             "weights, was activated since: train again, or activate it by hand "
             f"(POST /v1/releases/{release.id}/activate)"
         )
+
+
+def overriding(rejected: models.Release | None) -> dict[str, Json]:
+    """The detail of an audit entry about a release that serves although its weights were rejected."""
+    return {} if rejected is None else {"overrides_rejection_of": rejected.number}
 
 
 def _parts(release: models.Release) -> dict[str, Json]:

@@ -22,7 +22,7 @@ _HEAD = ("release", "state", "model", "created", "active since", "reason of the 
 @project_option
 @click.argument("number", type=click.IntRange(1), required=False)
 @click.option("--activate", is_flag=True, help="serve it; activating an older release rolls back")
-@click.option("--allow-rejected", is_flag=True, help="activate it even if the gate rejected it")
+@click.option("--allow-rejected", is_flag=True, help="serve it even if its weights were rejected")
 @click.option(
     "--canary", type=click.FloatRange(0, 100), help="serve this percentage of new tasks with it; 0 ends the canary"
 )
@@ -62,11 +62,12 @@ def releases(  # noqa: PLR0913 - an argument for each option
             found = server.request("GET", "/v1/releases", project=project)
             click.echo(columns([_HEAD, *map(release_row, found)]))
             return
+        allowed = {"allow_rejected": str(allow_rejected).lower()}
         path = _add(server, add, project, reason) if add else _path(server, number, project)
         if activate:
-            server.request("POST", f"{path}/activate", allow_rejected=str(allow_rejected).lower())
+            server.request("POST", f"{path}/activate", **allowed)
         if canary is not None:
-            server.request(*_canary(path, canary))
+            server.request(*_canary(path, canary), **(allowed if canary else {}))
         if shadow:
             server.request("POST", f"{path}/shadow", {"tasks": shadow})
         click.echo(show_release(_all_of(server, path)))
