@@ -52,7 +52,7 @@ manual: install
 
 # After a change of dependencies: installs what pyproject.toml allows, and writes down what came.
 lock:
-	$(BIN)/python -m pip install --quiet --editable '.[embedded,trainer,s3,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[embedded,trainer,s3,otel,dev]'
 	$(BIN)/python -m pip freeze --exclude-editable --all --exclude pip | sed 's/+cpu$$//' > requirements.lock
 
 clean:

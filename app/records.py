@@ -160,6 +160,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     temperature: float = 0.0  # of sampling; 0 is greedy
     masked: bool = False  # its texts held secrets: these are ***, and the token ids are gone
+    phases: dict[str, float] = {}  # seconds of the task by `Phase`, from its submission until this was stored
 
     @property
     def flaw(self) -> Literal["secret", "rewritten", "empty"] | None:

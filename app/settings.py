@@ -14,8 +14,14 @@ from app.errors import InvalidError, SettingError
 from app.plugins import registry
 
 _SEED = Path(__file__).parent / "seed_policy"
-_PLAIN = {"database_url", "broker_url", "engine_urls", "embeddings_url"}  # names that other tools also set
-_HTTP = {"engine_urls", "rollout_engine_urls", "embeddings_url"}
+_PLAIN = {  # names that other tools also set
+    "database_url",
+    "broker_url",
+    "engine_urls",
+    "embeddings_url",
+    "otel_exporter_otlp_endpoint",
+}
+_HTTP = {"engine_urls", "rollout_engine_urls", "embeddings_url", "otel_exporter_otlp_endpoint"}
 _PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -25,7 +31,7 @@ Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Each field is read from SAGE_<NAME>, the four URLs from <NAME>. An empty URL means: embedded, here."""
+    """Each field is read from SAGE_<NAME>, URLs that other tools also set from <NAME>."""
 
     # This machine
     data_dir: Path = Path("data")
@@ -36,6 +42,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the API."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level that is logged."""
+
+    # Monitoring
+    metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
+    """Port, at `SAGE_HOST`, of a runner's metrics for Prometheus; the next ones are of the other runners that
+    `sage up` starts. 0: none. The API has its own at `/metrics`."""
+    otel_exporter_otlp_endpoint: str = ""
+    """URL of an OpenTelemetry collector (OTLP over HTTP) that gets the traces of tasks; needs the extra `otel`.
+    Empty: no traces."""
 
     # Database and broker
     database_url: str = ""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +19,13 @@ from app.db.notifications import NotificationListener
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
-from app.errors import AppError
+from app.errors import AppError, SettingError
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.project.project_settings import Limits
 from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge
+from app.runner.measurement import SpansOf
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
 from app.runner.runner import Runner, RunnerOptions
@@ -33,6 +34,7 @@ from app.sandbox.cgroup import SharedLimits
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import Sandbox
 from app.settings import Settings
+from app.telemetry.metrics import metrics_server
 
 log = structlog.get_logger(__name__)
 
@@ -52,14 +54,19 @@ def main() -> None:
     """
     parts = load_parts()
     judge = load_judge(parts.settings.judge)
+    settings = parts.settings
     _lower_priority()
-    with asyncio.Runner(loop_factory=auto_loop_factory()) as loop:
-        loop.run(_run(parts, judge))
+    with (
+        metrics_server(settings.host, settings.metrics_port),
+        _open_spans(settings) as spans_of,
+        asyncio.Runner(loop_factory=auto_loop_factory()) as loop,
+    ):
+        loop.run(_run(parts, judge, spans_of))
 
 
-async def _run(parts: Parts, judge: Judge | None) -> None:
+async def _run(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> None:
     stop = _stop_event()
-    async with Watchdog(parts.settings.runner_watchdog_seconds), _open(parts, judge) as opened:
+    async with Watchdog(parts.settings.runner_watchdog_seconds), _open(parts, judge, spans_of) as opened:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.set), opened.executor.sessions
         presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy)
         async with memory, presence:
@@ -80,7 +87,7 @@ class _Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def _open(parts: Parts, judge: Judge | None) -> AsyncIterator[_Opened]:
+async def _open(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> AsyncIterator[_Opened]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     settings = parts.settings
     async with AsyncExitStack() as stack:
@@ -93,9 +100,21 @@ async def _open(parts: Parts, judge: Judge | None) -> AsyncIterator[_Opened]:
         loader = AdapterLoader(services.engine, sessions, services.adapters)  # loads what a task needs, not ahead
         client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox)
-        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge)
+        executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
         yield _Opened(executor, await _start_runner(stack, executor, listener), sandbox, services.engine)
+
+
+def _open_spans(settings: Settings) -> AbstractContextManager[SpansOf | None]:
+    if not settings.otel_exporter_otlp_endpoint:
+        return nullcontext()
+    try:
+        from app.telemetry.otlp import otlp_spans  # noqa: PLC0415  only the extra has what it imports
+    except ImportError as error:
+        raise SettingError(
+            "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel: pip install 'sage-server[otel]'"
+        ) from error
+    return otlp_spans(settings.otel_exporter_otlp_endpoint)
 
 
 def _agent(parts: Parts, engine: Engine, sandbox: Sandbox) -> Agent:

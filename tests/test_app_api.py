@@ -14,7 +14,7 @@ from app.api.dependencies import Dependencies
 from app.api.health import RunnerError, check_runners
 from app.apis.document_reader import DocumentReader
 from app.datasets.dataset_store import DatasetStore
-from app.db import apis, models, runners
+from app.db import apis, models, projects, run_queue, runners, runs
 from app.db.clock import from_now
 from app.db.database import Sessions, open_database
 from app.db.migrate import check_schema
@@ -22,6 +22,7 @@ from app.db.notifications import NotificationListener
 from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
+from app.run_settings import RunSettings
 from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import runner_report
@@ -80,6 +81,8 @@ async def test_metrics_count_requests_by_route_and_tasks_by_state(api: ApiApp) -
     await api.client.get(f"/v1/tasks/{task_id}")
     text = (await api.client.get("/metrics")).text
     assert 'sage_tasks{state="accepted"} 1.0' in text
+    age = float(text.partition("\nsage_task_queue_age_seconds ")[2].split()[0])
+    assert 0 < age < 60
     assert 'sage_model_servers{state="out"} 1.0' in text
     assert str(task_id) not in text  # one series per route, not per task
     assert 'path="/v1/tasks/{task_id}"' in text
@@ -97,6 +100,22 @@ async def test_metrics_sum_up_what_the_runners_report(api: ApiApp) -> None:
     assert 'sage_generations{state="waiting"} 6.0' in text
     starts = int(float(text.partition("\nsage_runner_starts_total ")[2].split()[0]))
     assert starts >= 2
+
+
+async def test_metrics_show_the_progress_of_running_runs(api: ApiApp) -> None:
+    async with api.sessions.begin() as session:
+        for each in ("demo", "other"):
+            project = api.demo if each == "demo" else await projects.create(session, each)
+            await runs.create(session, project.id, RunSettings())
+        claimed = await run_queue.claim(session, "worker", 30)
+        assert claimed is not None
+    async with api.sessions.begin() as session:
+        await run_queue.append_step(session, claimed.id, "worker", 1, {"loss": 1.0}, total=5)
+    text = (await api.client.get("/metrics")).text
+    assert 'sage_training_runs{state="running"} 1.0' in text
+    assert 'sage_training_runs{state="queued"} 1.0' in text
+    assert 'sage_training_run_steps{state="done"} 1.0' in text
+    assert 'sage_training_run_steps{state="planned"} 5.0' in text
 
 
 async def test_an_administrator_of_all_projects_lists_the_runners(api: ApiApp) -> None:

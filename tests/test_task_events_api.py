@@ -1,9 +1,11 @@
 """The event stream and the trajectory of a task; on a real socket where it matters."""
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -54,7 +56,11 @@ async def test_the_events_of_an_ended_task_are_sent_in_order_and_the_stream_ends
         "id: 3",
         "event: done",
     ]
-    assert 'data: {"of":"turn"}' in lines
+    data = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    times = [datetime.fromisoformat(each.pop("at")) for each in data]
+    assert data == [{"of": "turn"}, {"of": "call"}, {"state": "done"}]
+    assert times == sorted(times)
+    assert abs((datetime.now(UTC) - times[0]).total_seconds()) < 60
 
 
 async def test_a_stream_resumes_after_the_last_event_it_saw(api: ApiApp) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from app.agent.action import extract_code
 from app.agent.chat import Chat, Prompt
+from app.agent.generation_span import completion_attributes, generation_span
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_profiles import Profile
@@ -22,6 +23,7 @@ from app.gateway.approval_gate import ApprovalWantedError
 from app.gateway.gateway import Gateway
 from app.records import Call, Offer, Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.protocol import Sandbox
+from app.telemetry.phases import Phase, phase, span
 
 _MIN_TOKENS = 16  # a turn with less room cannot hold a block of code
 
@@ -68,7 +70,8 @@ async def run_rollout(
     was suspended.
     """
     started = time.monotonic()
-    rollout = _Rollout(agent, task, policy, gateway, tuple(offers), resume or ResumeState())
+    with phase(Phase.PROMPT):
+        rollout = _Rollout(agent, task, policy, gateway, tuple(offers), resume or ResumeState())
     stop, detail = await rollout.run(hooks or RolloutHooks())
     return Trajectory(
         task=task,
@@ -140,23 +143,26 @@ class _Rollout:
             if code is not None and turn.alive:
                 self._repl.remember(index, code, turn.calls)
         if self._origin.recorded:
-            await self._repl.open_session()
+            with phase(Phase.SANDBOX):
+                await self._repl.open_session()
         if self._origin.begun is not None:
             await self._execute(self._origin.begun, hooks, self._origin.known)
 
     async def _continue(self, hooks: RolloutHooks) -> End:
         while (end := self._end()) is None:
-            prompt = self._chat.prompt()
+            with phase(Phase.PROMPT):
+                prompt = self._chat.prompt()
             room = self._agent.tokenizer.max_length - len(prompt.ids)
             if room < _MIN_TOKENS:
                 return (
                     Stop.CONTEXT_FULL,
                     f"{len(prompt.ids)} of {self._agent.tokenizer.max_length} tokens are taken",
                 )
-            with hooks.stop_signal.lossless():
-                turn = await self._sample(prompt, room)
-            await hooks.on_sampled(len(self.turns), turn)
-            await self._execute(turn, hooks)
+            with span("turn", {"sage.turn.index": len(self.turns)}):
+                with hooks.stop_signal.lossless():
+                    turn = await self._sample(prompt, room)
+                await hooks.on_sampled(len(self.turns), turn)
+                await self._execute(turn, hooks)
         return end
 
     async def _sample(self, prompt: Prompt, room: int) -> Turn:
@@ -168,7 +174,9 @@ class _Rollout:
             stop_token_ids=self._agent.tokenizer.stop_ids,
         )
         started = time.monotonic()
-        completion = await self._agent.engine.complete(prompt.ids, model=self._policy.model, sampling=sampling)
+        with phase(Phase.ENGINE), generation_span(prompt.ids, self._policy.model, sampling) as generation:
+            completion = await self._agent.engine.complete(prompt.ids, model=self._policy.model, sampling=sampling)
+            generation.set(completion_attributes(completion))
         return Turn(
             context_ids=prompt.context_ids,
             sampled_ids=completion.ids,
@@ -186,7 +194,8 @@ class _Rollout:
         if code is not None:
             self._unfinished = turn
             started = time.monotonic()
-            observation, calls = await self._repl.run(index, code, known=known)
+            with phase(Phase.SANDBOX):
+                observation, calls = await self._repl.run(index, code, known=known)
             self._unfinished = None
             turn = msgspec.structs.replace(
                 turn,
@@ -214,7 +223,8 @@ class _Rollout:
 
     def _add(self, turn: Turn) -> None:
         self.turns.append(turn)
-        self._chat.add(turn)
+        with phase(Phase.PROMPT):
+            self._chat.add(turn)
 
     def _keep_unfinished(self, outcome: str) -> None:
         """Append the turn whose code was running, with the calls it had made."""

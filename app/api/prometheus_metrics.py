@@ -6,17 +6,17 @@ from litestar import MediaType, Response, get
 from litestar.di import NamedDependency
 from litestar.plugins.prometheus import PrometheusConfig
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, Counter, Gauge, generate_latest
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import approvals, models, runners
+from app.db import approvals, models, runners, runs
+from app.db.fair_queue import ACCEPTED, RUNNING
 from app.db.models import TaskState
 from app.engine.dispatcher import Occupancy
 
 REQUESTS = PrometheusConfig(
     app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/readyz", "/metrics"]
 )
-_OPEN = (TaskState.ACCEPTED, TaskState.RUNNING)  # an index makes these two cheap to count
 
 
 @get("/metrics", tags=["Health"], summary="Metrics for Prometheus", media_type=MediaType.TEXT)
@@ -24,21 +24,41 @@ async def metrics(
     session: NamedDependency[AsyncSession], occupancy: NamedDependency[Callable[[], Occupancy]]
 ) -> Response[str]:
     """Requests by path and status, process metrics, queued, running and waiting tasks, the state of the model
-    servers, and the runners with their tasks and generations.
+    servers, adapters, the runners with their tasks and generations, and training runs. What a runner measures of
+    its tasks it serves itself, at SAGE_METRICS_PORT.
     """
-    query = select(models.Task.state, func.count()).where(models.Task.state.in_(_OPEN)).group_by(models.Task.state)
-    counts = dict((await session.execute(query)).all())
     registry = CollectorRegistry()
-    gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
-    for state in _OPEN:
-        gauge.labels(state.value).set(counts.get(state, 0))
-    gauge.labels(TaskState.WAITING.value).set(await approvals.count_waiting(session))
+    await _add_tasks(registry, session)
+    await _add_runs(registry, session)
     gauge = Gauge("sage_model_servers", "Model servers", ["state"], registry=registry)
     for each, count in occupancy().servers.items():
         gauge.labels(each.value).set(count)
     _add_runners(registry, await runners.live(session), await runners.starts(session))
     text = generate_latest(REGISTRY).decode() + generate_latest(registry).decode()
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def _add_tasks(registry: CollectorRegistry, session: AsyncSession) -> None:
+    task = models.Task
+    age = func.extract("epoch", func.clock_timestamp() - func.min(task.created_at))
+    query = select(task.state, func.count(), age).where(or_(ACCEPTED, RUNNING)).group_by(task.state)
+    found = {state: (count, seconds) for state, count, seconds in await session.execute(query)}
+    gauge = Gauge("sage_tasks", "Tasks that have not ended", ["state"], registry=registry)
+    for state in (TaskState.ACCEPTED, TaskState.RUNNING):
+        gauge.labels(state.value).set(found.get(state, (0, 0))[0])
+    gauge.labels(TaskState.WAITING.value).set(await approvals.count_waiting(session))
+    gauge = Gauge("sage_task_queue_age_seconds", "Time since the oldest queued task was sent", registry=registry)
+    gauge.set(found.get(TaskState.ACCEPTED, (0, 0))[1])
+
+
+async def _add_runs(registry: CollectorRegistry, session: AsyncSession) -> None:
+    counted = Gauge("sage_training_runs", "Training runs that have not ended", ["state"], registry=registry)
+    steps = Gauge("sage_training_run_steps", "Steps of the running training runs", ["state"], registry=registry)
+    progress = await runs.progress(session)
+    counted.labels("queued").set(progress.queued)
+    counted.labels("running").set(progress.running)
+    steps.labels("done").set(progress.steps_done)
+    steps.labels("planned").set(progress.steps_planned)
 
 
 def _add_runners(registry: CollectorRegistry, live: Sequence[models.RunnerProcess], starts: int) -> None:

@@ -20,7 +20,8 @@ from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
 
 _RESPONSE = response_spec(
-    "`event` is turn, call, observation, skill, approval or done; `id` counts up; `data` is JSON. "
+    "`event` is turn, call, observation, skill, approval or done; `id` counts up; `data` is JSON, "
+    "with the time at which it was stored (`at`). "
     "The `status` of a skill is offered, skipped (it cannot be loaded), used, written or refused (it holds a "
     "secret, or attempted a call beyond its manifest). "
     "The `status` of an approval is wanted, approved, refused or expired. "
@@ -69,7 +70,7 @@ class _TaskReader:
         if not rows:
             return EventBatch([])
         self._position = rows[-1].seq
-        messages = [message(row.kind, row.data, row.seq) for row in rows]
+        messages = [message(row.kind, {**row.data, "at": row.created_at}, row.seq) for row in rows]
         return EventBatch(messages, ended=rows[-1].kind == "done")
 
     async def _rows(self, session: AsyncSession) -> list[TaskEvent]:

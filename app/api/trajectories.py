@@ -44,6 +44,7 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     stop_detail: str
     answer: Json
     seconds: float
+    phases: dict[str, float]  # seconds of the task in each, from its submission until its end was stored
     offered: tuple[Offer, ...]
     turns: tuple[TurnView, ...]
     masked: bool  # the policy read or wrote secrets: they are shown as ***, and there are no token ids
@@ -84,6 +85,7 @@ def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
         stop_detail=trajectory.detail,
         answer=trajectory.answer,
         seconds=trajectory.seconds,
+        phases=trajectory.phases,
         offered=trajectory.offered,
         turns=tuple(turns),
         masked=trajectory.masked,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Update, case, func, insert, select, update
+from sqlalchemy import Update, case, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -74,6 +74,27 @@ async def steps(
         .execution_options(populate_existing=True)
     )
     return (await session.scalars(query)).all()
+
+
+class OpenRuns(msgspec.Struct, frozen=True):
+    """Of the runs that have not ended. A run whose number of steps is not known yet plans none."""
+
+    queued: int
+    running: int
+    steps_done: int
+    steps_planned: int
+
+
+async def progress(session: AsyncSession) -> OpenRuns:
+    """Of all projects together."""
+    is_running = _run.state == literal_column("'running'")
+    query = select(
+        func.count().filter(~is_running),
+        func.count().filter(is_running),
+        func.coalesce(func.sum(_run.step).filter(is_running), 0),
+        func.coalesce(func.sum(_run.steps).filter(is_running), 0),
+    ).where(or_(is_running, _run.state == literal_column("'queued'")))
+    return OpenRuns(*(int(value) for value in (await session.execute(query)).one()))
 
 
 async def request_cancel(session: AsyncSession, run_id: UUID) -> models.TrainingRun:

@@ -25,6 +25,7 @@ from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
 from app.security.secret_values import SecretValues
+from app.telemetry.phases import Attributes, Phase, phase, span
 
 MAX_ANSWER_BYTES = 1_000_000  # as JSON
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
@@ -115,7 +116,12 @@ class Gateway:
         if self.in_doubt is not None:
             raise HostError("InDoubt", self.in_doubt)
         self.secrets.note(api, arguments)
-        done = await self._recorded(app, operation, arguments) or await self._make(app, operation, arguments)
+        done = await self._recorded(app, operation, arguments)
+        if done is None:
+            with phase(Phase.CALLS), span(f"execute_tool {api}", _attributes(operation, self.made)) as opened:
+                done = await self._make(app, operation, arguments)
+                if done.error is not None:
+                    opened.fail(done.error.partition(":")[0])
         self.secrets.note_call(done)
         self.made = max(self.made, done.seq + 1)
         if skill is not None:
@@ -241,6 +247,17 @@ class Gateway:
         if self._journal is not None:
             await self._journal.end(done)
         return done
+
+
+def _attributes(operation: Operation, seq: int) -> Attributes:
+    """Of a call's span, by OpenTelemetry's GenAI semantic conventions. No argument, no result."""
+    return {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": operation.api,
+        "gen_ai.tool.type": "extension",
+        "gen_ai.tool.call.id": str(seq),
+        "http.request.method": operation.method.upper(),
+    }
 
 
 def _checked_answer(answer: Json) -> Json:

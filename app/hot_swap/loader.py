@@ -6,7 +6,8 @@ idempotent. A rollout keeps its adapter: nothing is unloaded while there is room
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Self
 
@@ -28,6 +29,7 @@ from app.hot_swap.load_everywhere import NoRoomError, load_everywhere
 from app.hot_swap.swap_report import SwapReport
 from app.loop import Loop
 from app.records import BASE, Probe
+from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
@@ -138,6 +140,14 @@ class AdapterLoader:
 
     async def _swap(self, model: str, probe: Probe | None) -> SwapReport:
         """Evict adapters one by one, only on servers without room."""
+        with _counting_swaps():
+            report = await self._load_live(model, probe)
+        self._loaded.add(model)
+        self._load_errors.pop(model, None)
+        self._show()
+        return report
+
+    async def _load_live(self, model: str, probe: Probe | None) -> SwapReport:
         began = time.perf_counter()
         files = await self._files.verified(model)
         live = [replica for replica in self._engine.replicas if replica.alive]
@@ -148,8 +158,6 @@ class AdapterLoader:
             )
         await evict(self._engine, self._sessions, model)
         report = await self._load_with_eviction(live, files, probe)
-        self._loaded.add(model)
-        self._load_errors.pop(model, None)
         log.info("a swap", model=model, seconds=round(time.perf_counter() - began, 3), replicas=len(live))
         absent = tuple(replica.url for replica in self._engine.replicas if replica not in live)
         return SwapReport(
@@ -182,6 +190,11 @@ class AdapterLoader:
         self._load_errors = {model: why for model, why in self._load_errors.items() if model in wanted}
         for model in sorted(wanted):
             await self._load_ahead(model)
+        self._show()
+
+    def _show(self) -> None:
+        metrics.ADAPTERS.labels("loaded").set(len(self._loaded))
+        metrics.ADAPTERS.labels("failed").set(len(self._load_errors))
 
     async def _load_ahead(self, model: str) -> None:
         try:
@@ -191,3 +204,13 @@ class AdapterLoader:
             log.warning("an active adapter is not loaded yet, its first task will retry", cause=str(error))
         else:
             self._load_errors.pop(model, None)
+
+
+@contextmanager
+def _counting_swaps() -> Iterator[None]:
+    began, result = time.perf_counter(), "failed"
+    try:
+        yield
+        result = "loaded"
+    finally:
+        metrics.SWAP_SECONDS.labels(result).observe(time.perf_counter() - began)

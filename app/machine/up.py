@@ -73,9 +73,16 @@ def _adapters(settings: Settings) -> int:
 def _workers(settings: Settings, url: str) -> list[ChildProcess]:
     env, ready = _environment(settings, url), f"{base_url(settings.host, settings.port)}/readyz"
     api = ChildProcess(name="api", argv=(*_sage(), "serve"), env=env, ready=ready)
-    names = (f"runner-{number}" for number in range(1, settings.runner_count + 1))
-    runners = [ChildProcess(name=name, argv=(*_sage(), "runner"), env=env) for name in names]
+    runners = [
+        ChildProcess(name=f"runner-{number}", argv=(*_sage(), "runner"), env=env | _metrics(settings, number))
+        for number in range(1, settings.runner_count + 1)
+    ]
     return [api, *runners, ChildProcess(name="worker", argv=(*_sage(), "worker"), env=env)]
+
+
+def _metrics(settings: Settings, number: int) -> dict[str, str]:
+    """Each runner has a port of its own."""
+    return {"SAGE_METRICS_PORT": str(settings.metrics_port + number - 1)} if settings.metrics_port else {}
 
 
 def _sage() -> tuple[str, ...]:
@@ -98,6 +105,9 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
 
 def _ports(settings: Settings) -> Iterator[Port]:
     yield Port(settings.host, settings.port, "SAGE_PORT")
+    if settings.metrics_port:
+        for number in range(settings.runner_count):
+            yield Port(settings.host, settings.metrics_port + number, "SAGE_METRICS_PORT")
     if not settings.engine_urls:
         yield Port("127.0.0.1", settings.engine_port, "SAGE_ENGINE_PORT")
     if settings.demo:

@@ -29,6 +29,7 @@ from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.condemned import failure_of, recorded_trajectory
 from app.runner.judge import Judge, ask_judge
 from app.runner.mask_trajectory import masked
+from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.project_secrets import ProjectSecrets
 from app.runner.score import score
 from app.runner.skill_keeping import SkillKeeping
@@ -39,6 +40,8 @@ from app.security.secret_values import SecretValues
 from app.settings import Settings
 from app.skills import lifecycle
 from app.skills.library import Library
+from app.telemetry import metrics
+from app.telemetry.phases import Phase, phase, phase_seconds, timed
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +57,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     apis: Sequence[ApiDocument]
     catalog: Catalog
     approvals: ApprovalRules
+    release: models.ReleaseState
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class TaskExecutor:
     client: httpx.AsyncClient  # to the live APIs
     settings: Settings
     judge: Judge | None = None  # of tasks without a check
+    spans_of: SpansOf | None = None  # of traced tasks
 
     @cached_property
     def catalogs(self) -> Catalogs:
@@ -92,6 +97,10 @@ class TaskExecutor:
 
         Raises UNAVAILABLE if the database does not answer; the task can then be resumed.
         """
+        with measured(row, self.spans_of):
+            await self._attempt(row, owner, stop_signal)
+
+    async def _attempt(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
         journal = TaskJournal(self.sessions, row, owner, stop_signal)
         try:
             await self._execute(row, owner, journal)
@@ -130,11 +139,15 @@ class TaskExecutor:
                 await self._finish(row, owner, trajectory, _unchecked(trajectory, error), secrets)
                 return
         elif self.judge and trajectory.stop != Stop.CANCELLED:
-            scored = await ask_judge(self.judge, masked(trajectory, secrets))
+            with phase(Phase.CHECK):
+                scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
-            await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
-            await self.skill_replays.run(row, context.catalog, trajectory)
+            with phase(Phase.SKILLS):
+                await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
+                await self.skill_replays.run(row, context.catalog, trajectory)
         await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
+        if scored is not None:
+            count_score(context.release, scored)
 
     async def _give_up(self, row: models.Task, owner: str, secrets: SecretValues) -> None:
         if row.deaths > _MAX_DEATHS:
@@ -147,6 +160,7 @@ class TaskExecutor:
         outcome = msgspec.structs.replace(_outcome(trajectory, None, trajectory.detail), state=TaskState.FAILED)
         await self._finish(row, owner, trajectory, outcome, secrets)
 
+    @timed(Phase.PROMPT)
     async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
         """The context of a release, or of the active one if None. `serves` records its prompt."""
         async with self.sessions() as session:
@@ -161,7 +175,9 @@ class TaskExecutor:
                 await session.commit()
         catalog = await self.catalogs.of(documents)
         rules = projects.settings_of(project).approvals
-        return TaskContext(Policy(release.model, release.id), project.name, documents, catalog, rules)
+        return TaskContext(
+            Policy(release.model, release.id), project.name, documents, catalog, rules, release.state
+        )
 
     async def _rollout(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
@@ -171,9 +187,10 @@ class TaskExecutor:
             resume = await journal.resume_state()
             gateway = self.gateway(row, context, journal.secrets, journal=journal)
             limit = self.settings.skills_offered
-            offered = await self.skill_selection.select(row, resume, owner, limit=limit)
-            journal.offered = offered
-            journal.guard = gateway.guard = await self.skill_selection.guard(offered)
+            with phase(Phase.PROMPT):
+                offered = await self.skill_selection.select(row, resume, owner, limit=limit)
+                journal.offered = offered
+                journal.guard = gateway.guard = await self.skill_selection.guard(offered)
             try:
                 return await run_rollout(self.agent, task, context.policy, gateway, offered, resume, journal)
             except SandboxError as error:
@@ -209,6 +226,7 @@ class TaskExecutor:
             store=ProjectSecrets(self.sessions, row.project_id),
         )
 
+    @timed(Phase.CHECK)
     async def score(
         self, row: models.Task, context: TaskContext, trajectory: Trajectory, secrets: SecretValues
     ) -> float:
@@ -221,6 +239,7 @@ class TaskExecutor:
             now=row.started_at,
         )
 
+    @timed(Phase.JOURNAL)
     async def _finish(
         self,
         row: models.Task,
@@ -230,21 +249,26 @@ class TaskExecutor:
         secrets: SecretValues,
     ) -> None:
         outcome = secrets.mask_value(outcome)
+        trajectory = msgspec.structs.replace(trajectory, phases=phase_seconds())
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
+                metrics.LEASES_LOST.inc()
                 return
             await trajectories.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
             if outcome.score is not None:
                 await lifecycle.scored(session, row.id, outcome.score)
             await _tell_end(session, row.id, outcome, secrets)
+        count_end(outcome, trajectory)
 
     async def _fail(self, row: models.Task, owner: str, failure: str, secrets: SecretValues) -> None:
         outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=secrets.mask(failure))
         async with self.sessions.begin() as session:
-            if await task_queue.finish(session, row.id, owner, outcome):
-                await _tell_end(session, row.id, outcome, secrets)
+            if not await task_queue.finish(session, row.id, owner, outcome):
+                return
+            await _tell_end(session, row.id, outcome, secrets)
+        count_end(outcome)
 
 
 async def _tell_end(

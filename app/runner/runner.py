@@ -25,7 +25,9 @@ from app.errors import first_line
 from app.loop import Loop
 from app.project.project_settings import Limits
 from app.runner.database_contact import DatabaseContact
+from app.runner.measurement import count_attempt
 from app.runner.process_identity import new_owner
+from app.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
@@ -142,6 +144,7 @@ class Runner:
         return 0
 
     def _start(self, task: models.Task, claim: str) -> None:
+        count_attempt(task)
         suspect, stop_signal = task_queue.is_suspect(task), StopSignal()
         execute = self._execute_alone if suspect else self._execute
         work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}")
@@ -202,6 +205,7 @@ class Runner:
                 execution.stop_signal.cancel()
             elif task_id not in cancellations and not execution.stop_signal.released:
                 log.warning("the task was claimed again, this rollout is stopped", task=str(task_id))
+                metrics.LEASES_LOST.inc()
                 execution.work.cancel()
 
     async def _cancel(self) -> None:

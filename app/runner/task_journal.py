@@ -21,6 +21,7 @@ from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
 from app.runner.database_contact import boot_time
 from app.security.secret_values import SecretValues
+from app.telemetry.phases import Phase, timed
 
 _BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
 _SENDING_SECONDS = 2.0  # for which nobody else can claim the task, from the confirmation of the claim on
@@ -53,6 +54,7 @@ class TaskJournal(RolloutHooks):
             -_SENDING_SECONDS
         )  # when it was certain that the task is ours, on the clock of the machine
 
+    @timed(Phase.JOURNAL)
     async def resume_state(self) -> ResumeState:
         """Read what earlier attempts recorded, with the seed and the clock that all attempts share."""
         async with self._sessions() as session:
@@ -76,17 +78,20 @@ class TaskJournal(RolloutHooks):
             known=known,
         )
 
+    @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:
         data = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
         async with self._sessions.begin() as session:
             await turns.begin(session, self._task.id, self._owner, index, turn)
             await events.append(session, self._task.id, "turn", self.secrets.mask_fields(data))
 
+    @timed(Phase.JOURNAL)
     async def on_turn_end(self, index: int, turn: Turn) -> None:
         async with self._writing(*self._events_of(index, turn)) as session:
             await turns.end(session, self._task.id, self._owner, index, turn)
         await self.report_refusals()
 
+    @timed(Phase.JOURNAL)
     async def report_refusals(self) -> None:
         """Take skills that attempted calls beyond their manifests from all tasks, and report them as events."""
         by_skill = defaultdict(list)
@@ -113,6 +118,7 @@ class TaskJournal(RolloutHooks):
             raise SuspendedError(f"{request.api} waits for a person's approval")
         self.stop_signal.released = False
 
+    @timed(Phase.JOURNAL)
     async def begin(self, call: Call, repeatable: bool) -> Call | None:
         """Commit the call before it goes out, unless it is repeatable.
 
@@ -131,6 +137,7 @@ class TaskJournal(RolloutHooks):
             self._confirmed = confirmed
         return None
 
+    @timed(Phase.JOURNAL)
     async def sending(self) -> None:
         """Raises ConflictError, after a stall, if the task was claimed again since the call began."""
         while boot_time() - self._confirmed > _SENDING_SECONDS / 2:
@@ -139,6 +146,7 @@ class TaskJournal(RolloutHooks):
                 await task_queue.hold_for(session, self._task.id, self._owner, _SENDING_SECONDS)
             self._confirmed = confirmed
 
+    @timed(Phase.JOURNAL)
     async def end(self, call: Call) -> None:
         """Repeatable calls are written in batches, at the latest before the next call that is not repeatable."""
         if call.seq in self._repeatable:
@@ -161,6 +169,7 @@ class TaskJournal(RolloutHooks):
             if await calls.end(session, self._task.id, call):  # else nothing follows the task's last event
                 await events.append_all(session, self._task.id, [self._call_event(call)])
 
+    @timed(Phase.JOURNAL)
     async def flush(self) -> None:
         """Write what is pending: a rollout may end in the middle of a turn."""
         if self._unwritten:

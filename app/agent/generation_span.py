@@ -1,0 +1,30 @@
+"""The span of a generation, by OpenTelemetry's GenAI semantic conventions. No text, no token."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from app.engine.protocol import Completion, Sampling
+from app.telemetry.phases import Attributes, Span, span
+
+_OPERATION = "text_completion"  # a prompt of tokens, not of messages
+
+
+def generation_span(prompt: Sequence[int], model: str, sampling: Sampling) -> AbstractContextManager[Span]:
+    attributes: Attributes = {
+        "gen_ai.operation.name": _OPERATION,
+        "gen_ai.provider.name": "vllm",
+        "gen_ai.request.model": model,
+        "gen_ai.request.max_tokens": sampling.max_tokens,
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.usage.input_tokens": len(prompt),
+    }
+    if sampling.seed is not None:
+        attributes["gen_ai.request.seed"] = sampling.seed
+    return span(f"{_OPERATION} {model}", attributes, client=True)
+
+
+def completion_attributes(completion: Completion) -> Attributes:
+    return {
+        "gen_ai.usage.output_tokens": len(completion.ids),
+        "gen_ai.response.finish_reasons": [completion.finish],
+    }
