@@ -7,6 +7,7 @@ import asyncio
 import sys
 import warnings
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import click
 
@@ -94,6 +95,43 @@ def migrate_command() -> None:
             key = settings.data_dir / KEY_FILE
             click.echo(f"created {key}: keep a copy, and set SAGE_SECRET_KEY to its content on other hosts")
         click.echo("the database is up to date")
+
+
+@main.command("backup")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def backup_command(file: Path) -> None:
+    """Write database, adapters, datasets and keys to FILE, while the server runs, and verify it."""
+    from app.machine.backup import back_up  # noqa: PLC0415
+    from app.machine.local_database import use_unmigrated  # noqa: PLC0415
+
+    settings = Settings.from_env()
+    with use_unmigrated(settings) as url:
+        manifest = back_up(url, settings, file)
+    click.echo(f"{file}: {sum(manifest.rows.values())} rows, {len(manifest.members)} files, verified")
+    for name in manifest.missing:
+        click.echo(f"missing here, and so in the backup: {name}", err=True)
+    if manifest.key == "file":
+        click.echo("it contains secret.key: keep it as you keep that")
+    elif manifest.key == "environment":
+        click.echo("the key comes from SAGE_SECRET_KEY and is not in it: keep a copy of that elsewhere")
+
+
+@main.command("restore")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--replace", is_flag=True, help="replace what the database and the data directory have")
+def restore_command(file: Path, *, replace: bool) -> None:
+    """Restore FILE to an empty database and data directory. Everything else must be stopped."""
+    from app.machine.local_database import use_stopped  # noqa: PLC0415
+    from app.machine.restore import read_backup, restore  # noqa: PLC0415
+
+    settings = Settings.from_env()
+    manifest = read_backup(file, settings, replace=replace)
+    with use_stopped(settings) as url:
+        restore(url, file, manifest, settings, replace=replace)
+    made = f"{manifest.created_at:%Y-%m-%d %H:%M} UTC by version {manifest.version}"
+    click.echo(f"restored {sum(manifest.rows.values())} rows and {len(manifest.members)} files, of {made}")
+    if manifest.key == "environment" and not settings.secret_key:
+        click.echo("set SAGE_SECRET_KEY to what it was: it is not in the backup", err=True)
 
 
 @main.group("keys")

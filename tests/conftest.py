@@ -50,13 +50,13 @@ def server_url() -> str:
 @pytest.fixture
 def empty_database_url(server_url: str) -> Iterator[str]:
     """A database without a schema."""
-    yield from _database(server_url)
+    yield from new_database(server_url)
 
 
 @pytest.fixture(scope="session")
 def database_url(server_url: str) -> Iterator[str]:
     """A new database, created by the same migrations as in production."""
-    for url in _database(server_url):
+    for url in new_database(server_url):
         migrate(url)
         yield url
 
@@ -123,7 +123,7 @@ async def session(sessions: Sessions) -> AsyncIterator[AsyncSession]:
         yield opened
 
 
-def _database(server_url: str) -> Iterator[str]:
+def new_database(server_url: str) -> Iterator[str]:
     name = f"test_{uuid4().hex[:12]}"
     _execute(server_url, f"CREATE DATABASE {name}")
     yield make_url(server_url).set(database=name).render_as_string(hide_password=False)

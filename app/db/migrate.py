@@ -29,7 +29,7 @@ def migrate(url: str) -> None:
         with database.begin() as connection:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             config = alembic_config(connection)
-            _refuse_newer(connection)
+            refuse_newer(connection)
             command.upgrade(config, "head")
     except OperationalError as error:
         raise refused(database.url.render_as_string(), error) from error
@@ -49,7 +49,7 @@ async def check_schema(engine: AsyncEngine) -> None:
 def _is_older(connection: Connection) -> bool:
     """A newer schema is allowed: an upgrade of several processes migrates first."""
     heads = set(MigrationContext.configure(connection).get_current_heads())
-    return not heads or bool(heads & set(_revisions()[1:]))
+    return not heads or bool(heads & set(revisions()[1:]))
 
 
 def alembic_config(connection: Connection) -> Config:
@@ -60,8 +60,9 @@ def alembic_config(connection: Connection) -> Config:
     return config
 
 
-def _refuse_newer(connection: Connection) -> None:
-    unknown = set(MigrationContext.configure(connection).get_current_heads()) - set(_revisions())
+def refuse_newer(connection: Connection) -> None:
+    """Raises DatabaseError for a schema that this version does not know."""
+    unknown = set(MigrationContext.configure(connection).get_current_heads()) - set(revisions())
     if unknown:
         raise DatabaseError(
             f"the database has schema {', '.join(sorted(unknown))}, which this version does not know: "
@@ -70,6 +71,6 @@ def _refuse_newer(connection: Connection) -> None:
 
 
 @cache
-def _revisions() -> Sequence[str]:
+def revisions() -> Sequence[str]:
     """Newest first."""
     return [script.revision for script in ScriptDirectory(str(_MIGRATIONS)).walk_revisions()]

@@ -50,8 +50,15 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
 @contextmanager
 def use_database(settings: Settings) -> Iterator[str]:
     """The URL of the migrated database, for one command. The embedded one is started unless `sage up` runs it."""
+    with use_unmigrated(settings) as url:
+        migrate(url)
+        yield url
+
+
+@contextmanager
+def use_unmigrated(settings: Settings) -> Iterator[str]:
+    """Like `use_database`, with the schema that the database has."""
     if settings.database_url:
-        migrate(settings.database_url)
         yield settings.database_url
         return
     directory = _directory(settings)
@@ -61,9 +68,24 @@ def use_database(settings: Settings) -> Iterator[str]:
             stack.callback(embedded_postgres.stop, directory)
         except DataDirLockedError:
             click.echo("using the database of the running `sage up`", err=True)
-        url = embedded_postgres.start(directory)
-        migrate(url)
-        yield url
+        yield embedded_postgres.start(directory)
+
+
+@contextmanager
+def use_stopped(settings: Settings) -> Iterator[str]:
+    """The URL of a database that no `sage up` of this data directory uses, with the schema that it has.
+
+    Raises DataDirLockedError.
+    """
+    with lock_data_dir(settings.data_dir):
+        if settings.database_url:
+            yield settings.database_url
+            return
+        directory = _directory(settings)
+        try:
+            yield embedded_postgres.start(directory)
+        finally:
+            embedded_postgres.stop(directory)
 
 
 def _migrate(url: str, settings: Settings) -> None:
