@@ -102,7 +102,8 @@ async def _open(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> 
         agent = _agent(parts, RetryingEngine(loader), sandbox)
         executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of)
         listener = await stack.enter_async_context(NotificationListener(settings.database_url))
-        yield _Opened(executor, await _start_runner(stack, executor, listener), sandbox, services.engine)
+        runner = await _start_runner(stack, executor, listener, services.engine)
+        yield _Opened(executor, runner, sandbox, services.engine)
 
 
 def _open_spans(settings: Settings) -> AbstractContextManager[SpansOf | None]:
@@ -122,7 +123,9 @@ def _agent(parts: Parts, engine: Engine, sandbox: Sandbox) -> Agent:
     return Agent(engine, parts.tokenizer, parts.profile, sandbox, limits, temperature=temperature)
 
 
-async def _start_runner(stack: AsyncExitStack, executor: TaskExecutor, listener: NotificationListener) -> Runner:
+async def _start_runner(
+    stack: AsyncExitStack, executor: TaskExecutor, listener: NotificationListener, engine: HttpEngine
+) -> Runner:
     """The runner of tasks and, while there is room, of their shadows."""
     settings = executor.settings
     options = RunnerOptions(
@@ -130,7 +133,9 @@ async def _start_runner(stack: AsyncExitStack, executor: TaskExecutor, listener:
         lease_seconds=settings.lease_seconds,
         limits=Limits.defaults(settings),
     )
-    runner = await stack.enter_async_context(Runner(executor.sessions, executor.execute, options))
+    runner = Runner(executor.sessions, executor.execute, options)
+    runner.answers = lambda: engine.answers
+    await stack.enter_async_context(runner)
     listener.on_task(runner.wake)
     shadows = ShadowRunner(executor.sessions, executor, lambda: runner.has_room, owner=runner.owner)
     runner.is_shared = lambda: shadows.replaying

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.agent.stop_signal import StopSignal
 from app.db import models
+from app.db.suspects import is_condemned
 from app.engine.dispatcher import Occupancy
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog
@@ -34,7 +35,7 @@ async def run(database_url: str, directory: Path, seconds: float) -> None:
     ):
 
         async def execute(row: models.Task, owner: str, stop_signal: StopSignal) -> None:
-            if not row.alone or row.deaths < 2:  # else it is only recorded
+            if not is_condemned(row):  # else it is only recorded
                 await harm(row.instruction)
             await executor.execute(row, owner, stop_signal)
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, runners, task_queue, tasks
+from app.db import models, runners, suspects, task_queue, tasks
 from app.db.database import Sessions
 from app.db.models import ReleaseState, TaskState
 from app.db.task_queue import TaskOutcome
@@ -85,7 +85,7 @@ async def test_the_tasks_of_a_dead_owner_can_be_claimed_at_once_and_are_suspects
     assert await task_queue.abandon(session, "me") == [task.id]
     claimed = await task_queue.claim(session, "another", LEASE, abandoned=False)
     assert claimed is not None
-    assert (claimed.id, claimed.deaths, task_queue.is_suspect(claimed)) == (task.id, 1, True)
+    assert (claimed.id, claimed.deaths, suspects.is_suspect(claimed)) == (task.id, 1, True)
 
 
 async def test_expired_leases_are_respected_while_their_owners_may_be_alive(session: AsyncSession) -> None:
@@ -120,23 +120,59 @@ async def test_suspects_occupy_half_of_the_live_runners_and_at_least_one(session
     assert await claimed_suspects() == 2
 
 
-async def test_a_task_is_condemned_only_if_its_runner_died_while_it_ran_alone(session: AsyncSession) -> None:
+async def test_a_task_is_condemned_only_if_two_runners_died_while_it_ran_alone(session: AsyncSession) -> None:
     await claimed_task(session, "a")
     verdicts = []
-    for owner, alone in (("b", False), ("c", True), ("d", False)):
+    for owner, alone in (("b", False), ("c", True), ("d", False), ("e", True), ("f", False)):
         await task_queue.abandon(session, chr(ord(owner) - 1))
         claimed = await task_queue.claim(session, owner, LEASE)
         assert claimed is not None
-        verdicts.append((claimed.deaths, task_queue.is_condemned(claimed)))
+        verdicts.append((claimed.deaths, suspects.is_condemned(claimed)))
         if alone:
             await task_queue.mark_alone(session, claimed.id, owner)
-    assert verdicts == [(1, False), (2, False), (3, True)]
-    [task_id] = await task_queue.hand_back(session, "d")
+    assert verdicts == [(1, False), (2, False), (3, False), (4, False), (5, True)]
+    [task_id] = await task_queue.hand_back(session, "f")
     with pytest.raises(ConflictError):
-        await task_queue.mark_alone(session, task_id, "d")
-    claimed = await task_queue.claim(session, "e", LEASE)
+        await task_queue.mark_alone(session, task_id, "f")
+    await task_queue.claim(session, "g", LEASE)
+    await task_queue.abandon(session, "g")
+    claimed = await task_queue.claim(session, "h", LEASE)
     assert claimed is not None
-    assert task_queue.is_condemned(claimed), "also once it was handed back"
+    assert suspects.is_condemned(claimed), "also once it was handed back"
+    assert claimed.lone_deaths == 3, "a runner that died while it recorded the end"
+
+
+async def test_a_suspect_that_makes_progress_between_two_deaths_is_not_condemned(session: AsyncSession) -> None:
+    task_id = (await claimed_task(session, "a")).id
+    await task_queue.abandon(session, "a")
+    for owner in "bcd":
+        claimed = await task_queue.claim(session, owner, LEASE)
+        assert claimed is not None
+        assert not suspects.is_condemned(claimed)
+        await task_queue.mark_alone(session, task_id, owner)
+        await task_queue.advance(session, task_id, owner)
+        await task_queue.abandon(session, owner)
+
+
+async def test_a_task_that_is_put_back_waits_and_its_attempt_does_not_count(session: AsyncSession) -> None:
+    task = await claimed_task(session, "a")
+    await task_queue.put_back(session, task.id, "a", seconds=0.2, sandbox_failures=1)
+    assert await task_queue.claim(session, "b", LEASE) is None
+    await asyncio.sleep(0.25)
+    again = await task_queue.claim(session, "b", LEASE, abandoned=False)
+    assert again is not None
+    assert (again.attempt, again.deaths, again.sandbox_failures) == (1, 0, 1)
+
+
+async def test_a_claim_passes_over_the_projects_that_are_held_off(session: AsyncSession) -> None:
+    begun = await claimed_task(session, "a")
+    await task_queue.hand_back(session, "a")
+    waiting = await task_row(session, (await project_row(session)).id)
+    held_off = [begun.project_id, waiting.project_id]
+    assert await task_queue.claim(session, "b", LEASE, held_off=held_off) is None
+    claimed = await task_queue.claim(session, "b", LEASE, held_off=held_off[:1])
+    assert claimed is not None
+    assert claimed.id == waiting.id
 
 
 async def test_a_task_cannot_be_claimed_while_its_lease_is_valid(session: AsyncSession) -> None:

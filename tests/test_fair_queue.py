@@ -194,7 +194,7 @@ async def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(session
     connection = await session.connection()
     statement = task_queue._claiming(LEASE, task_queue.NO_LIMITS, True, 0)
     compiled = statement.compile(dialect=connection.dialect)
-    given = compiled.params | {"new_owner": "me/1", "new_process": "me", "ours": []}
+    given = compiled.params | {"new_owner": "me/1", "new_process": "me", "ours": [], "held_off": []}
     explained = await connection.exec_driver_sql(f"EXPLAIN {compiled}", given)
     plan = "\n".join(line for [line] in explained)
     assert "ix_tasks_waiting" in plan

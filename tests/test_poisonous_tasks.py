@@ -51,7 +51,7 @@ async def rows(sessions: Sessions) -> list[models.Task]:
 
 
 @pytest.mark.parametrize("poison", ["burn", "abort"])
-async def test_a_task_that_stops_its_runner_twice_fails_and_those_beside_it_end(
+async def test_a_task_that_stops_its_runners_fails_and_those_beside_it_end(
     committed: Sessions, database_url: str, tmp_path: Path, poison: str
 ) -> None:
     ledger = Ledger(pause=0.02)
@@ -68,8 +68,8 @@ async def test_a_task_that_stops_its_runner_twice_fails_and_those_beside_it_end(
             found = await rows(committed)
             logs = "".join(path.read_text() for path in (tmp_path / "logs").glob("*.log"))
     poisonous = found.pop(2)
-    assert (poisonous.state, poisonous.stop, poisonous.deaths) == (TaskState.FAILED, Stop.CRASHED, 2)
-    assert "2 runners died during this task" in (poisonous.failure or "")
+    assert (poisonous.state, poisonous.stop, poisonous.deaths) == (TaskState.FAILED, Stop.CRASHED, 3)
+    assert "2 runners died while they executed this task and nothing else" in (poisonous.failure or "")
     assert {(row.state, row.stop) for row in found} <= {
         (TaskState.DONE, Stop.COMPLETED),
         (TaskState.DONE, Stop.IN_DOUBT),

@@ -41,7 +41,9 @@ async def test_a_rollout_whose_task_was_claimed_by_another_runner_is_dropped(pro
     assert (row.state, row.owner) == (TaskState.RUNNING, "another")
 
 
-async def test_a_task_that_killed_a_runner_alone_fails_and_keeps_what_is_recorded(project: LedgerProject) -> None:
+async def test_a_task_that_killed_two_runners_fails_and_keeps_what_is_recorded(
+    project: LedgerProject,
+) -> None:
     task_id, lost = await project.submit(), Call(seq=0, turn=1, api="ledger.add_entry", arguments={"text": "x"})
     async with project.sessions.begin() as session:
         await task_queue.claim(session, "first", 30)
@@ -53,11 +55,14 @@ async def test_a_task_that_killed_a_runner_alone_fails_and_keeps_what_is_recorde
         await task_queue.claim(session, "second", 30)
         await task_queue.mark_alone(session, task_id, "second")
         await task_queue.abandon(session, "second")
+        await task_queue.claim(session, "third", 30)
+        await task_queue.mark_alone(session, task_id, "third")
+        await task_queue.abandon(session, "third")
     async with project.runner(ScriptedEngine(project.tokenizer, script=writing), OPTIONS):
         row = await project.ended(task_id)
     assert (row.state, row.stop, row.turns, row.calls) == (TaskState.FAILED, Stop.CRASHED, 2, 1)
     assert row.failure is not None
-    assert row.failure.startswith("2 runners died during this task, the last while it executed nothing else")
+    assert row.failure.startswith("2 runners died while they executed this task and nothing else")
     async with project.sessions() as session:
         trajectory = await trajectories.of_task(session, task_id)
     assert [(turn.text, turn.outcome) for turn in trajectory.turns] == [("one", ""), ("two", "crashed")]

@@ -197,7 +197,7 @@ async def test_a_task_that_is_given_up_shows_no_password_of_its_variables(projec
         turn = Turn(context_ids=(1,), sampled_ids=(2,), logprobs=(-0.5,), text=f"print('{PASSWORD}')")
         await turns.begin(session, task_id, "dead", 0, turn)
         await task_queue.mark_alone(session, task_id, "dead")
-        await session.execute(update(models.Task).values(deaths=2, owner=None, lease_until=None))
+        await session.execute(update(models.Task).values(lone_deaths=2, owner=None, lease_until=None))
     async with project.runner(ScriptedEngine(project.tokenizer)):
         assert (await project.ended(task_id)).stop == Stop.CRASHED
     async with project.sessions() as session:

@@ -9,26 +9,17 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 from app.agent.stop_signal import StopSignal
 from app.db import task_queue
 from app.db.models import TaskState
-from app.errors import EngineError, EngineRefusalError
+from app.errors import EngineRefusalError
 from tests.ledger_policies import SKILL, writing
 from tests.ledger_project import LedgerProject
 from tests.scripted_engine import Answer, ScriptedEngine, block
 from tests.single_connection import single_connection
 
 
-@pytest.mark.parametrize(
-    ("error", "failure"),
-    [
-        (EngineRefusalError("no model named x: load it"), "no model named x: load it"),
-        (EngineError("the engine is down"), "the engine is down"),
-    ],
-)
-async def test_an_engine_error_fails_the_task_with_its_message(
-    project: LedgerProject, error: EngineError, failure: str
-) -> None:
-    async with project.runner(ScriptedEngine(project.tokenizer, error)):
+async def test_a_refusal_by_the_engine_fails_the_task_with_its_message(project: LedgerProject) -> None:
+    async with project.runner(ScriptedEngine(project.tokenizer, EngineRefusalError("the prompt is too long"))):
         row = await project.ended(await project.submit())
-    assert (row.state, row.failure) == (TaskState.FAILED, failure)
+    assert (row.state, row.failure) == (TaskState.FAILED, "the prompt is too long")
 
 
 async def test_a_bug_fails_one_task_without_its_secrets_and_not_the_next(project: LedgerProject) -> None:

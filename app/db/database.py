@@ -4,9 +4,11 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from traceback import walk_tb
 from typing import Any, Self
 
 import msgspec
+import psycopg
 from sqlalchemy import Dialect, ExceptionContext, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -34,6 +36,7 @@ A statement or value that the database refuses raises another error, because it 
 TRANSIENT = (*UNAVAILABLE, OSError)
 """Errors after which a loop tries again. A timeout is an OSError."""
 
+_DRIVERS = ("psycopg", "sqlalchemy")
 _LIMIT_EXCEEDED = "54"  # class of SQLSTATE: a value is too large, too deep or too long for PostgreSQL
 _READ_ONLY = "25006"  # as after a failover, until the connection is replaced
 _KEYS = "keys"
@@ -96,8 +99,20 @@ def _classify(context: ExceptionContext) -> None:
     state = getattr(error, "sqlstate", None) or ""
     if state.startswith(_LIMIT_EXCEEDED):
         raise DataError(context.statement, context.parameters, error, hide_parameters=True) from error
-    if state == _READ_ONLY:
+    if state == _READ_ONLY or (isinstance(error, AttributeError) and is_lost_connection(error)):
         raise OperationalError(context.statement, context.parameters, error, hide_parameters=True) from error
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """A connection that was killed at a moment that the driver or SQLAlchemy does not foresee.
+
+    It then raises an error of the driver that nobody has translated, or uses what the connection no longer has.
+    """
+    if isinstance(error, AttributeError):
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        module = frames[-1].f_globals.get("__name__", "") if frames else ""
+        return error.obj is None and module.partition(".")[0] in _DRIVERS
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 def _keep_alive(connection: Any, _: object) -> None:

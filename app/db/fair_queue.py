@@ -15,6 +15,7 @@ project: the limit is exact. A claim that found only rows taken by others is tri
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
     BigInteger,
     ColumnElement,
@@ -22,6 +23,9 @@ from sqlalchemy import (
     Exists,
     Select,
     Table,
+    Uuid,
+    all_,
+    bindparam,
     case,
     cast,
     exists,
@@ -41,6 +45,7 @@ from app.project.project_settings import Limits
 _task, _turn, _project = models.Task, models.ProjectTurn, models.Project
 ACCEPTED = _task.state == literal_column("'accepted'")  # literals: a parameter would match no partial index
 RUNNING = _task.state == literal_column("'running'")
+HELD_OFF = bindparam("held_off", type_=ARRAY(Uuid))  # projects to pass over
 
 
 def next_task(limits: Limits, skip: int, *resumable: ColumnElement[bool]) -> tuple[CTE, CTE]:
@@ -109,6 +114,7 @@ def _candidates(limits: Limits) -> Select[Any]:
         .join(_turn, _turn.project_id == project_id)
         .join(_project, _project.id == project_id)
         .where(
+            project_id != all_(HELD_OFF),
             _within(capacity, running),
             _within(_limit("tokens_per_day", limits), usage.today("generated_tokens", project_id)),
             _within(_limit("calls_per_day", limits), usage.today("calls", project_id)),

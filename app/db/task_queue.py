@@ -1,12 +1,8 @@
-"""The queue of accepted tasks. A runner claims a task, and writes to it only while its claim holds the lease.
-
-A task whose runner died is a suspect: its next runner executes it alone, so that the tasks that ran beside a
-harmful one are cleared. If a runner dies again while it executes a suspect alone, the suspect is condemned.
-"""
+"""The queue of accepted tasks. A runner claims a task, and writes to it only while its claim holds the lease."""
 
 import asyncio
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from uuid import UUID
 
@@ -22,26 +18,22 @@ from sqlalchemy import (
     all_,
     and_,
     bindparam,
-    case,
     func,
-    or_,
     select,
+    true,
     tuple_,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import InstrumentedAttribute, aliased
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from app.db import canaries, events, lease, models, runners, task_end, usage
+from app.db import canaries, events, lease, models, suspects, task_end, usage
 from app.db.clock import from_now
-from app.db.fair_queue import RUNNING, any_candidate, next_task
+from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
 from app.db.models import TASK_END_STATES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
 from app.project.project_settings import Limits
 from app.records import Json, Stop
-
-_CONDEMNING_DEATHS = 2
 
 _task = models.Task
 _queue = lease.LeaseQueue(_task, RUNNING)
@@ -65,16 +57,6 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
 
 
-def is_suspect(task: models.Task) -> bool:
-    """It was being executed when a runner died, so it must be executed alone."""
-    return task.deaths > 0 and not is_condemned(task)
-
-
-def is_condemned(task: models.Task) -> bool:
-    """At least two runners died during it, the latest while it executed nothing else: it must not run again."""
-    return task.alone and task.deaths >= _CONDEMNING_DEATHS
-
-
 async def claim(
     session: AsyncSession,
     owner: str,
@@ -83,15 +65,17 @@ async def claim(
     *,
     abandoned: bool = True,
     ours: Collection[UUID] = (),
+    held_off: Collection[UUID] = (),
 ) -> models.Task | None:
     """The next task whose project may run it within its limits, or None; `limits` are the server's.
 
     Two runners never get the same task, nor does one that is still busy with it: those are in `ours`. `owner` is a
     new claim. The first one pins the release, the canary for its share of the tasks and otherwise the active one,
     and sets the clock that the sandbox shows. A claim of a task that another runner let expire counts as a death
-    of that runner; without `abandoned` these tasks are left alone.
+    of that runner; without `abandoned` these tasks are left alone, as are those of the projects `held_off`.
     """
-    given = {"new_owner": owner, "new_process": lease.process_of(owner), "ours": list(ours)}
+    waiting = {"held_off": list(held_off)}
+    given = {"new_owner": owner, "new_process": lease.process_of(owner), "ours": list(ours), **waiting}
     connection = (
         await session.connection()
     )  # the statements are large: only those of the core keep their cache key
@@ -100,7 +84,7 @@ async def claim(
         task_id = await connection.scalar(_claiming(lease_seconds, limits, abandoned, skip), given)
         if task_id is not None:
             return await session.get(_task, task_id, populate_existing=True)
-        if not await connection.scalar(_asking(limits)):
+        if not await connection.scalar(_asking(limits), waiting):
             return None
         await asyncio.sleep(random.uniform(0, min(_PAUSE * (attempt + 1), 0.02)))
     return None
@@ -110,7 +94,8 @@ async def claim(
 def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) -> ReturningUpdate[UUID]:
     """Returns the id of the claimed task, if there is one."""
     died = and_(_task.owner.is_not(None), _queue.process() != _PROCESS)  # of a task whose lease has expired
-    found, charged = next_task(limits, skip, *_resumable(died, abandoned))
+    resumable = [_task.id != all_(_OURS), _task.project_id != all_(HELD_OFF), suspects.may_run(died)]
+    found, charged = next_task(limits, skip, *resumable, *([] if abandoned else [_task.owner.is_(None)]))
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
     claimed = _queue.take(
@@ -120,7 +105,7 @@ def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) 
         state=TaskState.RUNNING,
         started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
         release_id=func.coalesce(_task.release_id, canary, active),
-        deaths=_task.deaths + case((died, 1), else_=0),
+        **suspects.after_death(died),
     )
     return claimed.add_cte(charged).returning(_task.id)
 
@@ -226,17 +211,30 @@ async def wake(session: AsyncSession, task_id: UUID) -> None:
 
 async def hand_back(session: AsyncSession, process: str) -> Sequence[UUID]:
     """Let others resume all tasks of a process at once. Returns their ids."""
-    return await _free(session, _queue.hand_back_all(process, alone=_condemned(_task.deaths)))
+    return await _free(session, _queue.hand_back_all(process, alone=suspects.alone()))
 
 
-async def put_back(session: AsyncSession, task_id: UUID, owner: str) -> None:
-    """Let others resume one task at once, if this claim still holds it."""
-    await _free(session, _queue.hand_back(owner, _task.id == task_id, alone=_condemned(_task.deaths)))
+async def put_back(
+    session: AsyncSession, task_id: UUID, owner: str, *, seconds: float = 0, sandbox_failures: int = 0
+) -> None:
+    """Let others resume one task in so many seconds, if this claim still holds it; the attempt does not count."""
+    values = {
+        "attempt": _task.attempt - 1,
+        "sandbox_failures": _task.sandbox_failures + sandbox_failures,
+        "lease_until": from_now(seconds) if seconds else None,
+    }
+    await _free(session, _queue.hand_back(owner, _task.id == task_id, alone=suspects.alone(), **values))
+
+
+async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
+    """The task, which runners died at, has got further: they died of something else, or it does harm elsewhere."""
+    held = _queue.held(owner, _task.id == task_id)
+    await session.execute(update(_task).where(held).values(lone_deaths=0))
 
 
 async def abandon(session: AsyncSession, process: str) -> Sequence[UUID]:
     """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids."""
-    return await _free(session, _queue.hand_back_all(process, deaths=_task.deaths + 1))
+    return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true())))
 
 
 async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
@@ -244,29 +242,6 @@ async def _free(session: AsyncSession, freeing: Update) -> Sequence[UUID]:
     if freed:
         await session.execute(select(func.pg_notify(CHANNEL, "")))
     return freed
-
-
-def _resumable(died: ColumnElement[bool], abandoned: bool) -> Iterator[ColumnElement[bool]]:
-    """Conditions on begun tasks without a lease. Suspects may occupy half of the runners, and at least one."""
-    yield _task.id != all_(_OURS)
-    if not abandoned:
-        yield _task.owner.is_(None)
-    beside = and_(_task.deaths == 0, ~died)
-    condemned = _condemned(_task.deaths + case((died, 1), else_=0))
-    yield or_(beside, condemned, _suspects_in_progress() < func.greatest(1, runners.count_of_live() // 2))
-
-
-def _condemned(deaths: ColumnElement[int] | InstrumentedAttribute[int]) -> ColumnElement[bool]:
-    """`is_condemned` in SQL, after so many deaths."""
-    return and_(_task.alone, deaths >= _CONDEMNING_DEATHS)
-
-
-def _suspects_in_progress() -> ScalarSelect[int]:
-    other = aliased(_task)
-    in_progress = and_(
-        other.deaths > 0, other.state == TaskState.RUNNING, other.lease_until > func.clock_timestamp()
-    )
-    return select(func.count()).select_from(other).where(in_progress).scalar_subquery()
 
 
 def _release_in(state: ReleaseState, *more: ColumnElement[bool]) -> ScalarSelect[UUID]:

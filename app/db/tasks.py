@@ -122,11 +122,11 @@ async def page(
 
 
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:
-    """Cancel a queued or waiting task at once; flag a running one for its runner. Idempotent.
+    """Cancel a task that no runner has at once; flag another for its runner. Idempotent.
 
     Raises NotFoundError, and ConflictError if the task has ended otherwise.
     """
-    waits = models.Task.state.in_([TaskState.ACCEPTED, TaskState.WAITING])
+    waits = models.Task.owner.is_(None)
     open_states = [TaskState.ACCEPTED, TaskState.RUNNING, TaskState.WAITING]
     task = await session.scalar(
         update(models.Task)

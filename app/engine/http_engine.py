@@ -90,6 +90,11 @@ class HttpEngine:
     def occupancy(self) -> Occupancy:
         return self._dispatcher.occupancy
 
+    @property
+    def answers(self) -> bool:
+        """Whether a server is healthy, by the latest checks."""
+        return any(replica.alive for replica in self.replicas)
+
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Cancelling the calling task closes the connection, which ends the generation.
 

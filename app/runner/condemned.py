@@ -1,4 +1,4 @@
-"""The end of a task that killed its runners: it is not executed again, and what it did is kept as recorded."""
+"""The end of a task that killed its runners, or that failed: what it did is kept as recorded."""
 
 import msgspec
 import structlog
@@ -9,13 +9,13 @@ from app.records import Call, Policy, Stop, Task, Trajectory, Turn
 
 log = structlog.get_logger(__name__)
 
-_LOST = "RuntimeError: the runner died before the result was recorded"
+_LOST = "RuntimeError: the result was not recorded: whether the call arrived is not known"
 
 
 async def recorded_trajectory(
-    sessions: Sessions, row: models.Task, *, profile: str, temperature: float
+    sessions: Sessions, row: models.Task, profile: str, temperature: float, failure: str | None = None
 ) -> Trajectory:
-    """Turns and calls of the journal. Its `detail` is the reason of the failure; it is logged with the project."""
+    """Turns and calls of the journal, with the `failure` as its `detail`. None: the deaths of its runners."""
     async with sessions() as session:
         project = await projects.by_id(session, row.project_id)
         policy = Policy(release=row.release_id)
@@ -25,8 +25,9 @@ async def recorded_trajectory(
         known = await turns.of_task(session, row.id)
         made = await calls.of_task(session, row.id)
     done = [each.turn if each.ended else _cut_short(each, made) for each in known]
-    failure = failure_of(row, len(done))
-    log.error("a task is given up", task=str(row.id), project=project.name, deaths=row.deaths, reason=failure)
+    if failure is None:
+        failure = failure_of(row, len(done))
+        log.error("a task is given up", task=str(row.id), project=project.name, deaths=row.deaths, reason=failure)
     return Trajectory(
         task=Task(row.id, row.instruction, project.name, row.scenario, row.variables),
         policy=policy,
@@ -41,13 +42,18 @@ async def recorded_trajectory(
 
 def failure_of(row: models.Task, turns_recorded: int) -> str:
     """
-    >>> failure_of(models.Task(deaths=2), 3)
-    '2 runners died during this task, the last while it executed nothing else: given up after turn 3'
+    >>> failure_of(models.Task(lone_deaths=2), 3)
+    '2 runners died while they executed this task and nothing else: given up after turn 3'
     """
     return (
-        f"{row.deaths} runners died during this task, the last while it executed nothing else: given up "
+        f"{row.lone_deaths} runners died while they executed this task and nothing else: given up "
         f"after turn {turns_recorded}"
     )
+
+
+def unrecorded_failure_of(row: models.Task) -> str:
+    """Of a task whose record kills runners, too."""
+    return f"{row.lone_deaths} runners died while they executed this task, or recorded its end, and nothing else"
 
 
 def _cut_short(recorded: turns.RecordedTurn, made: list[calls.JournalCall]) -> Turn:

@@ -9,14 +9,13 @@ import httpx
 import msgspec
 import structlog
 from sqlalchemy.exc import DataError
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
-from app.db import approvals, events, models, offers, projects, releases, task_queue, trajectories
-from app.db.database import UNAVAILABLE, Sessions
+from app.db import models, offers, projects, releases, suspects, task_queue, trajectories
+from app.db.database import UNAVAILABLE, Sessions, is_lost_connection
 from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
 from app.gateway.approval_gate import ApprovalGate
@@ -26,10 +25,12 @@ from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs, bearer_tokens
-from app.runner.condemned import failure_of, recorded_trajectory
+from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.judge import Judge, ask_judge
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
+from app.runner.outcome import outcome_of, tell_end, unchecked
+from app.runner.postponed import PostponedError, is_postponed
 from app.runner.project_secrets import ProjectSecrets
 from app.runner.score import score
 from app.runner.skill_keeping import SkillKeeping
@@ -95,7 +96,8 @@ class TaskExecutor:
     async def execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
         """Roll the task out and write how it ended to its row, unless it was suspended or the owner lost it.
 
-        Raises UNAVAILABLE if the database does not answer; the task can then be resumed.
+        Raises UNAVAILABLE if the database does not answer, PostponedError if no model server does, the adapter
+        cannot be loaded or the sandbox fails; the task can then be resumed.
         """
         with measured(row, self.spans_of):
             await self._attempt(row, owner, stop_signal)
@@ -107,22 +109,27 @@ class TaskExecutor:
         except SuspendedError as suspended:
             log.info("a task was suspended", task=str(row.id), cause=str(suspended))
         except AppError as error:
-            log.warning("a task failed", task=str(row.id), cause=journal.secrets.mask(str(error)))
-            await self._fail(row, owner, str(error), journal.secrets)
+            cause = journal.secrets.mask(str(error))
+            if await is_postponed(self.sessions, row, error):
+                raise PostponedError(cause, sandbox=isinstance(error, SandboxError)) from error
+            log.warning("a task failed", task=str(row.id), cause=cause)
+            await self._fail(row, owner, str(error), journal)
         except UNAVAILABLE:
             raise
         except DataError as error:  # of a kind that no boundary has caught before
             log.exception("a task failed on a value that cannot be stored", task=str(row.id))
             failure = f"a value of this task cannot be stored: {first_line(error.orig or error)}"
-            await self._fail(row, owner, failure, journal.secrets)
-        except Exception:  # the last resort: one bad task must not stop the others
+            await self._fail(row, owner, failure, journal)
+        except Exception as error:  # the last resort: one bad task must not stop the others
+            if is_lost_connection(error):
+                raise
             log.exception("a task failed on an internal error", task=str(row.id))
             failure = "internal error: the server's log has the details"
-            await self._fail(row, owner, failure, journal.secrets)
+            await self._fail(row, owner, failure, journal)
 
     async def _execute(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
-        if task_queue.is_condemned(row):
-            await self._give_up(row, owner, journal.secrets)
+        if suspects.is_condemned(row):
+            await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
         secrets = journal.secrets
@@ -136,7 +143,7 @@ class TaskExecutor:
             except InvalidError as error:  # a check that breaks vouches for nothing
                 scored, failure = 0.0, str(error)
             except SandboxError as error:
-                await self._finish(row, owner, trajectory, _unchecked(trajectory, error), secrets)
+                await self._finish(row, owner, trajectory, unchecked(trajectory, error), secrets)
                 return
         elif self.judge and trajectory.stop != Stop.CANCELLED:
             with phase(Phase.CHECK):
@@ -145,20 +152,24 @@ class TaskExecutor:
             with phase(Phase.SKILLS):
                 await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
                 await self.skill_replays.run(row, context.catalog, trajectory)
-        await self._finish(row, owner, trajectory, _outcome(trajectory, scored, failure), secrets)
+        await self._finish(row, owner, trajectory, outcome_of(trajectory, scored, failure), secrets)
         if scored is not None:
             count_score(context.release, scored)
 
-    async def _give_up(self, row: models.Task, owner: str, secrets: SecretValues) -> None:
-        if row.deaths > _MAX_DEATHS:
-            raise InvalidError(failure_of(row, 0))
-        trajectory = await recorded_trajectory(
-            self.sessions, row, profile=self.agent.profile.name, temperature=self.agent.temperature
-        )
+    async def _give_up(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
+        if row.lone_deaths > _MAX_DEATHS:
+            await self._fail_unrecorded(row, owner, unrecorded_failure_of(row), journal.secrets)
+            return
+        trajectory = await self._recorded(row, journal)
+        outcome = msgspec.structs.replace(outcome_of(trajectory, None, trajectory.detail), state=TaskState.FAILED)
+        await self._finish(row, owner, trajectory, outcome, journal.secrets)
+
+    async def _recorded(self, row: models.Task, journal: TaskJournal, failure: str | None = None) -> Trajectory:
+        made_by = self.agent.profile.name, self.agent.temperature
+        trajectory = await recorded_trajectory(self.sessions, row, *made_by, failure)
         for call in trajectory.calls:
-            secrets.note_call(call)
-        outcome = msgspec.structs.replace(_outcome(trajectory, None, trajectory.detail), state=TaskState.FAILED)
-        await self._finish(row, owner, trajectory, outcome, secrets)
+            journal.secrets.note_call(call)
+        return trajectory
 
     @timed(Phase.PROMPT)
     async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
@@ -259,42 +270,25 @@ class TaskExecutor:
             await offers.record_uses(session, trajectory)
             if outcome.score is not None:
                 await lifecycle.scored(session, row.id, outcome.score)
-            await _tell_end(session, row.id, outcome, secrets)
+            await tell_end(session, row.id, outcome, secrets)
         count_end(outcome, trajectory)
 
-    async def _fail(self, row: models.Task, owner: str, failure: str, secrets: SecretValues) -> None:
+    async def _fail(self, row: models.Task, owner: str, failure: str, journal: TaskJournal) -> None:
+        """Keep what the task did. A value that cannot be stored, or read, must not keep it from ending."""
+        try:
+            await journal.flush()
+            trajectory = await self._recorded(row, journal, failure)
+            failed = {"state": TaskState.FAILED, "stop": None}
+            outcome = msgspec.structs.replace(outcome_of(trajectory, None, failure), **failed)
+            await self._finish(row, owner, trajectory, outcome, journal.secrets)
+        except (AppError, DataError, msgspec.DecodeError) as error:
+            log.warning("a task fails without a trajectory", task=str(row.id), cause=type(error).__name__)
+            await self._fail_unrecorded(row, owner, failure, journal.secrets)
+
+    async def _fail_unrecorded(self, row: models.Task, owner: str, failure: str, secrets: SecretValues) -> None:
         outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=secrets.mask(failure))
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
                 return
-            await _tell_end(session, row.id, outcome, secrets)
+            await tell_end(session, row.id, outcome, secrets)
         count_end(outcome)
-
-
-async def _tell_end(
-    session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
-) -> None:
-    """Append the last event, and mask those that came before a secret was known."""
-    await events.rewrite(session, task_id, secrets.mask_fields)
-    await approvals.rewrite(session, task_id, secrets.mask_fields)
-    data: dict[str, object] = msgspec.to_builtins(outcome)
-    await events.append(session, task_id, "done", data)
-
-
-def _outcome(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
-    return task_queue.TaskOutcome(
-        state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
-        stop=trajectory.stop,
-        answer=trajectory.answer,
-        failure=failure,
-        score=scored,
-        turns=len(trajectory.turns),
-        generated_tokens=trajectory.generated_tokens,
-        calls=len(trajectory.calls),
-    )
-
-
-def _unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
-    """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
-    outcome = _outcome(trajectory, None, f"the check could not be run: {error}")
-    return msgspec.structs.replace(outcome, state=TaskState.FAILED)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from uuid import UUID
 
-from app.db import models, task_queue
+from app.db import models, suspects
 from app.db.task_queue import TaskOutcome
 from app.records import Trajectory
 from app.telemetry import metrics
@@ -35,9 +35,9 @@ def measured(row: models.Task, spans_of: SpansOf | None) -> Iterator[None]:
 
 def count_attempt(row: models.Task) -> None:
     """A runner has claimed the task."""
-    if task_queue.is_condemned(row):
+    if suspects.is_condemned(row):
         cause = "condemned"
-    elif task_queue.is_suspect(row):
+    elif suspects.is_suspect(row):
         cause = "suspect"
     else:
         cause = "first" if row.attempt <= 1 else "resumed"

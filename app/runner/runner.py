@@ -18,7 +18,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.stop_signal import StopSignal
-from app.db import models, shadows, task_queue
+from app.db import models, shadows, suspects, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit
 from app.db.lease import new_claim
 from app.errors import first_line
@@ -26,6 +26,7 @@ from app.loop import Loop
 from app.project.project_settings import Limits
 from app.runner.database_contact import DatabaseContact
 from app.runner.measurement import count_attempt
+from app.runner.postponed import PostponedError
 from app.runner.process_identity import new_owner
 from app.telemetry import metrics
 
@@ -45,13 +46,21 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()  # of projects that have none of their own
     poll_seconds: float = 1.0  # between polls of an empty queue, unless woken
     grace_seconds: float = 5.0  # on leaving, for turns whose code is running
+    postpone_seconds: float = 10.0  # until what failed a task, through no fault of its own, is tried again
 
 
 class _Execution(msgspec.Struct, frozen=True):
     claim: str  # the owner of the task
+    project_id: UUID
     suspect: bool
     stop_signal: StopSignal
     work: asyncio.Task[None]
+
+
+class _Dropped(msgspec.Struct, frozen=True):
+    claim: str
+    seconds: float  # until it may go on
+    sandbox_failures: int
 
 
 class Runner:
@@ -70,7 +79,9 @@ class Runner:
         self._execute = execute
         self._options = options
         self._executions: dict[UUID, _Execution] = {}
-        self._dropped: dict[UUID, str] = {}  # claims of tasks that ended without a result, to be handed back
+        self.answers: Callable[[], bool] = lambda: True  # there is a model server that does
+        self._dropped: dict[UUID, _Dropped] = {}  # ended without a result, to be handed back
+        self._held_off: dict[UUID, float] = {}  # projects, until when on the event loop's clock
         self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
         self._contact = DatabaseContact(options.lease_seconds)
@@ -91,7 +102,8 @@ class Runner:
     def has_room(self) -> bool:
         """It may execute one more task beside those under way."""
         suspected = any(execution.suspect for execution in self._executions.values())
-        return len(self._executions) < self._options.concurrency and not suspected and not self.paused
+        full = len(self._executions) >= self._options.concurrency
+        return not (full or suspected or self.paused) and self.answers()
 
     def wake(self) -> None:
         """Poll the queue now. A missed call costs a moment, never a task."""
@@ -135,7 +147,13 @@ class Runner:
         abandoned, ours = self._contact.is_proof, self._executions.keys() | self._dropped.keys()
         async with autocommit(self._sessions) as session:
             task = await task_queue.claim(
-                session, claim, options.lease_seconds, options.limits, abandoned=abandoned, ours=ours
+                session,
+                claim,
+                options.lease_seconds,
+                options.limits,
+                abandoned=abandoned,
+                ours=ours,
+                held_off=self._projects_held_off(),
             )
         self._contact.confirm()
         if task is None:
@@ -143,12 +161,17 @@ class Runner:
         self._start(task, claim)
         return 0
 
+    def _projects_held_off(self) -> list[UUID]:
+        now = asyncio.get_running_loop().time()
+        self._held_off = {project: until for project, until in self._held_off.items() if until > now}
+        return list(self._held_off)
+
     def _start(self, task: models.Task, claim: str) -> None:
         count_attempt(task)
-        suspect, stop_signal = task_queue.is_suspect(task), StopSignal()
+        suspect, stop_signal = suspects.is_suspect(task), StopSignal()
         execute = self._execute_alone if suspect else self._execute
         work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}")
-        self._executions[task.id] = _Execution(claim, suspect, stop_signal, work)
+        self._executions[task.id] = _Execution(claim, task.project_id, suspect, stop_signal, work)
         work.add_done_callback(lambda done: self._drop(task.id, done))
 
     async def _execute_alone(self, task: models.Task, claim: str, stop_signal: StopSignal) -> None:
@@ -169,8 +192,17 @@ class Runner:
         self._one_ended.set()
         self._claims.wake()
         if not work.cancelled() and (error := work.exception()) is not None:
-            self._dropped[task_id] = execution.claim
+            self._dropped[task_id] = self._why_dropped(task_id, execution, error)
+
+    def _why_dropped(self, task_id: UUID, execution: _Execution, error: BaseException) -> _Dropped:
+        if not isinstance(error, PostponedError):
             log.error("a task was dropped, it will be resumed", task=str(task_id), exc_info=error)
+            return _Dropped(execution.claim, 0, 0)
+        seconds = self._options.postpone_seconds
+        log.warning("a task is postponed", task=str(task_id), seconds=seconds, cause=str(error))
+        if not error.sandbox:
+            self._held_off[execution.project_id] = asyncio.get_running_loop().time() + seconds
+        return _Dropped(execution.claim, seconds, int(error.sandbox))
 
     async def _keep(self) -> None:
         """Renew the leases when they are due, otherwise cancel tasks whose cancellation was requested."""
@@ -187,9 +219,15 @@ class Runner:
         self._extend_at = now + self._options.lease_seconds / 3
 
     async def _hand_back_dropped(self) -> None:
-        for task_id, claim in list(self._dropped.items()):
+        for task_id, dropped in list(self._dropped.items()):
             async with self._sessions.begin() as session:
-                await task_queue.put_back(session, task_id, claim)
+                await task_queue.put_back(
+                    session,
+                    task_id,
+                    dropped.claim,
+                    seconds=dropped.seconds,
+                    sandbox_failures=dropped.sandbox_failures,
+                )
             del self._dropped[task_id]
 
     async def _extend(self) -> None:

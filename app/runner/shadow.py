@@ -15,7 +15,7 @@ from app.db import models, shadows, tasks
 from app.db.database import TRANSIENT, UNAVAILABLE, Sessions
 from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
-from app.errors import AppError, InvalidError, SandboxError
+from app.errors import AppError, EngineError, EngineRefusalError, InvalidError, SandboxError
 from app.loop import Loop
 from app.records import Task
 from app.runner.execute import TaskExecutor
@@ -47,6 +47,7 @@ class ShadowRunner:
         self._sessions, self._executor, self._has_capacity = sessions, executor, has_capacity
         self._lease = executor.agent.limits.seconds + _GRACE
         self.replaying = False
+        self._interrupted = False  # by an outage: its attempt does not count
         self._loop = Loop("run shadows", self._run_next, pause, expected=TRANSIENT)
 
     def wake(self) -> None:
@@ -65,20 +66,28 @@ class ShadowRunner:
 
     async def _run_next(self) -> float | None:
         """Return 0 if there was a shadow to run."""
+        if self._interrupted:
+            async with self._sessions.begin() as session:
+                await shadows.hand_back(session, self.owner)
+            self._interrupted = False
         if not self._has_capacity():
             return None
         async with self._sessions.begin() as session:
             shadow = await shadows.claim(session, new_claim(self.owner), self._lease)
         if shadow is None:
             return None
-        self.replaying = True
+        self.replaying = self._interrupted = True
         try:
             outcome = await self._outcome(shadow)
+        except EngineError as error:
+            log.warning("a shadow is postponed", task=str(shadow.task_id), cause=str(error))
+            return None
         finally:
             self.replaying = False
         async with self._sessions.begin() as session:
             if not await shadows.finish(session, shadow, outcome):
-                log.warning("another process has the shadow, this replay is dropped", task=str(shadow.task_id))
+                log.warning("the shadow was claimed again, this replay is dropped", task=str(shadow.task_id))
+        self._interrupted = False
         return 0
 
     async def _outcome(self, shadow: models.Shadow) -> ShadowOutcome:
@@ -87,6 +96,8 @@ class ShadowRunner:
                 raise InvalidError(f"{_MAX_ATTEMPTS} processes died during this shadow, so it is given up")
             return await replay(self._executor, shadow)
         except AppError as error:
+            if isinstance(error, EngineError) and not isinstance(error, EngineRefusalError):
+                raise
             log.warning("a shadow failed", task=str(shadow.task_id), cause=str(error))
             return ShadowOutcome(failure=str(error))
         except UNAVAILABLE:

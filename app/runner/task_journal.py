@@ -83,6 +83,8 @@ class TaskJournal(RolloutHooks):
         data = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
         async with self._sessions.begin() as session:
             await turns.begin(session, self._task.id, self._owner, index, turn)
+            if self._task.lone_deaths:
+                await task_queue.advance(session, self._task.id, self._owner)
             await events.append(session, self._task.id, "turn", self.secrets.mask_fields(data))
 
     @timed(Phase.JOURNAL)

@@ -1,0 +1,41 @@
+"""The outcome of a rollout, and the last event of its task."""
+
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import approvals, events, task_queue
+from app.db.models import TaskState
+from app.errors import SandboxError
+from app.records import Stop, Trajectory
+from app.security.secret_values import SecretValues
+
+
+async def tell_end(
+    session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
+) -> None:
+    """Append the last event, and mask those that came before a secret was known."""
+    await events.rewrite(session, task_id, secrets.mask_fields)
+    await approvals.rewrite(session, task_id, secrets.mask_fields)
+    data: dict[str, object] = msgspec.to_builtins(outcome)
+    await events.append(session, task_id, "done", data)
+
+
+def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
+    return task_queue.TaskOutcome(
+        state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
+        stop=trajectory.stop,
+        answer=trajectory.answer,
+        failure=failure,
+        score=scored,
+        turns=len(trajectory.turns),
+        generated_tokens=trajectory.generated_tokens,
+        calls=len(trajectory.calls),
+    )
+
+
+def unchecked(trajectory: Trajectory, error: SandboxError) -> task_queue.TaskOutcome:
+    """The failure of a task whose check the machine cannot run: the answer is neither right nor wrong."""
+    outcome = outcome_of(trajectory, None, f"the check could not be run: {error}")
+    return msgspec.structs.replace(outcome, state=TaskState.FAILED)

@@ -1,0 +1,120 @@
+"""Tasks that cannot go on for now: they go on later, and it costs them nothing."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app.db import models, trajectories
+from app.db.models import ReleaseState, TaskState
+from app.errors import AdapterError, AppError, EngineError
+from app.runner.runner import Runner, RunnerOptions
+from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.ledger_policies import writing
+from tests.ledger_project import LedgerProject, until
+from tests.scripted_engine import Answer, ScriptedEngine
+
+OPTIONS = RunnerOptions(concurrency=2, lease_seconds=3, poll_seconds=0.05, postpone_seconds=0.2)
+
+
+class Failing(ScriptedEngine):
+    """Fails as long as it has an `error`, when it is asked for the second turn."""
+
+    error: AppError | None = None
+    failures = 0
+
+    async def _next(self, prompt: str) -> Answer:
+        if self.error is not None and "write_entry" in prompt:
+            self.failures += 1
+            raise self.error
+        return await super()._next(prompt)
+
+
+@pytest.mark.parametrize("error", [EngineError("no model server answers"), AdapterError("f00d is damaged")])
+async def test_tasks_under_way_wait_for_their_model_and_end_as_if_nothing_had_happened(
+    project: LedgerProject, error: AppError
+) -> None:
+    engine = Failing(project.tokenizer, script=writing)
+    engine.error = error
+    async with project.runner(engine, OPTIONS):
+        task_id = await project.submit()
+        await until(lambda: engine.failures >= 3)
+        assert (await project.row(task_id)).state == TaskState.RUNNING
+        engine.error = None
+        row = await project.ended(task_id)
+    assert (row.state, row.attempt, row.deaths, row.failure) == (TaskState.DONE, 1, 0, None)
+    assert len(project.ledger.entries) == 1
+
+
+async def test_a_task_of_a_release_that_is_not_active_fails_if_its_adapter_cannot_be_loaded(
+    project: LedgerProject,
+) -> None:
+    engine = Failing(project.tokenizer, script=writing)
+    async with project.runner(engine, OPTIONS):
+        engine.error = EngineError("no model server answers")
+        task_id = await project.submit()
+        await until(lambda: engine.failures >= 1)
+        async with project.sessions.begin() as session:
+            await session.merge(
+                models.Release(id=(await project.row(task_id)).release_id, state=ReleaseState.RETIRED)
+            )
+            session.add(models.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
+        engine.error = AdapterError("f00d is damaged")
+        row = await project.ended(task_id)
+    assert (row.state, row.failure, row.turns) == (TaskState.FAILED, "f00d is damaged", 1)
+
+
+async def test_while_tasks_of_a_project_cannot_go_on_no_other_of_it_begins(project: LedgerProject) -> None:
+    engine = Failing(project.tokenizer, script=writing)
+    engine.error = EngineError("no model server answers")
+    async with project.runner(engine, OPTIONS):
+        first = await project.submit()
+        await until(lambda: engine.failures >= 1)
+        others = [await project.submit(f"write w{number} into the ledger") for number in range(8)]
+        await until(lambda: engine.failures >= 4)
+        begun = [task_id for task_id in others if (await project.row(task_id)).state != TaskState.ACCEPTED]
+        assert len(begun) <= engine.failures
+        engine.error = None
+        assert {(await project.ended(task_id)).state for task_id in (first, *others)} == {TaskState.DONE}
+
+
+async def test_nothing_is_claimed_while_no_model_server_answers(project: LedgerProject) -> None:
+    runner = project.runner(ScriptedEngine(project.tokenizer, script=writing), OPTIONS)
+    answering = False
+    runner.answers = lambda: answering
+    async with runner:
+        task_id = await project.submit()
+        await asyncio.sleep(0.5)
+        assert (await project.row(task_id)).state == TaskState.ACCEPTED
+        answering = True
+        assert (await project.ended(task_id)).attempt == 1
+
+
+async def test_a_task_whose_sandbox_always_fails_fails_in_the_end_and_keeps_what_it_did(
+    project: LedgerProject,
+) -> None:
+    executor = project.executor(ScriptedEngine(project.tokenizer, script=writing))
+    broken = replace(executor, agent=replace(executor.agent, sandbox=ForkedSandbox(bwrap=False)))
+    async with Runner(project.sessions, broken.execute, OPTIONS):
+        task_id = await project.submit()
+        row = await project.ended(task_id)
+    assert (row.state, row.failure) == (TaskState.FAILED, "the sandbox is not started")
+    assert (row.attempt, row.deaths, row.sandbox_failures) == (1, 0, 3)
+    async with project.sessions() as session:
+        assert len((await trajectories.of_task(session, task_id)).turns) == row.turns == 1
+
+
+async def test_a_task_that_fails_keeps_the_turns_and_calls_it_made(project: LedgerProject) -> None:
+    def broken(prompt: str, turn: int) -> Answer:
+        if turn == 1:
+            raise ZeroDivisionError
+        return writing(prompt, turn)
+
+    async with project.runner(ScriptedEngine(project.tokenizer, script=broken), OPTIONS):
+        task_id = await project.submit()
+        row = await project.ended(task_id)
+    assert (row.state, row.stop, row.turns, row.calls) == (TaskState.FAILED, None, 1, 1)
+    async with project.sessions() as session:
+        trajectory = await trajectories.of_task(session, task_id)
+    assert [call.api for call in trajectory.calls] == ["ledger.add_entry"]
+    assert trajectory.detail == row.failure
