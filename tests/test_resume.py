@@ -58,7 +58,7 @@ async def test_after_two_kills_every_task_has_ended_and_no_call_was_made_twice(
     assert {row.stop for row in rows} <= {Stop.COMPLETED, Stop.IN_DOUBT}
     completed = [row for row in rows if row.stop == Stop.COMPLETED]
     assert all(
-        row.attempt > 1 and "add_entry was called, its result was lost" in (row.failure or "")
+        row.attempt > 1 and "whether the call arrived is not known" in (row.failure or "")
         for row in rows
         if row.stop == Stop.IN_DOUBT
     )

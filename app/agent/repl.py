@@ -5,6 +5,7 @@ from datetime import datetime
 
 import msgspec
 
+from app.errors import SandboxError
 from app.gateway.gateway import Gateway
 from app.records import Call, Offer
 from app.sandbox.protocol import Function, Observation, Sandbox, Session, SessionLimits
@@ -92,6 +93,9 @@ class Repl:
         self._gateway.replay(earlier.calls)
         observation = await session.run(earlier.code)
         calls = self._gateway.take_calls()
-        if self._gateway.in_doubt is not None or len(calls) != len(earlier.calls) or not observation.alive:
+        if not observation.alive and self._gateway.in_doubt is None:  # killed, which says nothing about its calls
+            cause = f"the session ended ({observation.stop})"
+            raise SandboxError(f"{cause} while turn {earlier.turn + 1} was run again")
+        if self._gateway.in_doubt is not None or len(calls) != len(earlier.calls):
             why = self._gateway.in_doubt or "run again, it did not make the same calls"
             raise DivergedError(f"turn {earlier.turn + 1} cannot be repeated: {why}")

@@ -6,11 +6,18 @@ from app.records import Call
 
 
 class InDoubtError(Exception):
-    """A call was started, its result was lost, and repeating it is not safe."""
+    """A call was started, its result was lost, and repeating it is not safe.
+
+    The message is the sandbox's; `known` is for people.
+    """
 
     def __init__(self, api: str) -> None:
         super().__init__(f"{api} was called, its result was lost, and it may not be repeated")
         self.api = api
+        self.known = (
+            f"{api} was about to be called when its runner stopped: whether the call arrived is not known, "
+            "and it may not be repeated"
+        )
 
 
 class CallJournal(Protocol):

@@ -224,8 +224,8 @@ class Gateway:
         try:
             return await self._journal.begin(call, repeatable)
         except InDoubtError as doubt:
-            self.in_doubt = str(doubt)
-            raise HostError("InDoubt", self.in_doubt) from doubt
+            self.in_doubt = doubt.known
+            raise HostError("InDoubt", str(doubt)) from doubt
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
         """The call with its result or error, without secrets, as the journal records it."""
