@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from app.errors import AppError, SettingError
+from app.guarded_output import guard_output
 from app.settings import Settings
 
 
@@ -45,6 +46,7 @@ def up_command() -> None:
     """Run everything on this machine until Ctrl-C."""
     from app.machine.up import up  # noqa: PLC0415
 
+    guard_output()
     asyncio.run(up(Settings.from_env()))
 
 
@@ -56,6 +58,7 @@ def serve() -> None:
     from app.api.http_server import server_options  # noqa: PLC0415
     from app.ports import check_port  # noqa: PLC0415
 
+    guard_output()
     settings = Settings.from_env()
     check_port(settings.host, settings.port, "SAGE_PORT")
     uvicorn.run("app.asgi:app", factory=True, **server_options(settings))
@@ -66,6 +69,7 @@ def runner_command() -> None:
     """Run one runner, which executes tasks, with DATABASE_URL and ENGINE_URLS."""
     from app.standalone_runner import main as run_tasks  # noqa: PLC0415
 
+    guard_output()
     run_tasks()
 
 
@@ -77,6 +81,7 @@ def worker() -> None:
 
     if not Settings.from_env().database_url:  # an invalid setting fails here, in one line
         raise SettingError("DATABASE_URL is not set: set it, or run `sage up`, which also starts a worker")
+    guard_output()
     warnings.simplefilter("ignore", SecurityWarning)  # in a container everyone is root
     arguments = ["--quiet", "-A", "trainer.jobs:celery", "worker", "--pool", "solo", "--queues", "training"]
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])

@@ -1,4 +1,4 @@
-"""The log: JSON lines on standard error."""
+"""The log: JSON lines on standard output."""
 
 import logging
 
@@ -6,7 +6,7 @@ import structlog
 
 
 def configure_logging(level: str) -> None:
-    """Log one JSON object per line to standard error. The loggers of libraries are not changed."""
+    """Log one JSON object per line to standard output. The loggers of libraries are not changed."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

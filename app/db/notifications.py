@@ -16,6 +16,7 @@ from app.db import events, releases, runs, tasks
 from app.db.database import full_url
 from app.loop import Loop
 
+PART = "notifications"
 _RETRY_SECONDS = 1.0  # between attempts to connect, and until then everyone's polling interval
 
 Callback = Callable[[], None]
@@ -31,7 +32,9 @@ class NotificationListener:
         self._task_callbacks: list[Callback] = []
         self._release_callbacks: list[Callback] = []
         connection_errors = (psycopg.Error, OSError)
-        self._loop = Loop("notification listener", self._connect, _RETRY_SECONDS, expected=connection_errors)
+        self._loop = Loop(
+            "notification listener", self._connect, _RETRY_SECONDS, expected=connection_errors, part=PART
+        )
 
     def on_task(self, callback: Callback) -> None:
         """Call back whenever there may be a task to claim or to cancel."""
@@ -82,6 +85,7 @@ class NotificationListener:
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
         for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
             await connection.execute(f"LISTEN {channel}")
+        self._loop.recover()
         self._wake_all()  # for what was sent before this connection listened
         async for notification in connection.notifies():
             if notification.channel == tasks.CHANNEL:

@@ -2,6 +2,7 @@
 
 import click
 
+from app.guarded_output import guard_output
 from app.ports import check_port
 from app.settings import Settings
 from trainer.demo.admin_token import make_token
@@ -21,5 +22,6 @@ def demo_apis(host: str, port: int, busy: float) -> None:
     """Serve the APIs of the demo project over HTTP."""
     from trainer.demo.serve_apis import serve  # noqa: PLC0415  Litestar takes a moment, which `--help` need not wait for
 
+    guard_output()
     check_port(host, port, "another --port, or SAGE_DEMO_PORT where `sage up` starts it")
     serve(host, port, make_token(Settings.from_env().data_dir), busy=busy)

@@ -79,6 +79,8 @@ class Heartbeat:
                     renewed = time.monotonic()
                 except TRANSIENT as error:
                     log.warning("the lease cannot be renewed", cause=first_line(error))
+                except Exception:  # the last resort: the run goes on until its lease is lost
+                    log.exception("the lease cannot be renewed")
                 if time.monotonic() - renewed > self._lease.lease_seconds:
                     self._exit(LOST, "the database was unavailable for longer than the lease")
                 await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))

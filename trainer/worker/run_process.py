@@ -25,6 +25,7 @@ from app.db import models, projects, run_queue
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import StorageError, first_line
+from app.guarded_output import guard_output
 from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str], execute: ExecuteRun) -> int:
     given = parser.parse_args(arguments)
     if given.worker:
         exit_with_parent(given.worker)  # where the system cannot do this, the heartbeat does
+    guard_output()  # a full disk must not end the run, or its heartbeat
     settings = Settings.from_env()
     lease = RunLease(
         run_id=given.run_id, owner=given.owner, lease_seconds=settings.lease_seconds, worker=given.worker

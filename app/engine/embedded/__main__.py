@@ -7,6 +7,7 @@ import click
 
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError
+from app.guarded_output import guard_output
 
 
 @click.command()
@@ -21,6 +22,7 @@ from app.errors import ModelError
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
 def main(host: str, port: int, model: Path, **options: object) -> None:
     """Serve a model directory."""
+    guard_output()
     with _listen(host, port) as listener:
         try:
             tokenizer = ChatTokenizer.load(model)
