@@ -14,7 +14,8 @@ from sqlalchemy import select
 from app.db import models, projects, runners, tasks
 from app.db.database import Sessions
 from app.db.models import TaskState
-from app.machine.supervise import ChildProcess, Supervisor
+from app.machine.child_process import ChildProcess
+from app.machine.supervise import Supervisor
 from app.records import Stop
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until

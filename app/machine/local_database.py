@@ -17,7 +17,6 @@ from app.db.migrate import migrate
 from app.errors import DatabaseError
 from app.loop import Loop
 from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
-from app.machine.logs import rotate
 from app.settings import Settings
 
 _WATCH_SECONDS = 1.0
@@ -37,7 +36,6 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
         yield settings.database_url
         return
     directory = _directory(settings)
-    rotate(directory / "log")
     try:
         url = await _finish(lambda: embedded_postgres.start(directory, _connections(settings)))
         await _finish(lambda: _migrate(url, settings))

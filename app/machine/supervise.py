@@ -1,11 +1,9 @@
-"""Supervises child processes: starts them, restarts those that die, and stops them together."""
+"""Supervises child processes: starts them, restarts those that die or hang, and stops them together."""
 
 import asyncio
-import contextlib
-import ctypes
-import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
@@ -13,41 +11,25 @@ import httpx
 import msgspec
 
 from app.errors import AppError
-from app.machine.logs import last_error, rotate
+from app.loop import Loop
+from app.machine.child_process import ChildProcess, StartedChild, start_child
+from app.machine.hang_watch import HangLimits, HangWatch
 
 _STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
 _RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
+_START_DEATHS = 3  # of a child, after which `ready` gives up
 _QUIET_SECONDS = 5.0  # a start that takes no longer is not reported
 _PROBE_SECONDS = 10.0  # longer than the timeout of the checks of /readyz
-_PR_SET_PDEATHSIG = 1
 
 
 class ProcessError(AppError):
     """A child process does not start."""
 
 
-class ChildProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process to keep alive."""
-
-    name: str
-    argv: tuple[str, ...]
-    env: dict[str, str]
-    ready: str = ""  # a URL that answers 200 once it is ready; "" if it has none
-
-
 class _ReadyzBody(msgspec.Struct):
     """The part of the body of /readyz that is read here."""
 
     components: dict[str, str]
-
-
-class _Running(msgspec.Struct, frozen=True):
-    """A started child."""
-
-    child: ChildProcess
-    process: asyncio.subprocess.Process
-    log: Path
-    log_start: int  # byte offset of the output of this start
 
 
 class Supervisor:
@@ -60,84 +42,44 @@ class Supervisor:
         start_seconds: float = 120.0,
         stop_seconds: float = 8.0,
         quiet_seconds: float = _QUIET_SECONDS,
+        hang_seconds: float = 60.0,
     ) -> None:
         self._logs = logs
         self._start_seconds = start_seconds
         self._quiet_seconds = quiet_seconds
         self._stop_seconds = stop_seconds
-        self._starting: list[_Running] = []
-        self._processes: dict[str, _Running] = {}
-        self._restarters: list[asyncio.Task[None]] = []
+        self._hang_limits = HangLimits(silent=hang_seconds, start=start_seconds)
+        self._starting: list[_KeptChild] = []
+        self._children: list[_KeptChild] = []
 
     async def start(self, children: Iterable[ChildProcess]) -> None:
-        """Start them without waiting; `ready` waits until they are ready."""
+        """Start them without waiting; `ready` waits until they are ready. From now on they are restarted."""
         self._logs.mkdir(parents=True, exist_ok=True)
         for child in children:
-            rotate(self._logs / f"{child.name}.log")
-            self._starting.append(await self._spawn(child))
+            kept = _KeptChild(child, self._logs, self._hang_limits)
+            self._children.append(kept)
+            self._starting.append(kept)
+            await kept.start()
 
     async def ready(self) -> None:
-        """Wait until all are ready; from then on they are restarted if they die. Reports what it waits for.
+        """Wait until all are ready. Reports what it waits for.
 
-        Raises ProcessError, with the last error in its log, if one dies before or is too slow.
+        Raises ProcessError, with the last error in its log, if one refuses to run, dies several times before, or
+        is too slow.
         """
-        await asyncio.gather(*(self._until_ready(running) for running in self._starting))
-        self._restarters += [asyncio.create_task(self._restart(running)) for running in self._starting]
+        await asyncio.gather(*(self._until_ready(kept) for kept in self._starting))
+        for kept in self._starting:
+            kept.has_started = True
         self._starting.clear()
 
     async def stop(self) -> None:
         """Stop every child: SIGTERM to its process group, and SIGKILL after some seconds."""
-        for restarter in self._restarters:
-            restarter.cancel()
-        await asyncio.gather(*self._restarters, return_exceptions=True)
-        await asyncio.gather(*map(self._end, self._processes.values()))
-        for ended in (self._restarters, self._starting, self._processes):
-            ended.clear()
+        await asyncio.gather(*(kept.stop(self._stop_seconds) for kept in self._children))
+        self._starting.clear()
+        self._children.clear()
 
-    async def _restart(self, running: _Running) -> None:
-        loop, deaths = asyncio.get_running_loop(), 0
-        while True:
-            birth = loop.time()
-            await running.process.wait()
-            deaths = 0 if loop.time() - birth > _STABLE_SECONDS else deaths + 1
-            pause = _RESTART_DELAYS[min(deaths, len(_RESTART_DELAYS) - 1)]
-            click.echo(f"{_cause_of_death(running)}. Restarting in {pause:g} s", err=True)
-            await asyncio.sleep(pause)
-            _signal_group(running.process, signal.SIGKILL)  # processes that it left behind
-            try:
-                running = await self._spawn(running.child)
-            except OSError as error:  # of memory or processes that the system lacks: try again, less often
-                click.echo(f"{running.child.name} cannot be started: {error}", err=True)
-
-    async def _spawn(self, child: ChildProcess) -> _Running:
-        path = self._logs / f"{child.name}.log"
-        with path.open("ab") as output:
-            start = output.tell()
-            process = await asyncio.create_subprocess_exec(
-                *child.argv,
-                env=child.env,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # a group of its own, so that Ctrl-C reaches only the supervisor
-                preexec_fn=_die_with_parent(),
-            )
-        running = _Running(child, process, path, start)
-        self._processes[child.name] = running
-        return running
-
-    async def _end(self, running: _Running) -> None:
-        process = running.process
-        if process.returncode is None:
-            _signal_group(process, signal.SIGTERM)
-            with contextlib.suppress(TimeoutError):  # SIGKILL follows
-                async with asyncio.timeout(self._stop_seconds):
-                    await process.wait()
-        _signal_group(process, signal.SIGKILL)  # with its child processes
-        await process.wait()
-
-    async def _until_ready(self, running: _Running) -> None:
-        if not running.child.ready:
+    async def _until_ready(self, kept: "_KeptChild") -> None:
+        if not kept.child.ready:
             return
         clock, missing, reported = asyncio.get_running_loop().time, "no answer", ""
         began = clock()
@@ -146,23 +88,84 @@ class Supervisor:
                 asyncio.timeout(self._start_seconds),
                 httpx.AsyncClient(timeout=_PROBE_SECONDS, trust_env=False) as client,
             ):
-                while missing := await _not_ready(client, running.child.ready):
+                while missing := await _not_ready(client, kept.child.ready):
                     self._raise_if_one_died()
                     if missing != reported and clock() - began > self._quiet_seconds:
-                        click.echo(f"waiting for {running.child.name}: {missing}")
+                        click.echo(f"waiting for {kept.child.name}: {missing}")
                         reported = missing
                     await asyncio.sleep(0.1)
         except TimeoutError as error:
             limit = f"{self._start_seconds:g} s"
             raise ProcessError(
-                f"{running.child.name} is not ready after {limit}: {missing} (log: {running.log})"
+                f"{kept.child.name} is not ready after {limit}: {missing} (log: {kept.log})"
             ) from error
 
     def _raise_if_one_died(self) -> None:
         """Also one without a URL of its own: another may wait for it."""
-        for running in self._starting:
-            if running.process.returncode is not None:
-                raise ProcessError(f"{running.child.name} does not start: {_last_error(running)}")
+        for kept in self._starting:
+            if kept.refused or kept.deaths >= _START_DEATHS:
+                reason = kept.cause if kept.refused else f"it {kept.cause}"
+                raise ProcessError(f"{kept.child.name} does not start: {reason}")
+
+
+class _KeptChild:
+    """One child, restarted until it is stopped, whatever goes wrong."""
+
+    def __init__(self, child: ChildProcess, logs: Path, hang_limits: HangLimits) -> None:
+        self.child = child
+        self.log = logs / f"{child.name}.log"
+        self.deaths = 0  # in a row, each soon after its start
+        self.cause = ""  # of the last one
+        self.has_started = False  # with all others that it was started with
+        self.refused = False  # to run at all
+        self._logs, self._hang_limits = logs, hang_limits
+        self._started: StartedChild | None = None
+        self._hung = ""
+        self._lives = Loop(f"keep {child.name}", self._live, _RESTART_DELAYS[-1])
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._lives.start()
+
+    async def stop(self, seconds: float) -> None:
+        await self._lives.stop()
+        if self._started is not None:
+            await self._started.end(seconds)
+
+    async def _live(self) -> float:
+        """Wait until it dies. Returns the seconds until it is started again."""
+        clock = asyncio.get_running_loop().time
+        if self._started is None:
+            await self._spawn()
+        started, born = self._started, clock()
+        if started is not None:
+            async with AsyncExitStack() as stack:
+                if self.child.alive:
+                    watch = HangWatch(self.child.alive, self._hang_limits, self._kill_hung)
+                    await stack.enter_async_context(watch)
+                await started.process.wait()
+            self._started = None
+            self.refused = not self.has_started and started.refused()
+            self.cause = started.last_error() if self.refused else self._hung or started.cause_of_death()
+            started.signal(signal.SIGKILL)  # processes that it left behind
+        self._hung = ""
+        self.deaths = 0 if clock() - born > _STABLE_SECONDS else self.deaths + 1
+        pause = _RESTART_DELAYS[min(self.deaths, len(_RESTART_DELAYS) - 1)]
+        if self.refused:
+            return _RESTART_DELAYS[-1]  # `ready` raises before
+        click.echo(f"{self.child.name} {self.cause}. Restarting in {pause:g} s", err=True)
+        return pause
+
+    async def _spawn(self) -> None:
+        try:
+            self._started = await start_child(self.child, self._logs)
+        except OSError as error:  # of memory, processes or disk space that the system lacks
+            self.cause = f"cannot be started: {error}"
+
+    def _kill_hung(self, seconds: float) -> None:
+        if self._started is not None:
+            self._hung = f"answered nothing for {seconds:g} s and was killed"
+            self._started.signal(signal.SIGKILL)
 
 
 async def _not_ready(client: httpx.AsyncClient, url: str) -> str:
@@ -181,27 +184,3 @@ def _summary(answer: httpx.Response) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return " ".join(answer.text[:500].split())
     return "; ".join(f"{name}: {state}" for name, state in components.items() if state != "ready")
-
-
-def _last_error(running: _Running) -> str:
-    return f"{last_error(running.log, running.log_start)} (log: {running.log})"
-
-
-def _cause_of_death(running: _Running) -> str:
-    code = running.process.returncode or 0
-    if code < 0:
-        return f"{running.child.name} was killed by {signal.Signals(-code).name}"
-    return f"{running.child.name} ended with exit code {code}: {_last_error(running)}"
-
-
-def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):  # already gone
-        os.killpg(process.pid, number)
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux, the kernel kills a child when the supervisor dies, however that happens."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -14,10 +14,12 @@ from app.db import keys, projects
 from app.db.database import open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, NotFoundError, SettingError
+from app.machine.child_process import ChildProcess
 from app.machine.data_dir_lock import lock_data_dir
 from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
 from app.machine.local_database import run_database
-from app.machine.supervise import ChildProcess, Supervisor
+from app.machine.logs import rotation
+from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
 from app.settings import Settings, urls_in
 
@@ -34,7 +36,8 @@ async def up(settings: Settings) -> None:
 
 
 async def _run(settings: Settings, stack: AsyncExitStack) -> None:
-    supervisor = Supervisor(settings.data_dir / "logs")
+    supervisor = Supervisor(settings.data_dir / "logs", hang_seconds=settings.hang_seconds)
+    await stack.enter_async_context(rotation(settings))
     stack.push_async_callback(supervisor.stop)  # in case the database does not start
     click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
     await supervisor.start(_services(settings))
@@ -57,11 +60,11 @@ def _services(settings: Settings) -> list[ChildProcess]:
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
         engine += ["--max-loras", str(_adapters(settings))]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
-        services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready))
+        services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready, alive=ready))
     if settings.demo:
         demo = (*_sage(), "demo-apis", "--port", str(settings.demo_port))
         ready = f"{base_url('127.0.0.1', settings.demo_port)}/demo"
-        services.append(ChildProcess(name="demo-apis", argv=demo, env=env, ready=ready))
+        services.append(ChildProcess(name="demo-apis", argv=demo, env=env, ready=ready, alive=ready))
     return services
 
 
@@ -71,8 +74,9 @@ def _adapters(settings: Settings) -> int:
 
 
 def _workers(settings: Settings, url: str) -> list[ChildProcess]:
-    env, ready = _environment(settings, url), f"{base_url(settings.host, settings.port)}/readyz"
-    api = ChildProcess(name="api", argv=(*_sage(), "serve"), env=env, ready=ready)
+    env, api_url = _environment(settings, url), base_url(settings.host, settings.port)
+    ready, alive = f"{api_url}/readyz", f"{api_url}/livez"
+    api = ChildProcess(name="api", argv=(*_sage(), "serve"), env=env, ready=ready, alive=alive)
     runners = [
         ChildProcess(name=f"runner-{number}", argv=(*_sage(), "runner"), env=env | _metrics(settings, number))
         for number in range(1, settings.runner_count + 1)
