@@ -8,12 +8,13 @@ from litestar import Litestar
 from app.agent.prompt_profiles import prompt_hash
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.api.health import check_runners
+from app.api.readiness import readiness_checks
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, freeze_memory, load_parts, open_services
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
+from app.db.disk_space import DiskSpace
 from app.db.migrate import check_schema
 from app.db.notifications import NotificationListener
 from app.gateway.http_client import open_client
@@ -73,8 +74,9 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
             document_reader=reader,
             readiness_checks={
                 "database": lambda: check_schema(services.database.engine),
-                "engine": loader.ready,
-                "runners": lambda: check_runners(sessions),
+                "engine": services.engine.ready,
+                "adapters": loader.ready,
+                **readiness_checks(sessions, DiskSpace(sessions, settings)),
             },
             occupancy=services.engine.occupancy,
             limits=Limits.defaults(settings),

@@ -15,6 +15,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
 from app.composition import Parts, freeze_memory, load_parts, open_services
+from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
@@ -23,6 +24,7 @@ from app.errors import AppError, SettingError
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.project.project_settings import Limits
+from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
 from app.runner.judge import Judge, load_judge
 from app.runner.measurement import SpansOf
@@ -69,7 +71,7 @@ async def _run(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> N
     async with Watchdog(parts.settings.runner_watchdog_seconds), _open(parts, judge, spans_of) as opened:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.set), opened.executor.sessions
         presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy)
-        async with memory, presence:
+        async with memory, DiskWatch(opened.runner, DiskSpace(sessions, parts.settings)), presence:
             freeze_memory()
             log.info("a runner started", runner=opened.runner.owner, sandbox=opened.sandbox.describe())
             await stop.wait()

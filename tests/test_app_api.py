@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
-from app.api.health import RunnerError, check_runners
+from app.api.readiness import RunnerError, check_runners
 from app.apis.document_reader import DocumentReader
 from app.datasets.dataset_store import DatasetStore
 from app.db import apis, models, projects, run_queue, runners, runs
@@ -54,6 +54,7 @@ async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
 async def test_health_needs_no_key_and_readiness_names_what_is_not_ready(api: ApiApp) -> None:
     del api.client.headers["Authorization"]
     assert (await api.client.get("/healthz")).json() == {"status": "up"}
+    assert (await api.client.get("/livez")).json() == {"status": "up"}
     answer = await api.client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["ready"] is False

@@ -111,5 +111,5 @@ async def test_other_keys_health_and_metrics_are_not_limited_with_it(api: ApiApp
     assert statuses == [200, 429]
     other = await api.key("admin", project_id=api.demo.id)
     assert (await api.client.get("/v1/projects", headers=other)).status_code == 200
-    for path in ("/healthz", "/readyz", "/metrics"):
+    for path in ("/healthz", "/livez", "/readyz", "/metrics"):
         assert (await api.client.get(path, headers=headers)).status_code == 200

@@ -18,7 +18,7 @@ from app.api.datasets import DatasetController
 from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
 from app.api.feedback import FeedbackController
-from app.api.health import healthz, readyz
+from app.api.health import healthz, livez, readyz
 from app.api.json_request import JsonRequest
 from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
@@ -90,7 +90,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
-        route_handlers=[v1, healthz, readyz, metrics, *docs_routes(), *manual_routes()],
+        route_handlers=[v1, healthz, livez, readyz, metrics, *docs_routes(), *manual_routes()],
         dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware],

@@ -13,9 +13,11 @@ from app.db import approvals, models, runners, runs
 from app.db.fair_queue import ACCEPTED, RUNNING
 from app.db.models import TaskState
 from app.engine.dispatcher import Occupancy
+from app.guarded_output import dropped_lines
+from app.loop import running_loops
 
 REQUESTS = PrometheusConfig(
-    app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/readyz", "/metrics"]
+    app_name="sage", prefix="sage", group_path=True, exclude=["/docs", "/healthz", "/livez", "/readyz", "/metrics"]
 )
 
 
@@ -24,8 +26,8 @@ async def metrics(
     session: NamedDependency[AsyncSession], occupancy: NamedDependency[Callable[[], Occupancy]]
 ) -> Response[str]:
     """Requests by path and status, process metrics, queued, running and waiting tasks, the state of the model
-    servers, adapters, the runners with their tasks and generations, and training runs. What a runner measures of
-    its tasks it serves itself, at SAGE_METRICS_PORT.
+    servers, adapters, the runners with their tasks and generations, training runs, and failures of background
+    work. What a runner measures of its tasks it serves itself, at SAGE_METRICS_PORT.
     """
     registry = CollectorRegistry()
     await _add_tasks(registry, session)
@@ -33,6 +35,7 @@ async def metrics(
     gauge = Gauge("sage_model_servers", "Model servers", ["state"], registry=registry)
     for each, count in occupancy().servers.items():
         gauge.labels(each.value).set(count)
+    _add_loops(registry)
     _add_runners(registry, await runners.live(session), await runners.starts(session))
     text = generate_latest(REGISTRY).decode() + generate_latest(registry).decode()
     return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -61,6 +64,17 @@ async def _add_runs(registry: CollectorRegistry, session: AsyncSession) -> None:
     steps.labels("planned").set(progress.steps_planned)
 
 
+def _add_loops(registry: CollectorRegistry) -> None:
+    """Of this process."""
+    failures = Counter("sage_loop_failures", "Failed rounds of background work", ["loop"], registry=registry)
+    restarts = Counter("sage_loop_restarts", "Restarts of background work that ended", ["loop"], registry=registry)
+    for each in running_loops():
+        failures.labels(each.name).inc(each.failed)
+        restarts.labels(each.name).inc(each.restarts)
+    dropped = Counter("sage_log_lines_dropped", "Log lines that could not be written", registry=registry)
+    dropped.inc(dropped_lines())
+
+
 def _add_runners(registry: CollectorRegistry, live: Sequence[models.RunnerProcess], starts: int) -> None:
     gauge = Gauge("sage_runners", "Live runners", ["state"], registry=registry)
     faulty = sum(each.error is not None for each in live)
@@ -70,7 +84,13 @@ def _add_runners(registry: CollectorRegistry, live: Sequence[models.RunnerProces
     labels = ["host", "pid"]
     tasks = Gauge("sage_runner_tasks", "Tasks that a runner executes", labels, registry=registry)
     memory = Gauge("sage_runner_memory_bytes", "Memory of a runner", labels, registry=registry)
+    loops = Counter("sage_runner_loop_failures", "Failed rounds of its work", labels, registry=registry)
+    restarts = Counter("sage_runner_loop_restarts", "Restarts of its work", labels, registry=registry)
+    dropped = Counter("sage_runner_log_lines_dropped", "Lines it could not write", labels, registry=registry)
     for each in live:
+        loops.labels(each.host, each.pid).inc(each.loop_failures)
+        restarts.labels(each.host, each.pid).inc(each.loop_restarts)
+        dropped.labels(each.host, each.pid).inc(each.dropped_lines)
         tasks.labels(each.host, each.pid).set(each.in_flight)
         memory.labels(each.host, each.pid).set(each.memory_bytes)
     gauge = Gauge("sage_generations", "Generations requested from model servers", ["state"], registry=registry)

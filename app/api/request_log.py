@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 _HEADER = "X-Request-ID"
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_UNLOGGED = {"/healthz", "/readyz", "/metrics"}  # polled every few seconds
+_UNLOGGED = {"/healthz", "/livez", "/readyz", "/metrics"}  # polled every few seconds
 
 
 def log_requests(app: ASGIApp) -> ASGIApp:

@@ -13,7 +13,9 @@ from app.errors import ForbiddenError
 
 
 class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
-    """`in_flight` are tasks, `capacity` their limit; `error` is why it cannot execute any."""
+    """`in_flight` are tasks, `capacity` their limit; `error` is why it cannot execute any, `faults` what is wrong
+    by part.
+    """
 
     id: str
     host: str
@@ -25,6 +27,7 @@ class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     sandbox: str
     error: str | None
+    faults: dict[str, str]
 
 
 class RunnerController(Controller):

@@ -13,6 +13,9 @@ from app.db.clock import from_now
 _LIVE_SECONDS = 10.0  # since the last report of a runner that counts as live
 _FORGET_SECONDS = 600.0  # after which the row of one that stopped reporting is deleted
 
+ESSENTIAL = CLAIMS, SANDBOX, DISK = "claims", "sandbox", "disk"
+"""Parts of a runner, in its `faults`, without which it claims no tasks."""
+
 _row = models.RunnerProcess
 
 
@@ -30,6 +33,10 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     sandbox: str
     error: str | None = None
+    faults: dict[str, str] = {}
+    loop_failures: int = 0
+    loop_restarts: int = 0
+    dropped_lines: int = 0
 
 
 async def report(session: AsyncSession, new: RunnerReport) -> None:

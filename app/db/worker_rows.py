@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import BigInteger, Identity, func
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.base import Base
@@ -40,3 +41,7 @@ class RunnerProcess(Base):
     waiting: Mapped[int] = mapped_column(default=0, server_default="0")  # requests that wait for a model server
     sandbox: Mapped[str]  # its layers of confinement
     error: Mapped[str | None]  # why it cannot execute tasks
+    faults: Mapped[dict[str, str]] = mapped_column(JSONB, default=dict, server_default="{}")  # by part of it
+    loop_failures: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")  # rounds that raised
+    loop_restarts: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    dropped_lines: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")  # of its log

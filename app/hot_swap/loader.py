@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 
 _ACTOR = "server"  # in the audit log
 _CHECK_SECONDS = 60.0  # between checks of the active releases, since a notification can be lost
+_RETRY_SECONDS = 10.0  # while one of them is not loaded
 _ATTEMPTS = 3  # at a completion whose adapter was unloaded in between
 
 
@@ -47,6 +48,7 @@ class AdapterLoader:
         self._files = files
         self._loaded: set[str] = set()  # a hint: servers answer 404 where it is wrong
         self._load_errors: dict[str, str] = {}  # by active adapter that cannot be loaded
+        self._wanted: set[str] = set()  # models of active releases, as last read
         self._loading = asyncio.Lock()
         self._loop = Loop("hot swap", self._load_active, _CHECK_SECONDS, expected=TRANSIENT)
 
@@ -64,11 +66,13 @@ class AdapterLoader:
         self._loop.wake()
 
     async def ready(self) -> str:
-        """Servers that are out and active adapters that cannot be loaded; "" if none. Raises EngineError if all
-        servers are out.
+        """Active adapters that cannot be loaded; "" if none. Raises AdapterError if no active release can be
+        served.
         """
-        remarks = [await self._engine.ready(), *self._load_errors.values()]
-        return "; ".join(filter(None, remarks))
+        faults = "; ".join(self._load_errors.values())
+        if self._wanted and self._wanted <= self._load_errors.keys():
+            raise AdapterError(faults)
+        return faults
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Raises AdapterError if the adapter cannot be served, and what the engine raises."""
@@ -184,13 +188,15 @@ class AdapterLoader:
         async with self._sessions() as session:
             return await adapters.probe(session, model)
 
-    async def _load_active(self) -> None:
+    async def _load_active(self) -> float | None:
         async with self._sessions() as session:
             wanted = await adapters.serving(session)
+        self._wanted = wanted
         self._load_errors = {model: why for model, why in self._load_errors.items() if model in wanted}
         for model in sorted(wanted):
             await self._load_ahead(model)
         self._show()
+        return _RETRY_SECONDS if self._load_errors else None
 
     def _show(self) -> None:
         metrics.ADAPTERS.labels("loaded").set(len(self._loaded))

@@ -9,10 +9,11 @@ import structlog
 
 from app.db import models, runners
 from app.db.database import TRANSIENT, Sessions
-from app.db.runners import RunnerReport
+from app.db.runners import CLAIMS, ESSENTIAL, SANDBOX, RunnerReport
 from app.engine.dispatcher import Occupancy
 from app.errors import HostError, SandboxError, first_line
-from app.loop import Loop
+from app.guarded_output import dropped_lines
+from app.loop import Loop, faults_by_part, running_loops
 from app.records import Json
 from app.runner.process_identity import is_gone, pid_space
 from app.runner.process_limits import MemoryWatch
@@ -41,7 +42,6 @@ class RunnerPresence:
         self._sessions, self._runner, self._sandbox = sessions, runner, sandbox
         self._memory, self._occupancy = memory, occupancy
         self._pid_space = pid_space()
-        self._sandbox_error: str | None = None
         self._reports = Loop("report the runner", self._report, _REPORT_SECONDS, expected=TRANSIENT)
         self._checks = Loop("check the sandbox", self._check_sandbox, _SANDBOX_SECONDS)
 
@@ -60,7 +60,8 @@ class RunnerPresence:
             log.warning("the runner is listed until others notice its end", cause=first_line(error))
 
     async def _report(self) -> None:
-        busy = self._occupancy()
+        busy, loops = self._occupancy(), running_loops()
+        faults = self._faults()
         report = RunnerReport(
             id=self._runner.owner,
             host=socket.gethostname(),
@@ -72,7 +73,11 @@ class RunnerPresence:
             generating=busy.in_flight,
             waiting=busy.waiting,
             sandbox=self._sandbox.describe(),
-            error=self._sandbox_error,
+            error="; ".join(faults[part] for part in ESSENTIAL if part in faults) or None,
+            faults=faults,
+            loop_failures=sum(each.failed for each in loops),
+            loop_restarts=sum(each.restarts for each in loops),
+            dropped_lines=dropped_lines(),
         )
         async with self._sessions.begin() as session:
             await runners.report(session, report)
@@ -80,6 +85,12 @@ class RunnerPresence:
         for each in neighbours:
             if self._pid_space and is_gone(each.pid):
                 await self._bury(each)
+
+    def _faults(self) -> dict[str, str]:
+        faults = faults_by_part() | self._runner.faults
+        if not self._runner.answers():
+            faults.setdefault(CLAIMS, "no model server answers")
+        return faults
 
     async def _bury(self, dead: models.RunnerProcess) -> None:
         async with self._sessions.begin() as session:
@@ -93,9 +104,9 @@ class RunnerPresence:
             session = await self._sandbox.open({}, _no_calls, SessionLimits())
             await session.close()
         except SandboxError as error:
-            self._sandbox_error, self._runner.paused = str(error), True
+            self._runner.faults[SANDBOX] = str(error)
             return _REPORT_SECONDS
-        self._sandbox_error, self._runner.paused = None, False
+        self._runner.faults.pop(SANDBOX, None)
         return None
 
 

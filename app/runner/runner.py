@@ -21,6 +21,7 @@ from app.agent.stop_signal import StopSignal
 from app.db import models, shadows, suspects, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit
 from app.db.lease import new_claim
+from app.db.runners import CLAIMS
 from app.errors import first_line
 from app.loop import Loop
 from app.project.project_settings import Limits
@@ -35,6 +36,7 @@ log = structlog.get_logger(__name__)
 Execute = Callable[[models.Task, str, StopSignal], Coroutine[None, None, None]]
 """Executes a task for a claim and writes how it ended. If cancelled, it leaves the task resumable."""
 
+_STUCK_SECONDS = 30.0  # of one round: nothing is claimed any more
 _CANCEL_SECONDS = 0.5  # between two checks for tasks to cancel
 
 
@@ -73,7 +75,7 @@ class Runner:
         options: RunnerOptions = RunnerOptions(),  # noqa: B008  frozen
     ) -> None:
         self.owner = new_owner()
-        self.paused = False  # it would fail tasks that other runners can execute
+        self.faults: dict[str, str] = {}  # by part: while there is one, no task is claimed
         self.is_shared: Callable[[], bool] = lambda: False  # this process does other work that might end it
         self._sessions = sessions
         self._execute = execute
@@ -87,8 +89,13 @@ class Runner:
         self._contact = DatabaseContact(options.lease_seconds)
         lease = options.lease_seconds
         poll = min(options.poll_seconds, lease / 6)  # often enough to keep up `_contact`
-        self._claims = Loop("claim tasks", self._claim, poll, expected=TRANSIENT)
-        self._leases = Loop("renew task leases", self._keep, min(_CANCEL_SECONDS, lease / 3), expected=TRANSIENT)
+        self._claims = Loop(
+            "claim tasks", self._claim, poll, expected=TRANSIENT, part=CLAIMS, limit=_STUCK_SECONDS
+        )
+        pace = min(_CANCEL_SECONDS, lease / 3)
+        self._leases = Loop(
+            "renew task leases", self._keep, pace, expected=TRANSIENT, part=CLAIMS, limit=_STUCK_SECONDS
+        )
 
     @property
     def running(self) -> int:
@@ -103,7 +110,7 @@ class Runner:
         """It may execute one more task beside those under way."""
         suspected = any(execution.suspect for execution in self._executions.values())
         full = len(self._executions) >= self._options.concurrency
-        return not (full or suspected or self.paused) and self.answers()
+        return not (full or suspected or self.faults) and self.answers()
 
     def wake(self) -> None:
         """Poll the queue now. A missed call costs a moment, never a task."""
