@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Entity
+from app.db.base import Entity, listing_indexes
 
 
 class ApprovalState(StrEnum):
@@ -24,7 +24,8 @@ class Approval(Entity):
 
     __tablename__ = "approvals"
     __table_args__ = (
-        Index("ix_approvals_listing", "project_id", "created_at", "id"),
+        *listing_indexes("approvals"),
+        *listing_indexes("approvals", "state"),
         Index("ix_approvals_due", "expires_at", postgresql_where=text("state = 'waiting'")),
         Index("uq_approvals_one_waiting", "task_id", unique=True, postgresql_where=text("state = 'waiting'")),
     )

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
-from sqlalchemy import ARRAY, DateTime, Enum, LargeBinary, MetaData, func
+from sqlalchemy import ARRAY, DateTime, Enum, Index, LargeBinary, MetaData, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -52,3 +52,16 @@ class Leased(Base):
     lease_until: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     finished_at: Mapped[datetime | None]
+
+
+def listing_indexes(table: str, by: str = "", *, sparse: bool = False) -> tuple[Index, Index]:
+    """What a listing reads, newest first, that is filtered by a column: one index for a project, one for all.
+
+    `sparse` leaves out the rows where the column is NULL.
+    """
+    suffix, columns = (f"_{by}", (by, "created_at", "id")) if by else ("", ("created_at", "id"))
+    where = text(f"{by} IS NOT NULL") if sparse else None
+    return (
+        Index(f"ix_{table}_listing{suffix}", "project_id", *columns, postgresql_where=where),
+        Index(f"ix_{table}_newest{suffix}", *columns, postgresql_where=where),
+    )

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.approval_rows import Approval, ApprovalState
-from app.db.base import Base, Entity, Leased
+from app.db.base import Base, Entity, Leased, listing_indexes
 from app.db.dataset_rows import Dataset
 from app.db.quota_rows import ProjectTurn, ProjectUsage
 from app.db.release_rows import (
@@ -181,10 +181,15 @@ class Task(Entity, Leased):
             postgresql_where=text("state = 'accepted'"),
         ),
         Index("ix_tasks_running", "project_id", "lease_until", postgresql_where=text("state = 'running'")),
-        Index("ix_tasks_listing", "project_id", "created_at", "id"),
+        *listing_indexes("tasks"),
+        *listing_indexes("tasks", "state"),
+        *listing_indexes("tasks", "stop", sparse=True),
+        *listing_indexes("tasks", "scenario", sparse=True),
+        Index("ix_tasks_finished", "project_id", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
         Index("ix_tasks_release", "release_id", "started_at"),
         Index("ix_tasks_principal", "project_id", "principal"),
-        Index("ix_tasks_scored", "project_id", postgresql_where=text("score IS NOT NULL")),
+        Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
+        Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
         Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )

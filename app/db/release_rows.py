@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, UniqueConstraint, fun
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Entity, Leased
+from app.db.base import Base, Entity, Leased, listing_indexes
 
 
 class ReleaseState(StrEnum):
@@ -107,10 +107,13 @@ class AuditEntry(Entity):
     """A change of what serves: actor, action and details. Entries are only added."""
 
     __tablename__ = "audit_entries"
-    __table_args__ = (Index("ix_audit_entries_listing", "project_id", "created_at", "id"),)
+    __table_args__ = (
+        *listing_indexes("audit_entries"),
+        Index("ix_audit_entries_release", "release_id", "created_at", "id"),
+    )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
-    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"), index=True)
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"))
     actor: Mapped[str]  # "key <name>", "gate", "canary" or "server"
     action: Mapped[AuditAction]
     detail: Mapped[dict[str, Any]]

@@ -5,11 +5,11 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, false, func, text
+from sqlalchemy import BigInteger, ForeignKey, Index, UniqueConstraint, false, func, literal_column, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Base, Entity
+from app.db.base import Base, Entity, listing_indexes
 
 
 class SkillState(StrEnum):
@@ -41,6 +41,12 @@ class Skill(Entity):
     __tablename__ = "skills"
     __table_args__ = (
         UniqueConstraint("project_id", "name", "version"),
+        *listing_indexes("skills"),
+        *listing_indexes("skills", "state"),
+        *listing_indexes("skills", "scenario", sparse=True),
+        Index("ix_skills_newest_principal", "principal", "created_at", "id"),
+        Index("ix_skills_newest_name", "name", "created_at", "id"),
+        Index("ix_skills_api_terms", func.skill_api_terms(literal_column("apis")), postgresql_using="gin"),
         Index("ix_skills_rev", "project_id", "rev"),
         Index("ix_skills_release", "release_id"),
         Index(

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import Text, func, select
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
@@ -178,9 +179,8 @@ async def page(
         if value is not None:
             query = query.where(column == value)
     if only.api is not None:
-        each = func.unnest(skill.apis).column_valued("each")
-        named = (each == only.api) | (func.split_part(each, ".", 1) == only.api)
-        query = query.where(select(each).where(named).correlate(skill).exists())
+        terms = func.skill_api_terms(skill.apis, type_=ARRAY(Text))  # the function of its index
+        query = query.where(terms.contains([only.api]))
     return await read_page(session, query, skill, cursor, limit)
 
 

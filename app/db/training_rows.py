@@ -57,6 +57,7 @@ class TrainingRun(Entity, Leased):
     __tablename__ = "training_runs"
     __table_args__ = (
         Index("ix_training_runs_listing", "project_id", "created_at", "id"),
+        Index("ix_training_runs_listing_state", "project_id", "state", "created_at", "id"),
         Index("ix_training_runs_queue", "created_at", postgresql_where=text("state IN ('queued', 'running')")),
         Index(
             "uq_training_runs_one_running",

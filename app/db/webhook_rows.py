@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, Index, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Entity, Leased
+from app.db.base import Entity, Leased, listing_indexes
 
 
 class DeliveryState(StrEnum):
@@ -23,7 +23,8 @@ class WebhookDelivery(Entity, Leased):
     __table_args__ = (
         Index("ix_webhook_deliveries_queue", "project_id", "next_at", postgresql_where=text("state = 'pending'")),
         Index("ix_webhook_deliveries_leased", "project_id", postgresql_where=text("owner IS NOT NULL")),
-        Index("ix_webhook_deliveries_listing", "project_id", "created_at", "id"),
+        *listing_indexes("webhook_deliveries"),
+        *listing_indexes("webhook_deliveries", "state"),
         Index("ix_webhook_deliveries_finished", "finished_at"),
     )
 
