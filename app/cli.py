@@ -87,6 +87,15 @@ def worker() -> None:
     celery_command.main([*arguments, "--loglevel", "warning", "--without-mingle", "--without-gossip"])
 
 
+@main.command("doctor")
+def doctor_command() -> None:
+    """Check this deployment and say what to mend. The exit code is 1 if tasks cannot be served."""
+    from app.doctor.examine import examine_deployment  # noqa: PLC0415
+
+    if not examine_deployment(Settings.from_env()):
+        sys.exit(1)
+
+
 @main.command("migrate")
 def migrate_command() -> None:
     """Migrate the database to the schema of this version."""

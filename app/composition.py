@@ -76,7 +76,7 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
         database = await stack.enter_async_context(
             open_database(settings.database_url, connections=connections, keys=parts.keys)
         )
-        engine = await stack.enter_async_context(_engine(settings, parts.tokenizer))
+        engine = await stack.enter_async_context(open_engine(settings, parts.tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
         yield SharedServices(database, engine, adapters, _library(stack, parts, database.sessions))
@@ -94,7 +94,8 @@ def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions) -> Library
     )
 
 
-def _engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
+def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
+    """The model servers of the settings. An async context manager."""
     return HttpEngine(
         urls_in(settings.engine_urls),
         max_in_flight=settings.engine_max_in_flight,
@@ -116,7 +117,7 @@ def _probe_servers(settings: Settings, tokenizer: ChatTokenizer) -> list[Capabil
     """The capabilities of the model servers that are up. Runs in a thread: this one may have a running loop."""
 
     async def check() -> list[Capabilities]:
-        async with _engine(settings, tokenizer) as engine:
+        async with open_engine(settings, tokenizer) as engine:
             return await engine.check()
 
     with ThreadPoolExecutor(1) as thread:

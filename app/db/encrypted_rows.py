@@ -1,6 +1,6 @@
 """All that is encrypted in the database: at an upgrade, and anew when the key changes. Blocks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from sqlalchemy import (
     Engine,
     NullPool,
     create_engine,
+    func,
     inspect,
     select,
     tuple_,
@@ -20,7 +21,15 @@ from sqlalchemy.orm import InstrumentedAttribute
 from app.db import models
 from app.db.database import full_url
 from app.errors import InvalidError, SettingError
-from app.security.encryption import KEY_FILE, KeyRing, key_id_of, keys_in, new_key, write_key_file
+from app.security.encryption import (
+    KEY_FILE,
+    KEY_PREFIX_LENGTH,
+    KeyRing,
+    key_id_of,
+    keys_in,
+    new_key,
+    write_key_file,
+)
 from app.settings import Settings
 
 _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
@@ -79,6 +88,15 @@ def rotate_keys(url: str, settings: Settings) -> RotationReport:
     if path and not report.unreadable:
         write_key_file(path, keys_in(path.read_text())[:2], replace=True)
     return report
+
+
+def missing_keys(connection: Connection, known: Collection[str]) -> set[str]:
+    """The ids of keys that encrypt something in the database and are not among the known ones."""
+    found = set[str]()
+    for column in _ENCRYPTED:
+        start = func.substr(column, 1, KEY_PREFIX_LENGTH)
+        found |= {key_id for value in connection.scalars(select(start).distinct()) if (key_id := key_id_of(value))}
+    return found - set(known)
 
 
 def _open(url: str) -> Engine:

@@ -42,3 +42,9 @@ async def installed(session: AsyncSession) -> list[EnvironmentInfo]:
         if info not in found:
             found.append(info)
     return found
+
+
+async def workers(session: AsyncSession) -> list[str]:
+    """The hosts of the live workers."""
+    hosts = select(_row.worker).where(_row.reported_at > from_now(-_EXPIRY_SECONDS))
+    return sorted(set(await session.scalars(hosts)))

@@ -22,6 +22,8 @@ KEY_FILE = "secret.key"
 _PREFIX = "enc:"
 _MIN_LENGTH = 32  # characters of a key
 _ID_LENGTH = 8
+KEY_PREFIX_LENGTH = len(_PREFIX) + _ID_LENGTH
+"""Characters of an encrypted text that name its key."""
 _Stamp = tuple[int, int, int]
 
 
@@ -121,7 +123,7 @@ def key_id_of(content: str | bytes | None) -> str | None:
     >>> key_id_of("enc:0a1b2c3d:gAAA"), key_id_of("plain")
     ('0a1b2c3d', None)
     """
-    start = (content or "")[: len(_PREFIX) + _ID_LENGTH]
+    start = (content or "")[:KEY_PREFIX_LENGTH]
     text = start if isinstance(start, str) else start.decode("ascii", "replace")
     return text.removeprefix(_PREFIX).partition(":")[0] if text.startswith(_PREFIX) else None
 

@@ -1,0 +1,61 @@
+"""Checks of model servers: flags, the shared adapter directory, the adapters that serve, and embeddings."""
+
+from collections.abc import AsyncIterator
+
+from app.adapters.store import AdapterStore
+from app.composition import open_engine
+from app.db import adapters
+from app.db.database import Database
+from app.doctor.finding import Finding
+from app.engine.embedder import HttpEmbedder
+from app.engine.tokenizer import ChatTokenizer
+from app.errors import AppError, EngineError, SettingError
+from app.hot_swap.adapter_directory import AdapterDirectory
+from app.records import BASE
+from app.settings import Settings, urls_in
+
+
+async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIterator[Finding]:
+    """Each server is probed as at a start: it has to load an adapter from this host's directory."""
+    async with open_engine(settings, tokenizer) as engine:
+        try:
+            for found in await engine.check():
+                note = f"; not proved that it sees the adapter directory: {found.note}" if found.note else ""
+                loads = "" if found.note else ", sees the adapter directory"
+                text = f"{found.url}: vLLM {found.version}, {found.max_model_len} tokens{loads}{note}"
+                yield Finding("warning" if found.note else "ok", "model server", text)
+            out = await engine.ready()
+        except (EngineError, SettingError) as error:
+            yield Finding("fault", "model server", str(error))
+            return
+    if out:
+        yield Finding("warning", "model server", out)
+
+
+async def check_embeddings(settings: Settings) -> Finding:
+    url = settings.embeddings_url or urls_in(settings.engine_urls)[0]
+    embedder = HttpEmbedder(url)
+    try:
+        await embedder.resolve_model()
+        await embedder.embed(["ready?"])
+    except EngineError as error:
+        return Finding(
+            "warning", "embeddings", f"skills are found by their words alone: {error} Set EMBEDDINGS_URL"
+        )
+    finally:
+        await embedder.close()
+    return Finding("ok", "embeddings", f"{embedder.model} at {url}")
+
+
+async def check_adapters(settings: Settings, database: Database) -> Finding:
+    """Every adapter that new tasks may get is here, whole, and fits the model."""
+    store = AdapterStore(settings.adapters_dir, settings.adapter_store)
+    directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
+    async with database.sessions() as session:
+        serving = await adapters.serving(session) - {BASE}
+    for name in sorted(serving):
+        try:
+            await directory.verified(name)
+        except AppError as error:
+            return Finding("fault", "adapters", str(error))
+    return Finding("ok", "adapters", f"{len(serving)} serve, all verified" if serving else "the base model serves")

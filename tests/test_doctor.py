@@ -1,0 +1,164 @@
+"""`sage doctor` as an operator runs it: against a real deployment, sound or with one part broken."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from app.db import environments, releases, runners, secrets
+from app.db.database import Sessions
+from app.doctor.database_checks import skew_finding
+from app.plugins.installed_environments import EnvironmentInfo
+from tests.engine_process import engine_process
+from tests.rows import project_row, runner_report
+from tests.test_asgi import environment, run
+from tests.tiny_model import make_model_dir
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("doctor"))
+
+
+@pytest.fixture(scope="module")
+def engine(model_dir: Path) -> Iterator[str]:
+    with engine_process(model_dir) as url:
+        yield url
+
+
+class Patient:
+    """A deployment, and what the doctor says about it."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.env = env
+
+    async def examined(self, **changes: str) -> tuple[int, dict[str, str]]:
+        """The exit code, and the verdict and text by part."""
+        code, out, err = await run("-m", "app.cli", "doctor", env=self.env | changes)
+        assert "Traceback" not in err, err
+        lines = [line for line in out.splitlines() if line.startswith(("ok ", "warning ", "fault "))]
+        return code, {line[9:24].strip(): f"{line[:9].strip()}: {line[24:]}" for line in lines}
+
+
+@pytest.fixture
+async def patient(committed: Sessions, database_url: str, engine: str, model_dir: Path, tmp_path: Path) -> Patient:
+    """A sound one, whose runner and worker report."""
+    async with committed.begin() as session:
+        await runners.report(session, runner_report())
+        await environments.report(session, "gpu1", [EnvironmentInfo("office", "1", {})])
+    env = environment(tmp_path / "other", database_url) | {
+        "ENGINE_URLS": engine,
+        "SAGE_MODEL": str(model_dir),
+        "SAGE_DATA_DIR": str(tmp_path),
+    }
+    return Patient(env)
+
+
+async def test_a_sound_deployment_has_no_fault(patient: Patient) -> None:
+    code, found = await patient.examined()
+    assert [text for text in found.values() if text.startswith("fault")] == []
+    assert code == 0
+    assert "sees the adapter directory" in found["model server"]
+    assert found["runners"] == "ok: 1 work, on 1 hosts"
+    assert found["workers"] == "ok: gpu1"
+    assert found["database"].startswith("ok: PostgreSQL ")
+    assert {
+        "disk",
+        "data directory",
+        "key",
+        "clock",
+        "sandbox",
+        "broker",
+        "adapters",
+        "embeddings",
+    } <= found.keys()
+    verdicts = {part: found[part].partition(":")[0] for part in ("key", "clock", "adapters", "broker")}
+    assert set(verdicts.values()) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("change", "part", "words"),
+    [
+        ({"SAGE_MODEL": "/nowhere"}, "model", "SAGE_MODEL=/nowhere"),
+        ({"ENGINE_URLS": NOWHERE}, "model server", NOWHERE),
+        ({"DATABASE_URL": "postgresql://127.0.0.1:9/none"}, "database", "Check DATABASE_URL"),
+        ({"SAGE_SECRET_KEY": ""}, "key", "SAGE_SECRET_KEY"),
+        ({"SAGE_SECRET_KEY": "another key that the others do not have"}, "key", "SAGE_SECRET_KEY"),
+        ({"SAGE_ADAPTER_STORE": "nowhere://bucket"}, "adapter store", "SAGE_ADAPTER_STORE"),
+        ({"SAGE_DATA_DIR": "/dev/null"}, "data directory", "SAGE_DATA_DIR"),
+    ],
+)
+async def test_a_fault_is_named_with_what_to_mend(
+    patient: Patient, committed: Sessions, change: dict[str, str], part: str, words: str
+) -> None:
+    async with committed.begin() as session:
+        await secrets.put(session, (await project_row(session)).id, "password", "x")
+    code, found = await patient.examined(**change)
+    assert code == 1
+    assert found[part].startswith("fault: ")
+    assert words in found[part]
+
+
+async def test_a_broker_that_is_down_is_a_warning(patient: Patient) -> None:
+    code, found = await patient.examined(BROKER_URL="redis://127.0.0.1:9/0")
+    assert (code, found["broker"].startswith("warning: ")) == (0, True)
+    assert "BROKER_URL" in found["broker"]
+
+
+async def test_runners_that_do_not_work_are_a_fault(patient: Patient, committed: Sessions) -> None:
+    async with committed.begin() as session:
+        await runners.report(session, runner_report(error="no forks"))
+    code, found = await patient.examined()
+    assert (code, found["runners"]) == (1, "fault: here (pid 7): no forks")
+    async with committed.begin() as session:
+        await runners.remove(session, "runner")
+    code, found = await patient.examined()
+    assert code == 1
+    assert "sage runner" in found["runners"]
+
+
+async def test_an_adapter_that_is_missing_here_is_a_fault(patient: Patient, committed: Sessions) -> None:
+    async with committed.begin() as session:
+        candidate = await releases.propose(session, (await project_row(session)).id, "0" * 32)
+        await releases.activate(session, candidate.id)
+    code, found = await patient.examined()
+    assert code == 1
+    assert "there is no adapter" in found["adapters"]
+
+
+async def test_an_older_schema_is_a_fault(patient: Patient, committed: Sessions) -> None:
+    async with committed.begin() as session:
+        head = (await session.scalars(text("SELECT version_num FROM alembic_version"))).one()
+        await session.execute(text("UPDATE alembic_version SET version_num = '0018'"))
+    try:
+        code, found = await patient.examined()
+    finally:
+        async with committed.begin() as session:
+            await session.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": head})
+    assert code == 1
+    assert "sage migrate" in found["database"]
+
+
+async def test_an_invalid_setting_is_the_only_finding(patient: Patient) -> None:
+    code, out, err = await run("-m", "app.cli", "doctor", env=patient.env | {"SAGE_PORT": "http"})
+    assert (code, out) == (1, "")
+    assert "SAGE_PORT" in err
+
+
+async def test_without_urls_and_sage_up_it_says_what_to_start(patient: Patient) -> None:
+    code, found = await patient.examined(DATABASE_URL="")
+    assert code == 1
+    assert "`sage up` does not run here" in found["services"]
+
+
+@pytest.mark.parametrize(
+    ("skew", "trip", "verdict"),
+    [(0.0, 0.1, "ok"), (1.4, 1.0, "ok"), (1.4, 0.1, "warning"), (-2.0, 0.1, "warning"), (-60.0, 2.0, "fault")],
+)
+def test_clocks_that_differ_are_reported_beyond_what_the_round_trip_hides(
+    skew: float, trip: float, verdict: str
+) -> None:
+    assert skew_finding(skew, trip).verdict == verdict
