@@ -35,7 +35,7 @@ def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0, shown.output
     listed = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
-    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "keys"}
+    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "keys"}
     training = {"collect", "export", "train", "runs", "releases"}
     assert listed == own | training | {"demo-apis", "bootstrap", "environments", "eval", "reproduce"}
 
