@@ -99,7 +99,7 @@ def _classify(context: ExceptionContext) -> None:
     state = getattr(error, "sqlstate", None) or ""
     if state.startswith(_LIMIT_EXCEEDED):
         raise DataError(context.statement, context.parameters, error, hide_parameters=True) from error
-    if state == _READ_ONLY or (isinstance(error, AttributeError) and is_lost_connection(error)):
+    if state == _READ_ONLY or (isinstance(error, AttributeError | AssertionError) and is_lost_connection(error)):
         raise OperationalError(context.statement, context.parameters, error, hide_parameters=True) from error
 
 
@@ -108,10 +108,10 @@ def is_lost_connection(error: BaseException) -> bool:
 
     It then raises an error of the driver that nobody has translated, or uses what the connection no longer has.
     """
-    if isinstance(error, AttributeError):
+    if isinstance(error, AttributeError | AssertionError):
         frames = [frame for frame, _ in walk_tb(error.__traceback__)]
         module = frames[-1].f_globals.get("__name__", "") if frames else ""
-        return error.obj is None and module.partition(".")[0] in _DRIVERS
+        return getattr(error, "obj", None) is None and module.partition(".")[0] in _DRIVERS
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
