@@ -23,7 +23,8 @@ from app.hot_swap.adapter_directory import AdapterDirectory
 from app.json_log import configure_logging
 from app.run_settings import RunSettings
 from app.security.encryption import KeyRing
-from app.settings import Settings, urls_in
+from app.setting_lists import urls_in
+from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import Retrieval, load_retrieval
 

@@ -1,17 +1,15 @@
 """All configuration, read once from the environment and then never changed."""
 
 import os
-import re
 from collections.abc import Mapping
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 import msgspec
 
 from app.errors import InvalidError, SettingError
 from app.plugins import registry
+from app.setting_lists import are_http, networks_in
 
 _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {  # names that other tools also set
@@ -241,7 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check(name: str, variable: str, value: str) -> None:
-    if name in _HTTP and value and not _are_http(value):
+    if name in _HTTP and value and not are_http(value):
         raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
     if name == "trusted_proxies":
         try:
@@ -262,40 +260,6 @@ def variable_of(name: str) -> str:
     ('SAGE_PORT', 'DATABASE_URL')
     """
     return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
-
-
-def networks_in(text: str) -> list[IPv4Network | IPv6Network]:
-    """Raises ValueError for anything but addresses and networks.
-
-    >>> networks_in("10.0.0.0/8, ::1")
-    [IPv4Network('10.0.0.0/8'), IPv6Network('::1/128')]
-    """
-    return [ip_network(each.strip()) for each in text.split(",") if each.strip()]
-
-
-def urls_in(text: str) -> list[str]:
-    """
-    >>> urls_in("http://a, http://b,")
-    ['http://a', 'http://b']
-    """
-    return [url.strip() for url in text.split(",") if url.strip()]
-
-
-def _are_http(text: str) -> bool:
-    """
-    >>> _are_http("http://a:8000, https://b/vllm"), _are_http("a:8000"), _are_http("http://a:x"), _are_http(",")
-    (True, False, False, False)
-    """
-    return bool(urls_in(text)) and all(map(_is_http, urls_in(text)))
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of a port that is not a number, or a bracket that does not close
-        return False
-    return bool(named) and not parts.query and not parts.fragment and not re.search(r"\s", url)
 
 
 def _from_text(kind: type, text: str) -> object:

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any, cast
 
 from app.api.http_protocol import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
-from app.settings import Settings, networks_in
+from app.setting_lists import networks_in
+from app.settings import Settings
 
 _SHUTDOWN_SECONDS = 3  # for open event streams to end
 _OTHER_FILES = 256  # of the process, besides connections

@@ -12,7 +12,8 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import AppError, EngineError, SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import BASE
-from app.settings import Settings, urls_in
+from app.setting_lists import urls_in
+from app.settings import Settings
 
 
 async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIterator[Finding]:

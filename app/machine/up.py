@@ -21,7 +21,8 @@ from app.machine.local_database import run_database
 from app.machine.logs import rotation
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
-from app.settings import Settings, urls_in
+from app.setting_lists import urls_in
+from app.settings import Settings
 
 _EXTRA_ADAPTERS = 2  # in addition to one per running task: for the next release and for a candidate
 

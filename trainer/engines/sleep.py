@@ -14,7 +14,8 @@ import msgspec
 import structlog
 
 from app.errors import EngineError, SettingError, first_line
-from app.settings import Settings, urls_in
+from app.setting_lists import urls_in
+from app.settings import Settings
 
 log = structlog.get_logger(__name__)
 

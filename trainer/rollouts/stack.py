@@ -11,7 +11,8 @@ from app.engine.http_engine import HttpEngine
 from app.engine.retry import RetryingEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings, urls_in
+from app.setting_lists import urls_in
+from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.local_embedder import local_embedder
