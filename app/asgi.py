@@ -23,6 +23,7 @@ from app.project.project_settings import Limits
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.approval_expiry import ApprovalExpiry
+from app.runner.retention_loop import RetentionLoop
 from app.runner.webhook_sender import WebhookSender
 
 __all__ = ["app", "create_app"]
@@ -59,6 +60,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
         reader = await stack.enter_async_context(DocumentReader())
         await stack.enter_async_context(ApprovalExpiry(sessions))
         await stack.enter_async_context(WebhookSender(sessions, webhooks))
+        await stack.enter_async_context(RetentionLoop(sessions))
         await stack.enter_async_context(services.library.filling())
         listener.on_release(loader.wake)
         listener.on_release(reconciler.wake)

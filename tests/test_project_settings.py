@@ -34,7 +34,21 @@ async def test_changed_settings_are_shown_and_audited_with_those_before(api: Api
     assert (entry["detail"]["before"]["skills"], entry["detail"]["after"]["skills"]) == ("evidence", "open")
 
 
-@pytest.mark.parametrize("settings", [{"skills": "anything"}, {"colour": "red"}, {"skills": {"a": 1}}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"skills": "anything"},
+        {"colour": "red"},
+        {"skills": {"a": 1}},
+        {"keep_tasks": 0},
+        {"keep_events": -1},
+        {"keep_trajectories": 36_501},
+        {"keep_tasks": 1.5},
+        {"keep_events": "7"},
+        {"keep_tasks": True},
+    ],
+    ids=str,
+)
 async def test_invalid_settings_are_refused_by_name_and_change_nothing(
     api: ApiApp, settings: dict[str, object]
 ) -> None:

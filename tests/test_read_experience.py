@@ -115,7 +115,7 @@ async def test_a_task_whose_trajectory_is_missing_counts_as_failed(shop: ServedP
     await pair(shop)
     lost = await shop.task(0.5)
     await shop.session.execute(delete(models.Trajectory).where(models.Trajectory.task_id == lost.id))
-    assert (await read(shop)).data.dropped == {"failed": 1}
+    assert (await read(shop)).data.dropped == {"not_kept": 1}
 
 
 async def test_samples_of_another_base_model_are_dropped(shop: ServedProject) -> None:

@@ -36,6 +36,7 @@ from app.db.release_rows import (
     ToolDocument,
     ToolSet,
 )
+from app.db.retention_rows import RetentionKind, RetentionMark, RunTask
 from app.db.secret_rows import Secret
 from app.db.skill_rows import (
     LIVE_SKILLS,
@@ -78,8 +79,11 @@ __all__ = [
     "ProjectUsage",
     "Release",
     "ReleaseState",
+    "RetentionKind",
+    "RetentionMark",
     "RunState",
     "RunStep",
+    "RunTask",
     "RunnerProcess",
     "Schedule",
     "Secret",

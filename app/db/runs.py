@@ -1,13 +1,15 @@
 """Training runs, as their submitters see them. Processes claim them through `run_queue`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Update, case, func, insert, literal_column, or_, select, update
+from sqlalchemy import Update, case, func, insert, literal, literal_column, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.in_array import in_array
 from app.db.models import RunState
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
@@ -137,6 +139,25 @@ async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
         state = (await get(session, run_id)).state
         raise ConflictError(f"run {run_id} is {state}: only one that failed or was cancelled can be retried")
     return run
+
+
+async def record_learning(
+    session: AsyncSession, run_id: UUID, started_from: str, task_ids: Collection[UUID]
+) -> bool:
+    """Record the model that a run continues and the served tasks that it learns from. Safe to repeat.
+
+    Until the transaction ends, the tasks cannot be erased. False, and the caller must roll back: some were erased
+    since they were read.
+    """
+    task, row = models.Task, models.RunTask
+    there = select(task.id).where(in_array(task.id, task_ids)).with_for_update(read=True, key_share=True)
+    found = (await session.scalars(there)).all()
+    if len(found) < len(set(task_ids)):
+        return False
+    await session.execute(update(_run).where(_run.id == run_id).values(started_from=started_from))
+    learned = select(literal(run_id), task.id).where(in_array(task.id, found))
+    await session.execute(upsert(row).from_select(["run_id", "task_id"], learned).on_conflict_do_nothing())
+    return True
 
 
 async def write(session: AsyncSession, changes: Update) -> models.TrainingRun | None:

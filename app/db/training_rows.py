@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, func, text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, false, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -79,6 +79,8 @@ class TrainingRun(Entity, Leased):
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     step: Mapped[int] = mapped_column(default=0)  # done so far
     steps: Mapped[int] = mapped_column(default=0)  # in total; 0: not known yet
+    started_from: Mapped[str | None]  # "base" or an adapter's hash; NULL until it has read what it learns from
+    erased: Mapped[bool] = mapped_column(default=False, server_default=false())  # it read a task that is erased
     failure: Mapped[str | None]  # "InvalidError: what happened, and what to do"
     result: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))
     started_at: Mapped[datetime | None]  # of the first attempt

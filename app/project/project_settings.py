@@ -12,6 +12,7 @@ from app.records import Json
 from app.settings import Settings
 
 _Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=10**15)] | None
+_Days: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=36_500)] | None
 SkillPolicy: TypeAlias = Literal["open", "evidence", "review"]
 
 
@@ -58,6 +59,13 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """What the project may use. Only a key for all projects may change it."""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
     """Share of the runners while tasks of several projects wait. Only a key for all projects may change it."""
+
+    keep_events: _Days = None
+    """Days that the events of a task are kept after its end, except the last one. null: indefinitely."""
+    keep_trajectories: _Days = None
+    """Days that the trajectory of a task is kept after its end. null: indefinitely. Runs learn from them."""
+    keep_tasks: _Days = None
+    """Days that a task is kept after its end, with all that belongs to it. null: indefinitely."""
 
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""

@@ -29,6 +29,12 @@ SKILL_OFFERS = Counter("sage_skill_offers_total", "Skills offered to tasks that 
 SWAP_SECONDS = Histogram(
     "sage_adapter_swap_seconds", "Time to load and verify an adapter", ["result"], buckets=_SECONDS
 )
+RETENTION_DELETED = Counter(
+    "sage_retention_deleted_total", "Rows deleted because their project keeps them no longer", ["kind"]
+)
+RETENTION_HELD = Gauge(
+    "sage_retention_held", "Projects with rows that are due but still needed, by a run for example", ["kind"]
+)
 ADAPTERS = Gauge("sage_adapters", "Adapters that this process knows to be loaded, or cannot load", ["state"])
 
 

@@ -7,7 +7,8 @@ class DropReason(StrEnum):
     """Reasons for dropping a task; the first that applies is counted."""
 
     CANCELLED = "cancelled"
-    FAILED = "failed"  # the task failed, or it has no trajectory
+    FAILED = "failed"
+    NOT_KEPT = "not_kept"  # its trajectory was deleted
     UNSCORED = "unscored"
     STALE = "stale"  # sampled by a release too many releases ago
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
@@ -27,6 +28,7 @@ class DropReason(StrEnum):
 ADVICE = {
     DropReason.CANCELLED: "wait for tasks that are not cancelled",
     DropReason.FAILED: "look at the `failure` of the tasks",
+    DropReason.NOT_KEPT: "raise `keep_trajectories`, a setting of the project",
     DropReason.UNSCORED: "submit tasks with a `check`, or score them: POST /v1/feedback with their `task_id`",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",

@@ -43,7 +43,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
         made_by=[task.id for task in tasks],
         ids={offer.skill_id for task in tasks for offer in task.trajectory.offered},
     )
-    without_trajectory = [DropReason.FAILED] * (len(scored) - len(tasks))
+    without_trajectory = [DropReason.NOT_KEPT] * (len(scored) - len(tasks))
     return Window(
         ended=len(rows),
         tasks=tasks,

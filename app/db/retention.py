@@ -1,0 +1,157 @@
+"""Deletes what a project keeps for a limited time, in small batches."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import CursorResult, Delete, Select, and_, delete, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import ReleaseState, RetentionKind, RunState
+from app.project.project_settings import ProjectSettings
+from app.run_settings import RunKind
+
+_LOCK = func.pg_try_advisory_xact_lock(func.hashtextextended("retention", 0))
+_LEARNING = [RunKind.LOGGED, RunKind.SFT]
+_INSTANT = timedelta(microseconds=1)
+
+_task, _mark = models.Task, models.RetentionMark
+
+
+class RetentionWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one kind that are due, by the end of their tasks."""
+
+    project_id: UUID
+    project: str
+    kind: RetentionKind
+    until: datetime  # inclusive
+    needed_by: str = ""  # why later ones, although due, stay for now
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """One batch."""
+
+    rows: int
+    more: bool
+
+
+async def windows(session: AsyncSession) -> list[RetentionWindow]:
+    """Everything that is due now, in all projects."""
+    project = models.Project
+    limited = or_(*(project.settings.has_key(f"keep_{kind.value}") for kind in RetentionKind))
+    rows = await session.execute(
+        select(project.id, project.name, project.settings, func.clock_timestamp().label("now")).where(limited)
+    )
+    return [
+        await _window(session, row.id, row.name, kind, row.now - timedelta(days=days))
+        for row in rows.all()
+        for kind, days in _kept_days(msgspec.convert(row.settings, ProjectSettings)).items()
+    ]
+
+
+async def delete_some(session: AsyncSession, window: RetentionWindow, tasks: int) -> Deletion | None:
+    """Delete what is due of about so many tasks, oldest first. None if another process is deleting.
+
+    The transaction also records how far it came, so that no later batch looks at these tasks again.
+    """
+    if not await session.scalar(select(_LOCK)):
+        return None
+    after = await session.scalar(
+        select(_mark.until).where(_mark.project_id == window.project_id, _mark.kind == window.kind)
+    )
+    ended = and_(_task.project_id == window.project_id, _task.finished_at <= window.until)
+    if after is not None:
+        ended = and_(ended, _task.finished_at > after)
+    last = await session.scalar(
+        select(_task.finished_at).where(ended).order_by(_task.finished_at).offset(tasks - 1).limit(1)
+    )
+    until = window.until if last is None else last
+    rows = await _delete(session, window, select(_task.id).where(ended, _task.finished_at <= until))
+    mark = insert(_mark).values(project_id=window.project_id, kind=window.kind, until=until)
+    further = {"until": func.greatest(_mark.until, mark.excluded.until)}
+    await session.execute(mark.on_conflict_do_update(index_elements=["project_id", "kind"], set_=further))
+    return Deletion(rows, more=last is not None)
+
+
+async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UUID]) -> int:
+    """Delete tasks with all that belongs to them. Returns their number."""
+    deleted = delete(_task).where(_task.id.in_(which)).returning(_task.score)
+    scores = (await session.scalars(deleted.execution_options(synchronize_session=False))).all()
+    schedule, scored = models.Schedule, sum(score is not None for score in scores)
+    if scored:  # the schedule waits for a number of scored tasks, and would wait for these again
+        fewer = func.greatest(schedule.scored_seen - scored, 0)
+        await session.execute(
+            update(schedule)
+            .where(schedule.project_id == project_id)
+            .values(scored_seen=fewer, rev=schedule.rev + 1)
+        )
+    return len(scores)
+
+
+async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[UUID]) -> int:
+    if window.kind is RetentionKind.TASKS:
+        return await delete_tasks(session, window.project_id, which)
+    event, trajectory = models.TaskEvent, models.Trajectory
+    if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
+        return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
+    return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
+
+
+async def _count(session: AsyncSession, statement: Delete) -> int:
+    result = await session.execute(statement.execution_options(synchronize_session=False))
+    assert isinstance(result, CursorResult)
+    return result.rowcount
+
+
+def _kept_days(settings: ProjectSettings) -> dict[RetentionKind, int]:
+    days = {
+        RetentionKind.EVENTS: settings.keep_events,
+        RetentionKind.TRAJECTORIES: settings.keep_trajectories,
+        RetentionKind.TASKS: settings.keep_tasks,
+    }
+    return {kind: each for kind, each in days.items() if each is not None}
+
+
+async def _window(
+    session: AsyncSession, project_id: UUID, project: str, kind: RetentionKind, until: datetime
+) -> RetentionWindow:
+    needed_by = ""
+    if kind is not RetentionKind.EVENTS:
+        for name, first in (await _needed_since(session, project_id, until)).items():
+            if first <= until:
+                until, needed_by = first - _INSTANT, name
+    return RetentionWindow(project_id=project_id, project=project, kind=kind, until=until, needed_by=needed_by)
+
+
+async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime) -> dict[str, datetime]:
+    """The end of the first task that is still needed, by what needs it."""
+    shadow, release = models.Shadow, models.Release
+    first = select(func.min(_task.finished_at)).where(_task.project_id == project_id, _task.finished_at <= until)
+    replayed = select(shadow.task_id).where(shadow.finished_at.is_(None))
+    canary = release.project_id == project_id, release.state == ReleaseState.CANARY
+    since = {
+        "a run": await _read_by_runs(session, project_id, first),
+        "a shadow": await session.scalar(first.where(_task.id.in_(replayed))),
+        "a canary": await session.scalar(select(release.canary_at).where(*canary)),
+    }
+    return {name: each for name, each in since.items() if each is not None}
+
+
+async def _read_by_runs(
+    session: AsyncSession, project_id: UUID, first: Select[datetime | None]
+) -> datetime | None:
+    """For the runs on served tasks that have not ended, and have not read their tasks yet."""
+    run = models.TrainingRun
+    is_open = run.state.in_([RunState.QUEUED, RunState.RUNNING])
+    without_data = func.coalesce(run.settings["data"].astext, "") == ""
+    reads = run.kind.in_(_LEARNING), without_data, run.started_from.is_(None)
+    query = select(run.settings["since"].astext).where(run.project_id == project_id, is_open, *reads)
+    starts = (await session.scalars(query)).all()
+    known = [msgspec.convert(each, datetime, strict=False) for each in starts if each is not None]
+    if not starts:
+        return None
+    if len(known) == len(starts):
+        first = first.where(_task.finished_at >= min(known))
+    return await session.scalar(first)
