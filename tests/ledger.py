@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, cast
@@ -25,10 +26,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """`entries` were written, in order; `reads` counts the look-ups; `pause` delays answers, in seconds."""
+    """`entries` were written, in order, the last one at `written_at` on the monotonic clock; `reads` counts the
+    look-ups; `pause` delays answers, in seconds.
+    """
 
     def __init__(self, pause: float = 0.0) -> None:
         self.entries: list[Entry] = []
+        self.written_at = 0.0
         self.reads = 0
         self.pause = pause
         self.asgi = Litestar(
@@ -39,6 +43,7 @@ class Ledger:
         @post("/entries", operation_id="add_entry", summary="write one entry")
         async def add_entry(data: Annotated[Entry, Body()]) -> dict[str, int]:
             self.entries.append(data)
+            self.written_at = time.monotonic()
             number = len(self.entries)
             await asyncio.sleep(self.pause)
             return {"id": number}

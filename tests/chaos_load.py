@@ -1,0 +1,124 @@
+"""Tasks sent to a deployment, and whether each ended with every write made once."""
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import msgspec
+
+from app.db import trajectories
+from app.db.models import TASK_END_STATES
+from app.loop import Loop
+from tests.chaos_deployment import Deployment
+from tests.chaos_engine import WRITES
+
+_PAUSE = 0.25  # seconds between two tries to send a task
+_STATES = frozenset(state.value for state in TASK_END_STATES)
+
+
+class TaskEnd(msgspec.Struct, frozen=True):
+    """How a task ended, and how often each of its writes arrived."""
+
+    word: str
+    shown: dict[str, Any]
+    arrived: Counter[int]
+    confirmed: frozenset[int]
+    """Writes whose result the server has."""
+
+    @property
+    def stop(self) -> str:
+        return str(self.shown["stop_reason"] or self.shown["state"])
+
+    def fault(self) -> str:
+        """What was lost, made twice, given up or doubted without need; "" if nothing."""
+        if any(count > 1 for count in self.arrived.values()):
+            return f"made twice: {dict(self.arrived)}"
+        if self.stop == "completed":
+            answer = self.shown["answer"]
+            sure = set(range(1, WRITES + 1)) - set(answer["unknown"])
+            return "" if self.confirmed == sure and sure <= set(self.arrived) else "a write is lost"
+        if self.stop == "in_doubt":
+            doubted = set(self.arrived) - self.confirmed
+            asked = sorted(self.confirmed) == list(range(1, len(self.confirmed) + 1))
+            return "" if len(doubted) <= 1 or not asked else "more than one write has no result"
+        return f"ended as {self.stop}: {self.shown['failure']}"
+
+
+class Load:
+    """Sends a task every `seconds` while fewer than `at_once` are under way. `accepted` are ids by word."""
+
+    def __init__(self, deployment: Deployment, *, at_once: int, seconds: float, **task: Any) -> None:
+        self.deployment = deployment
+        self.accepted = dict[str, UUID]()
+        self.pending = set[str]()
+        self.ended_at = 0.0  # the last one, on the monotonic clock
+        self._at_once, self._seconds, self._task = at_once, seconds, task
+        self._numbers = itertools.count()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Tasks are sent until the end of the block."""
+        async with AsyncExitStack() as stack:
+            for name, tick, pace in (("send", self._send, self._seconds), ("look", self._look, _PAUSE)):
+                await stack.enter_async_context(Loop(f"{name} tasks", tick, pace, expected=(httpx.HTTPError,)))
+            yield
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until all accepted tasks have ended."""
+        async with asyncio.timeout(seconds):
+            while self.pending:
+                with suppress(httpx.HTTPError):
+                    await self._look()
+                await asyncio.sleep(_PAUSE)
+
+    async def ends(self) -> list[TaskEnd]:
+        """Of all accepted tasks, once they have ended."""
+        arrived = dict[str, Counter[int]]()
+        for entry in self.deployment.ledger.entries:
+            word, number = entry.text.split()
+            arrived.setdefault(word, Counter())[int(number)] += 1
+        return [await self._end(word, task, arrived.get(word, Counter())) for word, task in self.accepted.items()]
+
+    async def _end(self, word: str, task_id: UUID, arrived: Counter[int]) -> TaskEnd:
+        shown = (await self.deployment.client.get(f"/v1/tasks/{task_id}")).raise_for_status().json()
+        async with self.deployment.sessions() as session:
+            trajectory = await trajectories.of_task(session, task_id)
+        written = [call for call in trajectory.calls if call.api == "ledger.add_entry" and call.error is None]
+        confirmed = frozenset(int(str(call.arguments["text"]).split()[1]) for call in written)
+        return TaskEnd(word, shown, arrived, confirmed)
+
+    async def _send(self) -> None:
+        if len(self.pending) >= self._at_once:
+            return
+        word = f"w{next(self._numbers)}"
+        body, key = {"instruction": f"write {word} now", **self._task}, uuid4().hex
+        while True:
+            try:
+                answer = await self.deployment.client.post(
+                    "/v1/tasks", json=body, headers={"Idempotency-Key": key}
+                )
+                if answer.is_success:
+                    break
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(_PAUSE)  # the same key again: it is accepted once
+        self.accepted[word] = UUID(answer.json()["id"])
+        self.pending.add(word)
+
+    async def _look(self) -> None:
+        for word in sorted(self.pending):
+            shown = await self.deployment.client.get(f"/v1/tasks/{self.accepted[word]}")
+            if shown.is_success and shown.json()["state"] in _STATES:
+                self.pending.discard(word)
+                self.ended_at = time.monotonic()
+
+
+def faults(ends: Sequence[TaskEnd]) -> list[str]:
+    """What is wrong with tasks, by word."""
+    return [f"{end.word}: {fault}" for end in ends if (fault := end.fault())]
