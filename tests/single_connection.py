@@ -5,15 +5,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from sqlalchemy.exc import TimeoutError as NoConnectionError
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from app.db.database import Sessions, full_url
+from app.db.database import Sessions, full_url, sessions_on
 
 
 class SingleConnection:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self.sessions: Sessions = async_sessionmaker(engine, expire_on_commit=False)
+        self.sessions: Sessions = sessions_on(engine)
 
     async def starve(self, seconds: float) -> None:
         """Hold the only connection for so many seconds."""

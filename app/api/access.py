@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.dependencies import Dependencies
 from app.api.key_gate import KeyGate
 from app.db import keys, models, projects, releases, tasks
+from app.db.database import reading
 from app.errors import ForbiddenError, InvalidError, NotFoundError, UnauthorizedError
 
 Connection = ASGIConnection[Any, Any, Any, Any]
@@ -61,7 +62,7 @@ async def _read_access(connection: Connection) -> Access:
     gate: KeyGate = connection.app.state["key_gate"]
     address, failures = connection.client.host if connection.client else "", dependencies.failed_keys_per_minute
     gate.admit(address, secret, failures)
-    async with dependencies.sessions() as session:
+    async with reading(dependencies.sessions) as session:
         found = await keys.by_secret(session, secret)
     if found is None:
         gate.failed(address, secret, failures)

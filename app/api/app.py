@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
-from litestar import Litestar, Router
+from litestar import Litestar, Request, Router
 from litestar.datastructures import State
 from litestar.di import Provide
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -41,6 +42,7 @@ from app.api.task_events import TaskEventsController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
 from app.api.webhooks import WebhookController
+from app.db.database import reading
 
 _CONTROLLERS = [
     TaskController,
@@ -102,9 +104,10 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
     )
 
 
-async def _open_session(state: State) -> AsyncIterator[AsyncSession]:
+async def _open_session(state: State, request: Request[Any, Any, Any]) -> AsyncIterator[AsyncSession]:
     """One database session per request. Anything not committed when the handler returns is rolled back."""
-    async with state["dependencies"].sessions() as opened:
+    sessions = state["dependencies"].sessions
+    async with reading(sessions) if request.method == "GET" else sessions() as opened:
         yield opened
 
 

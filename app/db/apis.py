@@ -5,14 +5,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
-from sqlalchemy import JSON, Text, cast, literal, select
+from sqlalchemy import JSON, Row, Text, cast, literal, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import defer
 
 from app.db import models
-from app.db.database import keys_of
+from app.db.database import Handle, keys_of
 from app.errors import NotFoundError, SettingError
 from app.records import Json
 
@@ -62,12 +62,13 @@ def sealed(session: AsyncSession, token: str | UnsetType | None) -> dict[str, st
     return {"secret": None, "token": None if token is None else keys_of(session).encrypt(str(token))}
 
 
-def token_of(session: AsyncSession, row: models.Api) -> str | None:
+def token_of(handle: Handle, row: models.Api | Row[Any]) -> str | None:
     """The token of an API. Raises SettingError if it cannot be decrypted here."""
     if row.token is None:
-        return row.secret  # of an older version that still runs
+        secret: str | None = row.secret  # of an older version that still runs
+        return secret
     try:
-        return keys_of(session).decrypt(row.token)
+        return keys_of(handle).decrypt(row.token)
     except SettingError as error:
         raise SettingError(f"the token of the API {row.name!r} cannot be read: {error}") from error
 

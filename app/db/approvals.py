@@ -7,11 +7,12 @@ from collections.abc import Callable
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Uuid, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, events, models, task_queue, webhooks
 from app.db.clock import from_now
+from app.db.database import execute
 from app.db.models import ApprovalState, AuditAction
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
@@ -22,6 +23,9 @@ SERVER = "server"  # decides on those that nobody decided on in time
 _DECIDED = (ApprovalState.APPROVED, ApprovalState.REFUSED, ApprovalState.EXPIRED)
 
 _approval = models.Approval
+
+
+_ARGUMENTS = select(_approval.id, _approval.arguments).where(_approval.task_id == bindparam("task", type_=Uuid))
 
 
 class ApprovalFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,8 +119,7 @@ async def rewrite(
     session: AsyncSession, task_id: UUID, change: Callable[[dict[str, Json]], dict[str, Json]]
 ) -> None:
     """Replace the arguments shown by what `change` makes of them."""
-    rows = await session.execute(select(_approval.id, _approval.arguments).where(_approval.task_id == task_id))
-    for row in rows.all():
+    for row in (await execute(session, _ARGUMENTS, {"task": task_id})).all():
         if (changed := change(row.arguments)) != row.arguments:
             await session.execute(update(_approval).where(_approval.id == row.id).values(arguments=changed))
 

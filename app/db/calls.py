@@ -5,19 +5,105 @@ Arguments and results are encrypted: they hold passwords.
 
 import json
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    Boolean,
+    Integer,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    null,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, task_queue
+from app.db import events, lease, models, task_queue
 from app.db.column_types import pack, to_json
-from app.db.database import keys_of
+from app.db.database import Handle, execute, keys_of
 from app.errors import ConflictError
 from app.records import Call, Json
 from app.security.encryption import KeyRing
+
+_call = models.TaskCall
+_NAMES = ("task_id", "seq", "api", "arguments", "sealed_arguments", "repeatable", "record")
+_NO_ARGUMENTS = literal_column("'{}'::jsonb", JSONB)  # they are encrypted
+
+
+def recorded(held: CTE) -> CTE:
+    """Part of a larger statement: records the calls that `parameters` prepares, for the task of `held`."""
+    columns = (
+        column("seq", Integer), column("api", Text), column("sealed", LargeBinary), column("record", LargeBinary)
+    )  # fmt: skip
+    arrays = [bindparam(f"made_{each.name}", type_=ARRAY(each.type)) for each in columns]
+    made = func.unnest(*arrays).table_valued(*columns).render_derived(name="made")
+    given = (held.c.id, made.c.seq, made.c.api, _NO_ARGUMENTS, made.c.sealed, true(), made.c.record)
+    new = insert(_call).from_select(_NAMES, select(*given).join_from(held, made, true()))
+    known = {name: new.excluded[name] for name in _NAMES[2:]}
+    return new.on_conflict_do_update(index_elements=["task_id", "seq"], set_=known).cte("recorded")
+
+
+def parameters(keys: KeyRing, made: Sequence[Call]) -> dict[str, list[Any]]:
+    """Repeatable calls with their results, for `recorded`; they need no record before they go out."""
+    return {
+        "made_seq": [call.seq for call in made],
+        "made_api": [call.api for call in made],
+        "made_sealed": [_sealed(keys, call) for call in made],
+        "made_record": [keys.encrypt_bytes(pack(call)) for call in made],
+    }
+
+
+_held = task_queue.held()
+_recorded = recorded(_held)
+_RECORD = select(_held.c.id, events.appended(_held.c.id)).add_cte(_recorded)
+
+_repeatable = bindparam("call_repeatable", type_=Boolean)
+_new = insert(_call).from_select(
+    _NAMES,
+    select(
+        _held.c.id,
+        bindparam("call_seq", type_=Integer),
+        bindparam("call_api", type_=Text),
+        _NO_ARGUMENTS,
+        bindparam("call_sealed", type_=LargeBinary),
+        _repeatable,
+        null(),
+    ),
+)
+_begun = (
+    _new.on_conflict_do_update(
+        index_elements=["task_id", "seq"],
+        set_={name: _new.excluded[name] for name in _NAMES[2:]},
+        where=_call.record.is_(None) & _call.repeatable & _new.excluded.repeatable,
+    )
+    .returning(_call.seq)
+    .cte("begun")
+)
+_BEGIN = select(
+    _held.c.id,
+    select(func.count()).select_from(_begun).scalar_subquery().label("begun"),
+    events.appended(_held.c.id),
+).add_cte(_recorded, task_queue.extended(_held))
+
+_ended = (
+    update(_call)
+    .where(_call.task_id == bindparam("task", type_=Uuid), _call.seq == bindparam("call_seq", type_=Integer))
+    .values(record=bindparam("call_record", type_=LargeBinary))
+    .returning(_call.task_id)
+    .cte("ended")
+)
+_END = select(_ended.c.task_id, events.appended(_ended.c.task_id))
 
 
 class JournalCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,62 +116,53 @@ class JournalCall(msgspec.Struct, frozen=True, kw_only=True):
     call: Call | None
 
 
-async def begin(
-    session: AsyncSession, task_id: UUID, owner: str, call: Call, *, repeatable: bool, seconds: float = 0
+async def begin(  # noqa: PLR0913 - all that is committed together
+    handle: Handle,
+    task_id: UUID,
+    owner: str,
+    call: Call,
+    *,
+    repeatable: bool,
+    seconds: float = 0,
+    made: Sequence[Call] = (),
+    new: Sequence[events.NewEvent] = (),
 ) -> None:
     """Record a call; commit this before it goes out. A repeatable call without a result may begin again.
 
-    Nobody else can claim the task for `seconds` from now. Raises ConflictError if the call went out before, or the
-    task is no longer the owner's.
+    `made` are repeatable calls before it, and `new` the events to append. Nobody else can claim the task for
+    `seconds` from now. Raises ConflictError if the call went out before, or the task is no longer the owner's.
     """
-    await task_queue.hold_for(session, task_id, owner, seconds)
-    row = {**_request(session, call), "repeatable": repeatable, "record": None}
-    lost = models.TaskCall.record.is_(None)
-    begun = await session.scalar(
-        insert(models.TaskCall)
-        .values(task_id=task_id, seq=call.seq, **row)
-        .on_conflict_do_update(
-            index_elements=["task_id", "seq"], set_=row, where=lost & models.TaskCall.repeatable & repeatable
-        )
-        .returning(models.TaskCall.seq)
-    )
-    if begun is None:
+    keys = keys_of(handle)
+    values = {"task": task_id, "claim": owner, "events": events.parameter(new), **parameters(keys, made)}
+    values |= {"call_seq": call.seq, "call_api": call.api, "call_sealed": _sealed(keys, call)}
+    values |= {"call_repeatable": repeatable, "hold_seconds": seconds}
+    row = (await execute(handle, _BEGIN, values)).first()
+    if row is None:
+        raise lease.lost("task", task_id, owner)
+    if not row.begun:
         raise ConflictError(f"call {call.seq} of task {task_id} ({call.api}) went out before")
 
 
-async def end(session: AsyncSession, task_id: UUID, call: Call) -> bool:
-    """Record the result, also if the task has another owner by now: the call has taken effect.
+async def end(handle: Handle, task_id: UUID, call: Call, new: Sequence[events.NewEvent] = ()) -> bool:
+    """Record the result with new events, also if the task has another owner by now: the call has taken effect.
 
-    False if the task has ended, which deletes its journal.
+    False, and nothing is written, if the task has ended, which deletes its journal.
     """
-    ended = (
-        update(models.TaskCall)
-        .where(models.TaskCall.task_id == task_id, models.TaskCall.seq == call.seq)
-        .values(record=keys_of(session).encrypt_bytes(pack(call)))
-    )
-    return await session.scalar(ended.returning(models.TaskCall.seq)) is not None
+    record = keys_of(handle).encrypt_bytes(pack(call))
+    values = {"task": task_id, "call_seq": call.seq, "call_record": record, "events": events.parameter(new)}
+    return (await execute(handle, _END, values)).first() is not None
 
 
-async def record(session: AsyncSession, task_id: UUID, made: Sequence[Call]) -> None:
-    """Record repeatable calls with their results; they need no record before they go out.
+async def record(
+    handle: Handle, task_id: UUID, owner: str, made: Sequence[Call], new: Sequence[events.NewEvent] = ()
+) -> None:
+    """Record repeatable calls with their results, and append events.
 
-    For transactions that also check the task's owner: another runner repeats the calls.
+    Raises ConflictError if the task is no longer the owner's: another runner repeats the calls.
     """
-    new = insert(models.TaskCall).values(
-        [
-            {
-                "task_id": task_id,
-                "seq": call.seq,
-                "repeatable": True,
-                "record": keys_of(session).encrypt_bytes(pack(call)),
-                **_request(session, call),
-            }
-            for call in made
-        ]
-    )
-    names = ("api", "arguments", "sealed_arguments", "repeatable", "record")
-    known = {name: new.excluded[name] for name in names}
-    await session.execute(new.on_conflict_do_update(index_elements=["task_id", "seq"], set_=known))
+    values = {"task": task_id, "claim": owner, "events": events.parameter(new)}
+    if (await execute(handle, _RECORD, values | parameters(keys_of(handle), made))).first() is None:
+        raise lease.lost("task", task_id, owner)
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:
@@ -100,10 +177,9 @@ async def of_task(session: AsyncSession, task_id: UUID) -> list[JournalCall]:
     return [_journal_call(row, keys) for row in rows]
 
 
-def _request(session: AsyncSession, call: Call) -> dict[str, Json]:
-    """The columns of what was called. Arguments may be passwords."""
-    sealed = keys_of(session).encrypt_bytes(to_json(call.arguments).encode())
-    return {"api": call.api, "arguments": {}, "sealed_arguments": sealed}
+def _sealed(keys: KeyRing, call: Call) -> bytes:
+    """What the call was given, encrypted: arguments may be passwords."""
+    return keys.encrypt_bytes(to_json(call.arguments).encode())
 
 
 def _journal_call(row: models.TaskCall, keys: KeyRing) -> JournalCall:

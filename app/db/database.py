@@ -2,14 +2,14 @@
 
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from traceback import walk_tb
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 import psycopg
-from sqlalchemy import Dialect, ExceptionContext, event, make_url
+from sqlalchemy import CursorResult, Dialect, ExceptionContext, Executable, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -19,7 +19,13 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 from sqlalchemy.exc import TimeoutError as NoConnectionError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.db.column_types import to_json
@@ -27,6 +33,7 @@ from app.errors import DatabaseError, SettingError, first_line
 from app.security.encryption import KeyRing
 
 Sessions = async_sessionmaker[AsyncSession]
+Handle: TypeAlias = AsyncSession | AsyncConnection
 
 UNAVAILABLE = (OperationalError, InterfaceError, NoConnectionError)
 """Raised by sessions if the database does not answer, or all connections of this process are in use.
@@ -40,6 +47,7 @@ _DRIVERS = ("psycopg", "sqlalchemy")
 _LIMIT_EXCEEDED = "54"  # class of SQLSTATE: a value is too large, too deep or too long for PostgreSQL
 _READ_ONLY = "25006"  # as after a failover, until the connection is replaced
 _KEYS = "keys"
+_AUTOCOMMIT = "autocommit"  # the engine that commits each statement by itself, on the same connections
 _USED = "used"  # when a connection was last used, on the monotonic clock
 _IDLE_SECONDS = 1.0  # after which a connection is checked before it is used
 _KEEP_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
@@ -70,6 +78,7 @@ def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = Non
         hide_parameters=True,  # errors are logged
     )
     event.listen(engine.sync_engine, "connect", _keep_alive)
+    event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(session_info(keys)))
     event.listen(engine.sync_engine, "checkin", _note_use)
     event.listen(
         engine.sync_engine,
@@ -77,7 +86,12 @@ def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = Non
         lambda connection, record, _: _check_idle(connection, record, engine.dialect),
     )
     event.listen(engine.sync_engine, "handle_error", _classify)
-    return Database(engine, async_sessionmaker(engine, expire_on_commit=False, info=session_info(keys)))
+    return Database(engine, sessions_on(engine, keys))
+
+
+def sessions_on(engine: AsyncEngine, keys: KeyRing | None = None) -> Sessions:
+    info = session_info(keys) | {_AUTOCOMMIT: engine.execution_options(isolation_level="AUTOCOMMIT")}
+    return async_sessionmaker(engine, expire_on_commit=False, info=info)
 
 
 def session_info(keys: KeyRing | None) -> dict[str, Any]:
@@ -85,9 +99,9 @@ def session_info(keys: KeyRing | None) -> dict[str, Any]:
     return {} if keys is None else {_KEYS: keys}
 
 
-def keys_of(session: AsyncSession) -> KeyRing:
-    """The keys that encrypt what this session stores. Raises SettingError if it was opened without any."""
-    keys = session.info.get(_KEYS)
+def keys_of(handle: Handle) -> KeyRing:
+    """The keys that encrypt what is stored through it. Raises SettingError if it was opened without any."""
+    keys = handle.info.get(_KEYS)
     if not isinstance(keys, KeyRing):
         raise SettingError("the database was opened without keys for secrets: set SAGE_SECRET_KEY")
     return keys
@@ -145,6 +159,35 @@ async def autocommit(sessions: Sessions) -> AsyncIterator[AsyncSession]:
     async with sessions() as session:
         await session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         yield session
+
+
+@asynccontextmanager
+async def direct(sessions: Sessions) -> AsyncIterator[Handle]:
+    """For statements that each are a transaction, without the cost of a session or of BEGIN and COMMIT.
+
+    Sessions on a connection of their caller's share its transaction.
+    """
+    engine = sessions.kw["info"].get(_AUTOCOMMIT)
+    if engine is None:
+        async with sessions.begin() as session:
+            yield session
+    else:
+        async with engine.connect() as connection:
+            yield connection
+
+
+def reading(sessions: Sessions) -> AsyncSession:
+    """A session for queries that need no common transaction: each is one, without BEGIN and ROLLBACK."""
+    engine = sessions.kw["info"].get(_AUTOCOMMIT)
+    return sessions() if engine is None else sessions(bind=engine)
+
+
+async def execute(handle: Handle, statement: Executable, values: Mapping[str, Any]) -> CursorResult[Any]:
+    """Execute a statement of the core with prepared parameters. Returns rows, not entities."""
+    if isinstance(handle, AsyncSession):
+        await handle.flush()
+        handle = await handle.connection()
+    return await handle.execute(statement, values)
 
 
 def full_url(url: str) -> str:

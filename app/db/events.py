@@ -1,18 +1,25 @@
 """The events of each task, numbered from 1 without a gap in the order of the commits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import BigInteger, cast, func, select, text, update
+from sqlalchemy import BigInteger, ColumnElement, Text, Uuid, bindparam, case, cast, func, select, text, update
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.column_types import to_json
+from app.db.database import execute
 from app.records import Json
 
 CHANNEL = "sage_events"  # NOTIFY: a task has new events; its id is the payload
 _APPEND = text("SELECT append_task_events(:task, CAST(:new AS jsonb))")  # waits, numbers, inserts and notifies
+
+
+_DATA = select(models.TaskEvent.seq, models.TaskEvent.data).where(
+    models.TaskEvent.task_id == bindparam("task", type_=Uuid)
+)
 
 
 class NewEvent(NamedTuple):
@@ -32,16 +39,25 @@ async def append(session: AsyncSession, task_id: UUID, kind: str, data: dict[str
 
 async def append_all(session: AsyncSession, task_id: UUID, new: Sequence[NewEvent]) -> int:
     """Append several events in order. Returns the number of the last."""
-    await session.flush()  # the task may be new
-    values = {"task": task_id, "new": to_json([[each.kind, each.data] for each in new])}
-    return int((await session.execute(_APPEND, values)).scalar_one())
+    values = {"task": task_id, "new": parameter(new)}
+    return int((await execute(session, _APPEND, values)).scalar_one())
+
+
+def appended(task_id: ColumnElement[UUID]) -> ColumnElement[int | None]:
+    """A column that appends the events of the parameter `events`, which `parameter` prepares, if there are any."""
+    new = cast(bindparam("events", type_=Text), JSONB)
+    return case((func.jsonb_array_length(new) > 0, func.append_task_events(task_id, new)))
+
+
+def parameter(new: Iterable[NewEvent]) -> str:
+    """Events as a parameter of statements that append them."""
+    return to_json([[each.kind, each.data] for each in new])
 
 
 async def rewrite(session: AsyncSession, task_id: UUID, change: Callable[[Json], Json]) -> None:
     """Replace the data of each event by what `change` makes of it."""
     event = models.TaskEvent
-    rows = await session.execute(select(event.seq, event.data).where(event.task_id == task_id))
-    for row in rows.all():
+    for row in (await execute(session, _DATA, {"task": task_id})).all():
         if (changed := change(row.data)) != row.data:
             await session.execute(
                 update(event).where(event.task_id == task_id, event.seq == row.seq).values(data=changed)

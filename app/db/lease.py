@@ -51,10 +51,10 @@ class LeaseQueue(Generic[T]):
         self._row = row
         self._unfinished = unfinished
 
-    def held(self, owner: str, *which: ColumnExpressionArgument[bool]) -> ColumnElement[bool]:
+    def held(self, owner: str | BindParameter[str], *which: ColumnExpressionArgument[bool]) -> ColumnElement[bool]:
         return and_(self._row.owner == owner, self._unfinished, *which)
 
-    def held_by(self, process: str) -> ColumnElement[bool]:
+    def held_by(self, process: str | BindParameter[str]) -> ColumnElement[bool]:
         """By any claim of the process."""
         return and_(self.process() == process, self._unfinished)
 

@@ -2,17 +2,44 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Text, cast, exists, select
+from sqlalchemy import Row, Text, Uuid, bindparam, cast, exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, skill_sets
+from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.models import SkillState
 from app.errors import NotFoundError
+
+_project, _release, _tools, _api = models.Project, models.Release, models.ToolSet, models.Api
+_SERVING = (
+    select(
+        _project.name.label("project"),
+        _project.settings,
+        _release.state,
+        _release.model,
+        _release.prompt,
+        _tools.documents[_api.name].astext.label("document"),
+        _api.id,
+        _api.name,
+        _api.source,
+        _api.server,
+        _api.token,
+        _api.secret,
+        _api.bind,
+        _api.token_origins,
+    )
+    .join(_release, _release.project_id == _project.id)
+    .join(_tools, _tools.hash == _release.tools)
+    .outerjoin(_api, _api.project_id == _project.id)
+    .where(_project.id == bindparam("project", type_=Uuid), _release.id == bindparam("release", type_=Uuid))
+    .order_by(_api.name)
+)
 
 
 class SkillName(msgspec.Struct, frozen=True):
@@ -50,6 +77,13 @@ async def skill_names(session: AsyncSession, skill_ids: Collection[UUID]) -> lis
     query = select(skill.id, skill.name, skill.version).where(in_array(skill.id, skill_ids))
     query = query.order_by(skill.name, skill.version, skill.id)
     return [SkillName(*row) for row in await session.execute(query)]
+
+
+async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Sequence[Row[Any]]:
+    """A row for each API of the project, by name, with its `document` in the release and what tasks need of the
+    release and the project; at least one, with nulls, if the release has recorded its tools, otherwise none.
+    """
+    return (await execute(handle, _SERVING, {"project": project_id, "release": release_id})).all()
 
 
 async def api_digests(session: AsyncSession, project_id: UUID) -> dict[str, str]:

@@ -3,16 +3,78 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, func, or_, select, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ARRAY,
+    ColumnClause,
+    ColumnElement,
+    Integer,
+    TableValuedAlias,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import events, lease, models, task_queue
+from app.db.column_types import to_json
+from app.db.database import Handle, execute
 from app.db.models import TaskState
 from app.records import Offer, Stop, Trajectory
+
+_row, _skill = models.SkillOffer, models.Skill
+_task_id = bindparam("task", type_=Uuid)
+
+
+def _arrays(name: str, *columns: ColumnClause[Any]) -> TableValuedAlias:
+    """Rows from one array parameter for each column."""
+    arrays = [bindparam(f"{name}_{each.name}", type_=ARRAY(each.type)) for each in columns]
+    return func.unnest(*arrays).table_valued(*columns).render_derived(name=name)
+
+
+_held = task_queue.held()
+_shown = _arrays("shown", column("skill", Uuid), column("position", Integer), column("ranks", Text))
+_new = insert(_row).from_select(
+    ["task_id", "skill_id", "position", "ranks", "calls", "returned"],
+    select(
+        _held.c.id, _shown.c.skill, _shown.c.position, cast(_shown.c.ranks, JSONB), literal(0), literal(0)
+    ).join_from(_held, _shown, true()),
+)
+_SHOW = select(_held.c.id, events.appended(_held.c.id)).add_cte(_new.on_conflict_do_nothing().cte("new_offers"))
+_used = _arrays("used", column("skill", Uuid), column("calls", Integer), column("returned", Integer))
+_USE = (
+    update(_row)
+    .where(_row.task_id == _task_id, _row.skill_id == _used.c.skill)
+    .values(calls=_used.c.calls, returned=_used.c.returned)
+    .execution_options(synchronize_session=False)
+)
+_OFFERED = (
+    select(
+        _skill.id.label("skill_id"),
+        _skill.name,
+        _skill.version,
+        _skill.signature,
+        _skill.source,
+        _skill.instruction,
+        _row.ranks,
+    )
+    .join(_row, _row.skill_id == _skill.id)
+    .where(_row.task_id == _task_id)
+    .order_by(_row.position)
+)
 
 
 class SkillUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,19 +111,38 @@ async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) 
         await session.execute(insert(models.SkillOffer).values(rows).on_conflict_do_nothing())
 
 
-async def record_uses(session: AsyncSession, trajectory: Trajectory) -> None:
+async def show(
+    handle: Handle, task_id: UUID, owner: str, offers: Sequence[Offer], new: Sequence[events.NewEvent]
+) -> None:
+    """Record offers as `record`, with new events. Raises ConflictError if the task has another owner."""
+    values = {
+        "task": task_id,
+        "claim": owner,
+        "shown_skill": [offer.skill_id for offer in offers],
+        "shown_position": list(range(1, len(offers) + 1)),
+        "shown_ranks": [to_json(offer.ranks) for offer in offers],
+        "events": events.parameter(new),
+    }
+    if (await execute(handle, _SHOW, values)).first() is None:
+        raise lease.lost("task", task_id, owner)
+
+
+async def record_uses(handle: Handle, trajectory: Trajectory) -> None:
     """Record how often offered skills were called, counted from the turns. Idempotent."""
+    if not trajectory.offered:
+        return
     calls: Counter[str] = Counter()
     returned: Counter[str] = Counter()
     for use in (use for turn in trajectory.turns for use in turn.uses if use.inherited):
         calls[use.function] += use.calls
         returned[use.function] += use.returned
-    for offer in trajectory.offered:
-        await session.execute(
-            update(models.SkillOffer)
-            .where(models.SkillOffer.task_id == trajectory.task.id, models.SkillOffer.skill_id == offer.skill_id)
-            .values(calls=calls[offer.name], returned=returned[offer.name])
-        )
+    values = {
+        "task": trajectory.task.id,
+        "used_skill": [offer.skill_id for offer in trajectory.offered],
+        "used_calls": [calls[offer.name] for offer in trajectory.offered],
+        "used_returned": [returned[offer.name] for offer in trajectory.offered],
+    }
+    await execute(handle, _USE, values)
 
 
 async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.SkillOffer, models.Skill]]:
@@ -76,9 +157,9 @@ async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.Ski
     return [(offer, skill) for offer, skill in rows]
 
 
-async def offered(session: AsyncSession, task_id: UUID) -> list[Offer]:
+async def offered(handle: Handle, task_id: UUID) -> list[Offer]:
     """The offers of the task's earlier attempt, for the one that resumes it."""
-    return [offer_of(skill, row.ranks) for row, skill in await to_task(session, task_id)]
+    return [Offer(**row._mapping) for row in await execute(handle, _OFFERED, {"task": task_id})]
 
 
 def offer_of(skill: models.Skill, ranks: dict[str, int] | None = None) -> Offer:

@@ -4,17 +4,20 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Text, func, select
+from sqlalchemy import Text, Uuid, bindparam, func, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
+from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.models import LIVE_SKILLS, SkillState
 from app.db.page import Page, read_page
 from app.db.skill_moves import CANARY, SERVER, live_versions, locked, move, next_rev, record
 from app.errors import NotFoundError
 from app.records import Json
+
+_LATEST_REV = select(models.Project.skill_rev).where(models.Project.id == bindparam("project", type_=Uuid))
 
 
 class NewSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +124,11 @@ async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) ->
         .limit(1)
         .execution_options(populate_existing=True)
     )
+
+
+async def latest_rev(handle: Handle, project_id: UUID) -> int:
+    """The latest revision: no change up to it becomes visible later. 0 without a project."""
+    return (await execute(handle, _LATEST_REV, {"project": project_id})).scalar_one_or_none() or 0
 
 
 async def changed_since(session: AsyncSession, project_id: UUID, rev: int) -> Sequence[models.Skill]:

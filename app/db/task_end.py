@@ -2,10 +2,11 @@
 
 from uuid import UUID
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Uuid, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, webhooks
+from app.db.database import execute
 from app.db.models import ApprovalState, TaskState
 from app.project.webhook import WebhookEvent
 
@@ -16,6 +17,28 @@ _EVENTS: dict[TaskState, WebhookEvent] = {
     TaskState.CANCELLED: "task.cancelled",
 }
 
+_task, _project = models.Task, models.Project
+_task_id = bindparam("task", type_=Uuid)
+_waits = _approval.state == ApprovalState.WAITING
+_withdrawn = {  # and what is left of digests of arguments
+    "state": case((_waits, ApprovalState.WITHDRAWN.value), else_=_approval.state),
+    "decided_at": case((_waits, func.clock_timestamp()), else_=_approval.decided_at),
+    "digest": "",
+}
+_CLEAN_UP = (
+    select(_task.project_id, _task.state, _task.stop, _task.score, _task.scenario, _project.settings)
+    .join(_project, _project.id == _task.project_id)
+    .where(_task.id == _task_id)
+    .add_cte(
+        delete(models.TaskTurn).where(models.TaskTurn.task_id == _task_id).cte("old_turns"),
+        delete(models.TaskCall).where(models.TaskCall.task_id == _task_id).cte("old_calls"),
+        update(_approval)
+        .where(_approval.task_id == _task_id, or_(_waits, _approval.digest != ""))
+        .values(_withdrawn)
+        .cte("withdrawn"),
+    )
+)
+
 
 async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     """Delete the journal of a task that has just ended, withdraw the approval that it waited for, and have the
@@ -23,19 +46,7 @@ async def clean_up(session: AsyncSession, task_id: UUID) -> None:
 
     The task is never resumed, and its turns, calls and digests of arguments tell of passwords.
     """
-    await session.execute(delete(models.TaskTurn).where(models.TaskTurn.task_id == task_id))
-    await session.execute(delete(models.TaskCall).where(models.TaskCall.task_id == task_id))
-    waiting = update(_approval).where(_approval.task_id == task_id, _approval.state == ApprovalState.WAITING)
-    await session.execute(waiting.values(state=ApprovalState.WITHDRAWN, decided_at=func.clock_timestamp()))
-    await session.execute(
-        update(_approval).where(_approval.task_id == task_id, _approval.digest != "").values(digest="")
-    )
-    await _announce(session, task_id)
-
-
-async def _announce(session: AsyncSession, task_id: UUID) -> None:
-    task = models.Task
-    query = select(task.project_id, task.state, task.stop, task.score, task.scenario).where(task.id == task_id)
-    row = (await session.execute(query)).one()
-    data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
-    await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)
+    row = (await execute(session, _CLEAN_UP, {"task": task_id})).one()
+    if row.settings.get("webhook"):
+        data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
+        await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)

@@ -9,7 +9,9 @@ from uuid import UUID
 import msgspec
 from sqlalchemy import (
     ARRAY,
+    CTE,
     ColumnElement,
+    Double,
     ScalarSelect,
     Select,
     Text,
@@ -18,6 +20,7 @@ from sqlalchemy import (
     all_,
     and_,
     bindparam,
+    cast,
     func,
     select,
     true,
@@ -29,6 +32,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from app.db import canaries, events, lease, models, suspects, task_end, usage
 from app.db.clock import from_now
+from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
 from app.db.models import TASK_END_STATES, ReleaseState, TaskState
 from app.db.tasks import CHANNEL
@@ -37,6 +41,7 @@ from app.records import Json, Stop
 
 _task = models.Task
 _queue = lease.LeaseQueue(_task, RUNNING)
+_CANCELLED = select(_task.id).where(_queue.held_by(bindparam("process", type_=Text)), _task.cancel_requested)
 _TRIES = 20  # of a claim that others overtake
 _PAUSE = 0.002  # seconds between two tries, at most; each is longer
 NO_LIMITS = Limits()
@@ -133,9 +138,9 @@ async def extend(session: AsyncSession, owners: Mapping[UUID, str], lease_second
     return {row.id: row.cancel_requested for row in rows}
 
 
-async def cancelled(session: AsyncSession, process: str) -> set[UUID]:
+async def cancelled(handle: Handle, process: str) -> set[UUID]:
     """The tasks of a process whose cancellation was requested."""
-    return set(await session.scalars(select(_task.id).where(_queue.held_by(process), _task.cancel_requested)))
+    return set((await execute(handle, _CANCELLED, {"process": process})).scalars())
 
 
 async def hold(session: AsyncSession, task_id: UUID, owner: str) -> None:
@@ -156,6 +161,20 @@ async def hold_for(session: AsyncSession, task_id: UUID, owner: str, seconds: fl
         raise lease.lost("task", task_id, owner)
     if soon:
         await session.execute(_queue.extend(owner, seconds, _task.id == task_id))
+
+
+def held() -> CTE:
+    """As `hold`, for a larger statement: the row of the task `:task` while it is of the owner `:claim`."""
+    which = _queue.held(bindparam("claim", type_=Text), _task.id == bindparam("task", type_=Uuid))
+    return select(_task.id).where(which).with_for_update(read=True).cte("held")
+
+
+def extended(held: CTE) -> CTE:
+    """Part of a larger statement: as `hold_for`, for `:hold_seconds`."""
+    seconds = cast(bindparam("hold_seconds", type_=Double), Double)
+    until = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+    soon = (_task.id == held.c.id, _task.lease_until < until)
+    return update(_task).where(*soon).values(lease_until=until).cte("extended")
 
 
 async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: TaskOutcome) -> bool:

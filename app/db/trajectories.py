@@ -1,30 +1,42 @@
 """Trajectories in the database: one msgpack blob per task, plus the columns that are queried."""
 
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import LargeBinary, Uuid, bindparam, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.column_types import pack
+from app.db.database import execute
 from app.errors import NotFoundError
 from app.records import Trajectory
+
+_trajectory = models.Trajectory
+_new = insert(_trajectory).values(
+    id=bindparam("new_id", type_=Uuid),
+    task_id=bindparam("of_task", type_=Uuid),
+    project_id=bindparam("of_project", type_=Uuid),
+    release_id=bindparam("of_release", type_=Uuid),
+    record=bindparam("packed", type_=LargeBinary),
+)
+_SAVE = _new.on_conflict_do_update(
+    index_elements=["task_id"],
+    set_={name: _new.excluded[name] for name in ("project_id", "release_id", "record")},
+)
 
 
 async def save(session: AsyncSession, project_id: UUID, trajectory: Trajectory) -> None:
     """Store the trajectory of a task, or replace it."""
-    given = {
-        "project_id": project_id,
-        "release_id": trajectory.policy.release,
-        "record": pack(trajectory),
+    values = {
+        "new_id": uuid4(),
+        "of_task": trajectory.task.id,
+        "of_project": project_id,
+        "of_release": trajectory.policy.release,
+        "packed": pack(trajectory),
     }
-    await session.execute(
-        insert(models.Trajectory)
-        .values(task_id=trajectory.task.id, **given)
-        .on_conflict_do_update(index_elements=["task_id"], set_=given)
-    )
+    await execute(session, _SAVE, values)
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> Trajectory:

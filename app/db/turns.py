@@ -1,16 +1,45 @@
 """The turns of a running task: stored before their code runs, encrypted, and replayed when the task is resumed."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import select, update
+from sqlalchemy import Integer, LargeBinary, Uuid, bindparam, exists, false, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, task_queue
+from app.db import calls, events, lease, models, task_queue
 from app.db.column_types import pack
-from app.db.database import keys_of
-from app.records import Turn
+from app.db.database import Handle, execute, keys_of
+from app.records import Call, Turn
+
+_held = task_queue.held()
+_index, _record = bindparam("turn_index", type_=Integer), bindparam("turn_record", type_=LargeBinary)
+_turn = models.TaskTurn
+_new = insert(_turn).from_select(
+    ["task_id", "index", "record", "ended"], select(_held.c.id, _index, _record, false())
+)
+_begun = _new.on_conflict_do_update(
+    index_elements=["task_id", "index"], set_={"record": _new.excluded.record, "ended": False}
+)
+_BEGIN = select(_held.c.id, events.appended(_held.c.id)).add_cte(_begun.cte("begun"))
+_ended = (
+    update(_turn)
+    .where(_turn.task_id == _held.c.id, _turn.index == _index)
+    .values(record=_record, ended=true())
+    .cte("ended")
+)
+_END = select(_held.c.id, events.appended(_held.c.id)).add_cte(calls.recorded(_held), _ended)
+
+
+_RESUMES = select(
+    or_(
+        *(
+            exists().where(row.task_id == bindparam("task", type_=Uuid))
+            for row in (_turn, models.TaskCall, models.Approval)
+        )
+    )
+)
 
 
 class RecordedTurn(msgspec.Struct, frozen=True):
@@ -21,25 +50,44 @@ class RecordedTurn(msgspec.Struct, frozen=True):
     ended: bool  # the observation is in it
 
 
-async def begin(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
-    """Record a turn; commit this before its code runs. Raises ConflictError if the task has another owner."""
-    await task_queue.hold(session, task_id, owner)
-    record = keys_of(session).encrypt_bytes(pack(turn))
-    await session.execute(
-        insert(models.TaskTurn)
-        .values(task_id=task_id, index=index, record=record)
-        .on_conflict_do_update(index_elements=["task_id", "index"], set_={"record": record, "ended": False})
-    )
+async def begin(
+    handle: Handle, task_id: UUID, owner: str, index: int, turn: Turn, new: Sequence[events.NewEvent] = ()
+) -> None:
+    """Record a turn, with new events; commit this before its code runs.
+
+    Raises ConflictError if the task has another owner.
+    """
+    record = keys_of(handle).encrypt_bytes(pack(turn))
+    values = {"task": task_id, "claim": owner, "turn_index": index, "turn_record": record}
+    values["events"] = events.parameter(new)
+    if (await execute(handle, _BEGIN, values)).first() is None:
+        raise lease.lost("task", task_id, owner)
 
 
-async def end(session: AsyncSession, task_id: UUID, owner: str, index: int, turn: Turn) -> None:
-    """Record the turn's observation. Raises ConflictError if the task has another owner."""
-    await task_queue.hold(session, task_id, owner)
-    await session.execute(
-        update(models.TaskTurn)
-        .where(models.TaskTurn.task_id == task_id, models.TaskTurn.index == index)
-        .values(record=keys_of(session).encrypt_bytes(pack(turn)), ended=True)
-    )
+async def end(
+    handle: Handle,
+    task_id: UUID,
+    owner: str,
+    index: int,
+    turn: Turn,
+    made: Sequence[Call] = (),
+    new: Sequence[events.NewEvent] = (),
+) -> None:
+    """Record the turn's observation, with repeatable calls that were made and new events.
+
+    Raises ConflictError if the task has another owner.
+    """
+    keys = keys_of(handle)
+    values = {"task": task_id, "claim": owner, "turn_index": index}
+    values["turn_record"] = keys.encrypt_bytes(pack(turn))
+    values |= {"events": events.parameter(new), **calls.parameters(keys, made)}
+    if (await execute(handle, _END, values)).first() is None:
+        raise lease.lost("task", task_id, owner)
+
+
+async def resumes(handle: Handle, task_id: UUID) -> bool:
+    """Whether an earlier attempt at the task left turns, calls or approvals."""
+    return bool((await execute(handle, _RESUMES, {"task": task_id})).scalar_one())
 
 
 async def of_task(session: AsyncSession, task_id: UUID) -> list[RecordedTurn]:

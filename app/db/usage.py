@@ -5,12 +5,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Date, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Date, Integer, Uuid, bindparam, cast, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from app.db import models
+from app.db.database import execute
 from app.db.lease import process_of
 
 _usage = models.ProjectUsage
@@ -35,11 +36,24 @@ class UsageOfDay(UsageCounts, frozen=True, kw_only=True):
     day: date
 
 
+_names = UsageCounts.__struct_fields__
+_row = insert(_usage).values(
+    project_id=bindparam("to_project", type_=Uuid),
+    day=_DAY,
+    writer=bindparam("by_writer", type_=Integer),
+    **{name: bindparam(f"added_{name}", type_=BigInteger) for name in _names},
+)
+_ADD = _row.on_conflict_do_update(
+    index_elements=["project_id", "day", "writer"],
+    set_={name: getattr(_usage, name) + _row.excluded[name] for name in _names},
+)
+
+
 async def add(session: AsyncSession, project_id: UUID, writer: int, **counts: int) -> None:
     """Add to today's usage. The row stays locked until the transaction ends."""
-    row = insert(_usage).values(project_id=project_id, day=_DAY, writer=writer, **counts)
-    more = {name: getattr(_usage, name) + count for name, count in counts.items()}
-    await session.execute(row.on_conflict_do_update(index_elements=["project_id", "day", "writer"], set_=more))
+    values = dict.fromkeys(UsageCounts.__struct_fields__, 0) | counts
+    added = {f"added_{name}": count for name, count in values.items()}
+    await execute(session, _ADD, {"to_project": project_id, "by_writer": writer, **added})
 
 
 def writer_of(owner: str) -> int:

@@ -6,14 +6,15 @@ it cannot be rolled back, but a release records which one it served with.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import update
+from sqlalchemy import Row, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, manifests, models, releases, skill_sets
+from app.db import apis, audit, manifests, models, projects, releases, skill_sets
+from app.db.database import Handle
 from app.db.manifests import SkillName
 from app.db.models import AuditAction, ReleaseState
 from app.errors import SettingError
@@ -36,29 +37,80 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     digest: str  # of the document, see `manifests.document`
 
 
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """What a release gives a task."""
+
+    project: str
+    settings: dict[str, Json]
+    release: UUID
+    state: ReleaseState
+    model: str
+    prompt: str | None
+    documents: Sequence[ApiDocument]
+
+
+async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving | None:
+    """All in one query. None for a release whose tools are not recorded: it never served."""
+    found = await manifests.serving(handle, project_id, release_id)
+    if not found:
+        return None
+    return Serving(
+        project=found[0].project,
+        settings=found[0].settings,
+        release=release_id,
+        state=found[0].state,
+        model=found[0].model,
+        prompt=found[0].prompt,
+        documents=[_document(handle, row, row.document) for row in found if row.document is not None],
+    )
+
+
+async def begin_serving(
+    session: AsyncSession, project_id: UUID, release_id: UUID | None, prompt_hash: str | None
+) -> Serving:
+    """What a release gives a task, or the active one if None. Records its prompt, if one is given."""
+    project = await projects.by_id(session, project_id)
+    if release_id is None:
+        release = await releases.active(session, project_id)
+    else:
+        release = await releases.get(session, release_id)
+    documents = await api_documents(session, release)
+    if prompt_hash is not None:
+        await record_prompt(session, release, prompt_hash)
+    return Serving(
+        project=project.name,
+        settings=project.settings,
+        release=release.id,
+        state=release.state,
+        model=release.model,
+        prompt=release.prompt,
+        documents=documents,
+    )
+
+
 async def api_documents(session: AsyncSession, release: models.Release) -> Sequence[ApiDocument]:
     """Ordered by name. APIs removed since are missing: their tokens are gone."""
     rows = await apis.of_project(session, release.project_id)
     digests = await tools_of(session, release)
-    return [
-        ApiDocument(
-            id=row.id,
-            name=row.name,
-            source=row.source,
-            server=row.server,
-            token=_token(session, row),
-            bind=row.bind,
-            token_origins=tuple(row.token_origins),
-            digest=digests[row.name],
-        )
-        for row in rows
-        if row.name in digests
-    ]
+    return [_document(session, row, digests[row.name]) for row in rows if row.name in digests]
 
 
-def _token(session: AsyncSession, row: models.Api) -> str | SettingError | None:
+def _document(handle: Handle, row: models.Api | Row[Any], digest: str) -> ApiDocument:
+    return ApiDocument(
+        id=row.id,
+        name=row.name,
+        source=row.source,
+        server=row.server,
+        token=_token(handle, row),
+        bind=row.bind,
+        token_origins=tuple(row.token_origins),
+        digest=digest,
+    )
+
+
+def _token(handle: Handle, row: models.Api | Row[Any]) -> str | SettingError | None:
     try:
-        return apis.token_of(session, row)
+        return apis.token_of(handle, row)
     except SettingError as error:
         return error
 

@@ -14,13 +14,14 @@ from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
-from app.db import models, offers, projects, releases, suspects, task_queue, trajectories
-from app.db.database import UNAVAILABLE, Sessions, is_lost_connection
+from app.db import models, offers, suspects, task_queue, trajectories
+from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
 from app.project.approval import ApprovalRules
+from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.manifest import ApiDocument
@@ -174,21 +175,17 @@ class TaskExecutor:
     @timed(Phase.PROMPT)
     async def context(self, project_id: UUID, release_id: UUID | None, *, serves: bool) -> TaskContext:
         """The context of a release, or of the active one if None. `serves` records its prompt."""
-        async with self.sessions() as session:
-            project = await projects.by_id(session, project_id)
-            if release_id is None:
-                release = await releases.active(session, project_id)
-            else:
-                release = await releases.get(session, release_id)
-            documents = await manifest.api_documents(session, release)
-            if serves:
-                await manifest.record_prompt(session, release, self.prompt)
-                await session.commit()
-        catalog = await self.catalogs.of(documents)
-        rules = projects.settings_of(project).approvals
-        return TaskContext(
-            Policy(release.model, release.id), project.name, documents, catalog, rules, release.state
-        )
+        async with direct(self.sessions) as handle:
+            found = await manifest.serving(handle, project_id, release_id) if release_id else None
+        if found is None or (serves and found.prompt is None):
+            async with self.sessions.begin() as session:
+                found = await manifest.begin_serving(
+                    session, project_id, release_id, self.prompt if serves else None
+                )
+        catalog = await self.catalogs.of(found.documents)
+        rules = msgspec.convert(found.settings, ProjectSettings).approvals
+        policy = Policy(found.model, found.release)
+        return TaskContext(policy, found.project, found.documents, catalog, rules, found.state)
 
     async def _rollout(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str

@@ -16,8 +16,9 @@ async def tell_end(
     session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
 ) -> None:
     """Append the last event, and mask those that came before a secret was known."""
-    await events.rewrite(session, task_id, secrets.mask_fields)
-    await approvals.rewrite(session, task_id, secrets.mask_fields)
+    if secrets.known:
+        await events.rewrite(session, task_id, secrets.mask_fields)
+        await approvals.rewrite(session, task_id, secrets.mask_fields)
     data: dict[str, object] = msgspec.to_builtins(outcome)
     await events.append(session, task_id, "done", data)
 

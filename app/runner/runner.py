@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.stop_signal import StopSignal
 from app.db import models, shadows, suspects, task_queue
-from app.db.database import TRANSIENT, Sessions, autocommit
+from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
 from app.db.runners import CLAIMS
 from app.errors import first_line
@@ -254,8 +254,8 @@ class Runner:
                 execution.work.cancel()
 
     async def _cancel(self) -> None:
-        async with self._sessions() as session:
-            cancelled = await task_queue.cancelled(session, self.owner)
+        async with direct(self._sessions) as handle:
+            cancelled = await task_queue.cancelled(handle, self.owner)
         self._contact.confirm()
         for task_id in cancelled & self._executions.keys():
             self._executions[task_id].stop_signal.cancel()

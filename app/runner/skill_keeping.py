@@ -8,7 +8,7 @@ import structlog
 
 from app.apis.catalog import Catalog
 from app.db import events, models, offers, skills, task_queue
-from app.db.database import Sessions
+from app.db.database import Sessions, reading
 from app.db.models import LIVE_SKILLS, SkillState
 from app.records import Offer, Trajectory
 from app.runner.mask_trajectory import HOLDS_SECRET, without_secrets
@@ -43,7 +43,7 @@ class SkillKeeping:
         log.debug("skills of a task", task=str(row.id), **said)
         if not kept:
             return
-        async with self._sessions() as session:
+        async with reading(self._sessions) as session:
             already = {skill.name for skill in await skills.made_by(session, row.id)}
             shown = await offers.to_task(session, row.id)
         drafts = without_secrets(validated.kept, secrets)

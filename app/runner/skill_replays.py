@@ -13,7 +13,7 @@ import structlog
 
 from app.apis.catalog import Catalog
 from app.db import models, skill_evidence, skills
-from app.db.database import Sessions
+from app.db.database import Sessions, reading
 from app.db.models import NEXT_SKILL_STATE
 from app.errors import SandboxError
 from app.gateway.gateway import Gateway
@@ -49,7 +49,7 @@ class SkillReplays:
         used = {offer.skill_id: offer.name for offer in trajectory.used()}
         if not used:
             return
-        async with self._sessions() as session:
+        async with reading(self._sessions) as session:
             rows = await skills.of_ids(session, used)
             others = await skill_evidence.in_probation(session, row.project_id, list(used.values()))
             known = await skill_evidence.matched_often(session, used, _ENOUGH)

@@ -6,8 +6,8 @@ from uuid import UUID
 import structlog
 
 from app.agent.rollout_loop import ResumeState
-from app.db import events, models, offers, skills, task_queue
-from app.db.database import Sessions
+from app.db import events, models, offers, skills
+from app.db.database import Sessions, direct, reading
 from app.errors import SandboxError
 from app.gateway.skill_guard import GuardedSkill, SkillGuard
 from app.records import Offer
@@ -18,6 +18,7 @@ from app.skills.library import Library
 
 log = structlog.get_logger(__name__)
 
+_GUARDED = 1_000  # skills whose manifests are kept in memory
 _Rejected = list[tuple[Offer, str]]
 """Offers that do not load, each with the reason."""
 
@@ -34,40 +35,47 @@ class SkillSelection:
         self._sandbox = sandbox
         self._limits = limits
         self._loaded: set[UUID] = set()
+        self._guarded: dict[UUID, GuardedSkill] = {}  # a skill's source and manifest never change
 
     async def select(self, row: models.Task, resume: ResumeState, owner: str, *, limit: int) -> tuple[Offer, ...]:
         """Find skills for the task and record them. A resumed task keeps the skills, or none, that it began with.
 
         Raises ConflictError if another runner has the task.
         """
-        async with self._sessions() as session:
-            earlier = await offers.offered(session, row.id)
+        async with direct(self._sessions) as handle:
+            earlier = await offers.offered(handle, row.id)
         if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier))[0])
         relevant = await self._library.find(
             row.project_id, row.instruction, row.scenario, limit, principal=row.principal
         )
         good, rejected = await self._check(row, relevant)
-        async with self._sessions.begin() as session:
-            await task_queue.hold(session, row.id, owner)
-            await offers.record(session, row.id, good)
-            for offer in good:
-                await events.append(session, row.id, "skill", skill_event("offered", offer))
-            for offer, reason in rejected:
-                await events.append(session, row.id, "skill", skill_event("skipped", offer) | {"reason": reason})
+        new = [events.NewEvent("skill", {**skill_event("offered", offer)}) for offer in good]
+        for offer, reason in rejected:
+            new.append(events.NewEvent("skill", skill_event("skipped", offer) | {"reason": reason}))
+        if new:
+            async with direct(self._sessions) as handle:
+                await offers.show(handle, row.id, owner, good, new)
         return tuple(good)
 
     async def reuse(self, row: models.Task) -> tuple[Offer, ...]:
         """Return the skills that a finished task was offered, if they still load. Records nothing."""
-        async with self._sessions() as session:
-            earlier = await offers.offered(session, row.id)
+        async with direct(self._sessions) as handle:
+            earlier = await offers.offered(handle, row.id)
         return tuple((await self._check(row, earlier))[0])
 
     async def guard(self, offered: Sequence[Offer]) -> SkillGuard:
         """Hold these skills to their manifests."""
-        async with self._sessions() as session:
-            rows = await skills.of_ids(session, [offer.skill_id for offer in offered]) if offered else []
-        return SkillGuard({row.name: GuardedSkill.of(stored_manifest(row), row.source) for row in rows})
+        unknown = [offer.skill_id for offer in offered if offer.skill_id not in self._guarded]
+        if unknown:
+            async with reading(self._sessions) as session:
+                rows = await skills.of_ids(session, unknown)
+            for row in rows:
+                self._guarded[row.id] = GuardedSkill.of(stored_manifest(row), row.source)
+        guarded = {offer.name: self._guarded.get(offer.skill_id) for offer in offered}
+        while len(self._guarded) > _GUARDED:
+            del self._guarded[next(iter(self._guarded))]
+        return SkillGuard({name: skill for name, skill in guarded.items() if skill is not None})
 
     async def _check(self, row: models.Task, offered: Sequence[Offer]) -> tuple[list[Offer], _Rejected]:
         good: list[Offer] = []

@@ -3,18 +3,16 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 
 import msgspec
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, turns
-from app.db.database import UNAVAILABLE, Sessions
+from app.db.database import UNAVAILABLE, Sessions, direct, reading
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
@@ -57,7 +55,10 @@ class TaskJournal(RolloutHooks):
     @timed(Phase.JOURNAL)
     async def resume_state(self) -> ResumeState:
         """Read what earlier attempts recorded, with the seed and the clock that all attempts share."""
-        async with self._sessions() as session:
+        async with direct(self._sessions) as handle:
+            if not await turns.resumes(handle, self._task.id):
+                return ResumeState(seed=seed_of(self._task), now=self._task.started_at)
+        async with reading(self._sessions) as session:
             recorded = await turns.of_task(session, self._task.id)
             made = await calls.of_task(session, self._task.id)
             self.decisions = await approvals.decisions(session, self._task.id)
@@ -81,16 +82,23 @@ class TaskJournal(RolloutHooks):
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:
         data = {"turn": index, "text": turn.text, "tokens": len(turn.sampled_ids)}
-        async with self._sessions.begin() as session:
-            await turns.begin(session, self._task.id, self._owner, index, turn)
-            if self._task.lone_deaths:
+        about = self._task.id, self._owner, index, turn
+        new = [events.NewEvent("turn", self.secrets.mask_fields(data))]
+        if self._task.lone_deaths:
+            async with self._sessions.begin() as session:
+                await turns.begin(session, *about, new)
                 await task_queue.advance(session, self._task.id, self._owner)
-            await events.append(session, self._task.id, "turn", self.secrets.mask_fields(data))
+            return
+        async with direct(self._sessions) as handle:
+            await turns.begin(handle, *about, new)
 
     @timed(Phase.JOURNAL)
     async def on_turn_end(self, index: int, turn: Turn) -> None:
-        async with self._writing(*self._events_of(index, turn)) as session:
-            await turns.end(session, self._task.id, self._owner, index, turn)
+        made, new = self._take_unwritten()
+        new += self._events_of(index, turn)
+        async with direct(self._sessions) as handle:
+            await turns.end(handle, self._task.id, self._owner, index, turn, made, new)
+        self._written = time.monotonic()
         await self.report_refusals()
 
     @timed(Phase.JOURNAL)
@@ -114,7 +122,10 @@ class TaskJournal(RolloutHooks):
         """Commit the request together with the task's suspension, unless the task is to be cancelled."""
         shown = msgspec.structs.replace(request, arguments=self.secrets.mask_fields(request.arguments))
         self.stop_signal.released = True  # from the commit on, the task may be claimed again
-        async with self._writing() as session:
+        made, new = self._take_unwritten()
+        async with self._sessions.begin() as session:
+            if made:
+                await calls.record(session, self._task.id, self._owner, made, new)
             stored = await approvals.request(session, self._task, self._owner, shown)
         if stored is not None:
             raise SuspendedError(f"{request.api} waits for a person's approval")
@@ -132,11 +143,11 @@ class TaskJournal(RolloutHooks):
         if repeatable:
             self._repeatable.add(call.seq)
         else:
-            confirmed = boot_time()
-            async with self._writing() as session:
-                about = self._task.id, self._owner, call
-                await calls.begin(session, *about, repeatable=False, seconds=_SENDING_SECONDS)
-            self._confirmed = confirmed
+            confirmed, (made, new) = boot_time(), self._take_unwritten()
+            async with direct(self._sessions) as handle:
+                about, seconds = (self._task.id, self._owner, call), _SENDING_SECONDS
+                await calls.begin(handle, *about, repeatable=False, seconds=seconds, made=made, new=new)
+            self._confirmed, self._written = confirmed, time.monotonic()
         return None
 
     @timed(Phase.JOURNAL)
@@ -167,29 +178,22 @@ class TaskJournal(RolloutHooks):
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _end(self, call: Call) -> None:
-        async with self._sessions.begin() as session:
-            if await calls.end(session, self._task.id, call):  # else nothing follows the task's last event
-                await events.append_all(session, self._task.id, [self._call_event(call)])
+        async with direct(self._sessions) as handle:
+            await calls.end(handle, self._task.id, call, [self._call_event(call)])
 
     @timed(Phase.JOURNAL)
     async def flush(self) -> None:
         """Write what is pending: a rollout may end in the middle of a turn."""
-        if self._unwritten:
-            async with self._writing() as session:
-                await task_queue.hold(session, self._task.id, self._owner)
+        made, new = self._take_unwritten()
+        if made:
+            async with direct(self._sessions) as handle:
+                await calls.record(handle, self._task.id, self._owner, made, new)
+            self._written = time.monotonic()
 
-    @asynccontextmanager
-    async def _writing(self, *new: events.NewEvent) -> AsyncIterator[AsyncSession]:
-        """A transaction that first writes the pending calls, then events. Its body has to check the owner."""
-        waiting, self._unwritten = self._unwritten, []
-        new = (*map(self._call_event, waiting), *new)
-        async with self._sessions.begin() as session:
-            if waiting:
-                await calls.record(session, self._task.id, waiting)
-            if new:
-                await events.append_all(session, self._task.id, new)
-            yield session
-        self._written = time.monotonic()
+    def _take_unwritten(self) -> tuple[list[Call], list[events.NewEvent]]:
+        """The pending calls, and their events."""
+        made, self._unwritten = self._unwritten, []
+        return made, list(map(self._call_event, made))
 
     def _events_of(self, index: int, turn: Turn) -> Iterator[events.NewEvent]:
         if turn.outcome:

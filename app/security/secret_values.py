@@ -49,6 +49,11 @@ class SecretValues:
         self._values: dict[str, None] = {}
         self._search: SpellingSearch | None = None
 
+    @property
+    def known(self) -> bool:
+        """There is something to mask."""
+        return bool(self._values)
+
     def add(self, *texts: str) -> None:
         """Count these texts as secrets, however they look."""
         for text in texts:

@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, skills
-from app.db.database import TRANSIENT, Sessions
+from app.db.database import TRANSIENT, Sessions, direct, reading
 from app.db.models import SkillState
 from app.db.offers import offer_of
 from app.engine.protocol import Embedder, Vector
@@ -45,6 +45,7 @@ class _ProjectIndex:
         self.embedder = embedder  # the model whose vectors the index compares
         self.index = SkillIndex(embedder)
         self.rev = 0
+        self.followed = 0  # revision of the project when the table was last read
         self.checked = float("-inf")  # when the table was last read
         self.lock = asyncio.Lock()  # held while the index is read or changed
 
@@ -167,12 +168,19 @@ class Library:
             if project.checked > called:  # another caller has just read the table
                 return
             checked = self._clock()
-            async with self._sessions() as session:
-                rows = await skills.changed_since(session, project_id, project.rev)
-            if rows:
-                await _compute(lambda: _apply(project.index, rows), in_thread=len(rows) > _MANY)
-                project.rev = rows[-1].rev
+            async with direct(self._sessions) as handle:
+                latest = await skills.latest_rev(handle, project_id)
+            if latest != project.followed:
+                await self._apply_changes(project_id, project)
+                project.followed = latest
             project.checked = checked
+
+    async def _apply_changes(self, project_id: UUID, project: _ProjectIndex) -> None:
+        async with reading(self._sessions) as session:
+            rows = await skills.changed_since(session, project_id, project.rev)
+        if rows:
+            await _compute(lambda: _apply(project.index, rows), in_thread=len(rows) > _MANY)
+            project.rev = rows[-1].rev
 
     def filling(self, pause: float = 30.0) -> Loop:
         """While entered, embeds the skills of all projects that lack vectors of the current embedder.
