@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from app.skills.retrieval import Retrieval, fused, query_embedding, query_ngram, scenario, skill_embedding
-from app.skills.skill_index import IndexedSkill, Reach, SkillIndex
+from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.visibility import Reach
 from tests.skill_search import found
 from tests.written_functions import offer
 

@@ -23,7 +23,8 @@ from app.skills.embedding import OpenEmbedder, OptionalEmbedder
 from app.skills.extract import Draft
 from app.skills.provenance import SkillOrigin
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
-from app.skills.skill_index import IndexedSkill, Reach, SkillIndex
+from app.skills.skill_index import IndexedSkill, SkillIndex
+from app.skills.visibility import Reach
 
 _FRESH_SECONDS = 0.1  # searches check the table for changes at most this often
 _LARGE = 20_000  # skills: above this a search takes milliseconds and runs in a thread

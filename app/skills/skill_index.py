@@ -1,9 +1,8 @@
-"""The skills of one project, or of one chain, in memory, searchable by n-grams, vectors and scenario."""
+"""The skills of one project, or of one chain, searchable by n-grams, vectors and scenario."""
 
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -11,11 +10,10 @@ import msgspec
 from app.engine.protocol import Vector
 from app.records import Offer
 from app.skills.fusion import DEPTH, Scored
+from app.skills.mapped.mapped_index import MappedIndex
 from app.skills.ngrams import NgramIndex
 from app.skills.vector_index import VectorIndex
-
-Reach: TypeAlias = Literal["owner", "trial", "all"]
-"""The tasks that a skill is offered to: its owner's, all while no version of its name reaches all, or all."""
+from app.skills.visibility import Reach, SkillVersion, newest_visible
 
 
 class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,16 +30,21 @@ class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkillIndex:
-    """Any number of skills, with vectors of one embedder only. It finds all; a view, those for one principal."""
+    """Any number of skills, with vectors of one embedder only. It finds all; a view, those for one principal.
 
-    def __init__(self, embedder: str | None = None) -> None:
+    Under those in memory, which are newer, there can be skills that are mapped from files, without the ones that
+    were put again or removed since.
+    """
+
+    def __init__(self, embedder: str | None = None, mapped: MappedIndex | None = None) -> None:
         self._embedder = embedder
+        self._mapped = mapped
         self._skills: dict[UUID, IndexedSkill] = {}
         self._scenarios: defaultdict[str, dict[UUID, None]] = defaultdict(dict)
         self._ngrams: NgramIndex[UUID] = NgramIndex()
         self._queries: VectorIndex[UUID] | None = None
         self._sources: VectorIndex[UUID] | None = None
-        self._versions: defaultdict[str, dict[UUID, IndexedSkill]] = defaultdict(dict)  # by name
+        self._versions: defaultdict[str, dict[UUID, SkillVersion]] = defaultdict(dict)  # by name
         self._principal: str | None = None  # None: everything is visible
 
     def view(self, principal: str) -> "SkillIndex":
@@ -51,22 +54,30 @@ class SkillIndex:
         """
         view = copy.copy(self)
         view._principal = principal
+        if self._mapped is not None:
+            view._mapped = self._mapped.view(principal, view._newest_visible)
         return view
 
     def __len__(self) -> int:
+        return len(self._skills) + (len(self._mapped) if self._mapped else 0)
+
+    @property
+    def in_memory(self) -> int:
+        """The number of skills that are not mapped."""
         return len(self._skills)
 
     @property
     def has_vectors(self) -> bool:
-        return bool(self._queries)
+        return bool(self._queries) or (self._mapped is not None and self._mapped.has_vectors)
 
     def put(self, skills: Sequence[IndexedSkill]) -> None:
         """A skill with a known id is replaced."""
         self.remove([each.offer.skill_id for each in skills])
         for each in skills:
-            key = each.offer.skill_id
-            self._skills[key] = each
-            self._versions[each.offer.name][key] = each
+            key, name = each.offer.skill_id, each.offer.name
+            self._change(name)
+            self._skills[key] = msgspec.structs.replace(each, query_vector=None, source_vector=None)
+            self._versions[name][key] = SkillVersion(key, each.offer.version, each.owner, each.reach)
             self._ngrams.add(key, each.offer.instruction, each.slots)
             if each.scenario is not None:
                 self._scenarios[each.scenario][key] = None
@@ -74,47 +85,60 @@ class SkillIndex:
 
     def remove(self, skill_ids: Iterable[UUID]) -> None:
         """Unknown ids are ignored."""
-        gone = [key for key in skill_ids if key in self._skills]
+        ids = list(skill_ids)
+        self._remove_mapped(ids)
+        gone = [key for key in ids if key in self._skills]
         for key in gone:
             skill = self._skills.pop(key)
-            scenario, name = skill.scenario, skill.offer.name
-            del self._versions[name][key]
-            if not self._versions[name]:
-                del self._versions[name]
+            self._change(skill.offer.name)
+            self._drop_version(skill.offer.name, key)
             self._ngrams.remove(key)
-            if scenario is not None:
-                del self._scenarios[scenario][key]
+            if skill.scenario is not None:
+                del self._scenarios[skill.scenario][key]
         for index in (self._queries, self._sources):
             if index is not None:
                 index.remove(gone)
 
     def offer(self, skill_id: UUID) -> Offer:
-        """Raises KeyError for an unknown id."""
+        """Without its source, which a library reads of those it offers. Raises KeyError for an unknown id."""
+        skill = self._skills.get(skill_id)
+        if skill is None and self._mapped is not None:
+            return self._mapped.offer(skill_id)
         return self._skills[skill_id].offer
 
     def newest(self, skill_id: UUID) -> tuple[int, str]:
         """Version and name, by which skills of equal similarity are ordered."""
+        skill = self._skills.get(skill_id)
+        if skill is None and self._mapped is not None:
+            return self._mapped.newest(skill_id)
         offer = self._skills[skill_id].offer
         return offer.version, offer.name
 
     def by_ngrams(self, instruction: str) -> Scored[UUID]:
         """The skills whose instructions share the most n-grams with this one."""
-        return self._nearest(lambda limit: self._ngrams.search(instruction, limit))
+        newer = self._nearest(lambda limit: self._ngrams.search(instruction, limit))
+        return newer if self._mapped is None else _merged(newer, self._mapped.by_ngrams(instruction))
 
     def by_query_vector(self, vector: Vector | None) -> Scored[UUID] | None:
         """The skills whose instructions have the nearest vectors; None where there is nothing to compare."""
-        return self._nearest_vectors(self._queries, vector)
+        newer = self._nearest_vectors(self._queries, vector)
+        mapped = None if self._mapped is None or vector is None else self._mapped.by_query_vector(vector)
+        return newer if mapped is None else _merged(newer or [], mapped)
 
     def by_source_vector(self, vector: Vector | None) -> Scored[UUID] | None:
         """The skills whose sources have the nearest vectors; None where there is nothing to compare."""
-        return self._nearest_vectors(self._sources, vector)
+        newer = self._nearest_vectors(self._sources, vector)
+        mapped = None if self._mapped is None or vector is None else self._mapped.by_source_vector(vector)
+        return newer if mapped is None else _merged(newer or [], mapped)
 
     def in_scenario(self, scenario: str | None, similar: Scored[UUID]) -> Scored[UUID]:
-        """All skills of a scenario, with their similarity in `similar`, or 0."""
-        if scenario is None or scenario not in self._scenarios:
+        """All skills of a scenario, with their similarity in `similar`, or 0. Of mapped ones, as many as count."""
+        if scenario is None:
             return []
         similarity = dict(similar)
-        return [(key, similarity.get(key, 0.0)) for key in self._scenarios[scenario] if self._is_visible(key)]
+        keys = self._scenarios.get(scenario, ())
+        newer = [(key, similarity.get(key, 0.0)) for key in keys if self._is_visible(key)]
+        return newer if self._mapped is None else [*newer, *self._mapped.in_scenario(scenario, similarity)]
 
     def _nearest_vectors(self, index: VectorIndex[UUID] | None, vector: Vector | None) -> Scored[UUID] | None:
         return (
@@ -132,14 +156,31 @@ class SkillIndex:
             limit *= 4
 
     def _is_visible(self, key: UUID) -> bool:
-        if self._principal is None:
-            return True
-        versions = self._versions[self._skills[key].offer.name].values()
-        seen = [each for each in versions if each.reach == "all" or each.owner == self._principal]
-        trials = [each for each in versions if each.reach == "trial"]
-        if trials and not any(each.reach == "all" for each in versions):
-            seen.append(min(trials, key=_version))
-        return bool(seen) and max(seen, key=_version).offer.skill_id == key
+        return self._principal is None or self._newest_visible(self._skills[key].offer.name) == key
+
+    def _newest_visible(self, name: str) -> UUID | None:
+        return newest_visible(self._versions.get(name, {}).values(), self._principal or "")
+
+    def _change(self, name: str) -> None:
+        """Before the versions of a name change: from now on their visibility is decided in memory."""
+        if self._mapped is None:
+            return
+        if name not in self._versions:
+            self._versions[name].update((each.skill_id, each) for each in self._mapped.versions_of(name))
+        self._mapped.change(name)
+
+    def _remove_mapped(self, skill_ids: Iterable[UUID]) -> None:
+        for key in skill_ids:
+            name = self._mapped.name_of(key) if self._mapped else None
+            if self._mapped is not None and name is not None:
+                self._change(name)
+                self._mapped.change(name, gone=key)
+                self._drop_version(name, key)
+
+    def _drop_version(self, name: str, key: UUID) -> None:
+        del self._versions[name][key]
+        if not self._versions[name] and self._mapped is None:
+            del self._versions[name]
 
     def _put_vectors(self, skills: Sequence[IndexedSkill]) -> None:
         """Vectors of another length than the first are left out: their skills are found by n-grams."""
@@ -156,5 +197,6 @@ class SkillIndex:
         self._sources.add([(key, vector) for key, vector in sources if len(vector) == dimension])
 
 
-def _version(skill: IndexedSkill) -> int:
-    return skill.offer.version
+def _merged(newer: Scored[UUID], mapped: Scored[UUID]) -> Scored[UUID]:
+    """Best first. Of equal ones, those that changed last go first."""
+    return sorted([*newer, *mapped], key=lambda entry: -entry[1])[:DEPTH]
