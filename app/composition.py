@@ -16,7 +16,7 @@ from app.agent.prompt_profiles import Profile, choose_profile
 from app.db.database import Database, Sessions, open_database
 from app.engine.capability import Capabilities, ServerRequirements
 from app.engine.health_monitor import HealthChecks
-from app.engine.http_engine import HttpEmbedder, HttpEngine
+from app.engine.http_engine import HttpEmbedder, HttpEngine, Topology
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
@@ -111,6 +111,7 @@ def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:
         ),
         checks=HealthChecks(may_sleep=settings.engine_sleep != "never"),
         separate_base=settings.engine_separate_base,
+        topology=Topology(router=settings.engine_router_url, resolve_seconds=settings.engine_dns_seconds),
     )
 
 

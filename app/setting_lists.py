@@ -1,8 +1,10 @@
-"""Lists that a setting holds as one text: networks, and URLs."""
+"""Lists that a setting holds as one text: networks, and URLs; and which settings of model servers fit together."""
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
+
+from app.errors import SettingError
 
 
 def networks_in(text: str) -> list[IPv4Network | IPv6Network]:
@@ -28,6 +30,30 @@ def are_http(text: str) -> bool:
     (True, False, False, False)
     """
     return bool(urls_in(text)) and all(map(_is_http, urls_in(text)))
+
+
+def check_servers(urls: str, router: str, seconds: float, *, separate_base: bool, sleep: bool) -> None:
+    """`seconds` are between resolutions of the names in `urls`. Raises SettingError for what excludes another."""
+    if len(urls_in(router)) > 1:
+        raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: name one router")
+    if router and not urls:
+        raise SettingError(f"SAGE_ENGINE_ROUTER_URL={router!r}: set ENGINE_URLS to the model servers behind it")
+    if router and separate_base:
+        raise SettingError(
+            f"SAGE_ENGINE_ROUTER_URL={router!r}: a router cannot keep requests apart; unset it, or "
+            "SAGE_ENGINE_SEPARATE_BASE"
+        )
+    if seconds and not urls:
+        raise SettingError(f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: set ENGINE_URLS to the names to resolve")
+    if seconds and sleep:
+        raise SettingError(
+            f"SAGE_ENGINE_DNS_SECONDS={seconds:g}: only model servers that are named one by one can sleep; set it "
+            "to 0, or SAGE_ENGINE_SLEEP to never"
+        )
+    if seconds and any(url.lower().startswith("https:") for url in urls_in(urls)):
+        raise SettingError(
+            f"ENGINE_URLS={urls!r}: certificates name no addresses, so with SAGE_ENGINE_DNS_SECONDS write http://"
+        )
 
 
 def _is_http(url: str) -> bool:

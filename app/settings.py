@@ -9,7 +9,7 @@ import msgspec
 
 from app.errors import InvalidError, SettingError
 from app.plugins import registry
-from app.setting_lists import are_http, networks_in
+from app.setting_lists import are_http, check_servers, networks_in
 
 _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {  # names that other tools also set
@@ -19,7 +19,13 @@ _PLAIN = {  # names that other tools also set
     "embeddings_url",
     "otel_exporter_otlp_endpoint",
 }
-_HTTP = {"engine_urls", "rollout_engine_urls", "embeddings_url", "otel_exporter_otlp_endpoint"}
+_HTTP = {
+    "engine_urls",
+    "engine_router_url",
+    "rollout_engine_urls",
+    "embeddings_url",
+    "otel_exporter_otlp_endpoint",
+}
 _PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -78,6 +84,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Model servers
     engine_urls: str = ""
     """Base URLs of model servers, comma-separated. Empty: the embedded one."""
+    engine_model: str = ""
+    """The base model as model servers are started with it (`vllm serve NAME`). New adapters carry this name, so
+    that vLLM's `lora_filesystem_resolver` serves them. Empty: `SAGE_MODEL`."""
+    engine_router_url: str = ""
+    """A router in front of the model servers, such as a gateway of Kubernetes, which gets every generation;
+    `ENGINE_URLS` then names the servers behind it, which load and prove adapters one by one. Empty: none."""
+    engine_dns_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0
+    """Resolve the names in `ENGINE_URLS` this often; each address is a model server, as behind a headless service
+    of Kubernetes. 0: each name is one model server."""
     rollout_engine_urls: str = ""
     """Model servers for training rollouts, comma-separated. Empty: an engine of the trainer's own."""
     embeddings_url: str = ""
@@ -207,6 +222,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return _SEED if self.model == "seed" else Path(self.model)
 
     @property
+    def served_model(self) -> str:
+        """The name of the base model on the command line of model servers."""
+        return self.engine_model or self.model
+
+    @property
     def runner_count(self) -> int:
         """Runners on this machine."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -235,7 +255,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 except msgspec.ValidationError as error:
                     raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
                 _check(name, variable, env[variable])
-        return cls(**values)
+        settings = cls(**values)
+        check_servers(
+            settings.engine_urls,
+            settings.engine_router_url,
+            settings.engine_dns_seconds,
+            separate_base=settings.engine_separate_base,
+            sleep=settings.engine_sleep != "never",
+        )
+        return settings
 
 
 def _check(name: str, variable: str, value: str) -> None:

@@ -11,6 +11,7 @@ from app.db.database import Sessions
 from app.doctor.database_checks import skew_finding
 from app.plugins.installed_environments import EnvironmentInfo
 from tests.engine_process import engine_process
+from tests.named_adapters import make_named
 from tests.rows import project_row, runner_report
 from tests.test_asgi import environment, run
 from tests.tiny_model import make_model_dir
@@ -84,6 +85,7 @@ async def test_a_sound_deployment_has_no_fault(patient: Patient) -> None:
     [
         ({"SAGE_MODEL": "/nowhere"}, "model", "SAGE_MODEL=/nowhere"),
         ({"ENGINE_URLS": NOWHERE}, "model server", NOWHERE),
+        ({"SAGE_ENGINE_ROUTER_URL": NOWHERE}, "model server", "SAGE_ENGINE_ROUTER_URL"),
         ({"DATABASE_URL": "postgresql://127.0.0.1:9/none"}, "database", "Check DATABASE_URL"),
         ({"SAGE_SECRET_KEY": ""}, "key", "SAGE_SECRET_KEY"),
         ({"SAGE_SECRET_KEY": "another key that the others do not have"}, "key", "SAGE_SECRET_KEY"),
@@ -100,6 +102,21 @@ async def test_a_fault_is_named_with_what_to_mend(
     assert code == 1
     assert found[part].startswith("fault: ")
     assert words in found[part]
+
+
+async def test_a_router_is_proved_with_the_servers_behind_it(
+    patient: Patient, committed: Sessions, engine: str, model_dir: Path, tmp_path: Path
+) -> None:
+    """The server is its own router. It has another name for the model than the adapter."""
+    name = make_named(model_dir, tmp_path / "adapters", seed=1)
+    async with committed.begin() as session:
+        candidate = await releases.propose(session, (await project_row(session)).id, name)
+        await releases.activate(session, candidate.id)
+    code, found = await patient.examined(SAGE_ENGINE_ROUTER_URL=engine, SAGE_ENGINE_MODEL="org/model")
+    assert code == 0
+    assert found["router"] == f"ok: {engine} passes on token ids and logprobs, 1 model servers behind it"
+    assert found["adapters"].startswith("warning: a restarted model server cannot load these by itself: " + name)
+    assert "SAGE_ENGINE_MODEL" in found["adapters"]
 
 
 async def test_a_broker_that_is_down_is_a_warning(patient: Patient) -> None:

@@ -8,7 +8,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from app.adapters.files import CONFIG, WEIGHTS
+from app.adapters.files import CONFIG, WEIGHTS, inspect
 from app.errors import InvalidError, StorageError
 from tests.small_disk import small_disk
 from tests.tiny_adapter import make_adapter, reference
@@ -63,6 +63,16 @@ def test_a_published_adapter_is_named_by_its_content_and_has_no_other_files(
     for file in (CONFIG, WEIGHTS):
         assert (first.path / file).read_bytes() == (again.path / file).read_bytes()
     assert json.loads((first.path / CONFIG).read_text())["base_model_name_or_path"] is None
+
+
+def test_an_adapter_carries_the_name_that_model_servers_have_for_its_base(model_dir: Path, tmp_path: Path) -> None:
+    """vLLM loads an adapter by its name alone only if it is for the model that it serves."""
+    policy = new_policy(model_dir)
+    published = publish(policy, tmp_path, base="org/model")
+    assert json.loads((published.path / CONFIG).read_text())["base_model_name_or_path"] == "org/model"
+    assert inspect(published.path).base == "org/model"
+    continued = with_lora(load_model(model_dir, CPU), 4, 8, published.path)
+    assert publish(continued, tmp_path, base="org/model") == published
 
 
 def test_publishing_again_leaves_the_files_as_they_are(model_dir: Path, tmp_path: Path) -> None:

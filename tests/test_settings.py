@@ -72,6 +72,9 @@ def test_urls_are_read_without_the_prefix() -> None:
         ("ENGINE_URLS", "http://:8000"),
         ("ENGINE_URLS", "http://gpu:eight"),
         ("ENGINE_URLS", ","),
+        ("SAGE_ENGINE_ROUTER_URL", "router"),
+        ("SAGE_ENGINE_DNS_SECONDS", "-1"),
+        ("SAGE_ENGINE_DNS_SECONDS", "often"),
         ("SAGE_ROLLOUT_ENGINE_URLS", "ftp://gpu"),
         ("EMBEDDINGS_URL", "http://[::1"),
     ],
@@ -79,6 +82,37 @@ def test_urls_are_read_without_the_prefix() -> None:
 def test_an_invalid_value_is_refused_with_its_variable(variable: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"^{variable}={re.escape(repr(value))}: "):
         Settings.from_env({variable: value})
+
+
+@pytest.mark.parametrize(
+    ("env", "setting"),
+    [
+        ({"ENGINE_URLS": "http://a", "SAGE_ENGINE_ROUTER_URL": "http://b,http://c"}, "SAGE_ENGINE_ROUTER_URL"),
+        ({"SAGE_ENGINE_ROUTER_URL": "http://b"}, "SAGE_ENGINE_ROUTER_URL"),
+        (
+            {
+                "ENGINE_URLS": "http://a",
+                "SAGE_ENGINE_ROUTER_URL": "http://b",
+                "SAGE_ENGINE_SEPARATE_BASE": "true",
+            },
+            "SAGE_ENGINE_ROUTER_URL",
+        ),
+        ({"SAGE_ENGINE_DNS_SECONDS": "5"}, "SAGE_ENGINE_DNS_SECONDS"),
+        (
+            {"ENGINE_URLS": "http://a", "SAGE_ENGINE_DNS_SECONDS": "5", "SAGE_ENGINE_SLEEP": "update"},
+            "SAGE_ENGINE_DNS_SECONDS",
+        ),
+        ({"ENGINE_URLS": "http://a,https://b", "SAGE_ENGINE_DNS_SECONDS": "5"}, "ENGINE_URLS"),
+    ],
+)
+def test_settings_of_model_servers_that_exclude_each_other_are_refused(env: dict[str, str], setting: str) -> None:
+    with pytest.raises(SettingError, match=f"^{setting}="):
+        Settings.from_env(env)
+
+
+def test_adapters_carry_the_name_of_the_model_unless_it_is_served_under_another() -> None:
+    assert Settings.from_env({"SAGE_MODEL": "/models/x"}).served_model == "/models/x"
+    assert Settings.from_env({"SAGE_MODEL": "/models/x", "SAGE_ENGINE_MODEL": "org/x"}).served_model == "org/x"
 
 
 def test_several_model_servers_can_have_ports_and_paths() -> None:

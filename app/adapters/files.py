@@ -49,6 +49,7 @@ class AdapterFiles(msgspec.Struct, frozen=True):
     path: Path
     hash: str  # of the content
     rank: int
+    base: str | None = None  # the base model's name on model servers, where the adapter carries it
 
 
 def content_hash(path: Path) -> str:
@@ -76,7 +77,8 @@ def inspect(path: Path, base: Shapes | None = None) -> AdapterFiles:
     rank = _rank(path, config)
     _check_scale(path, config)
     _check_shapes(path, config, tensors, base)
-    return AdapterFiles(path, digest, rank)
+    base_name = config.get("base_model_name_or_path")
+    return AdapterFiles(path, digest, rank, base_name if isinstance(base_name, str) else None)
 
 
 def verify(path: Path, base: Shapes | None = None) -> AdapterFiles:

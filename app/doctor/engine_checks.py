@@ -26,6 +26,10 @@ async def check_engines(settings: Settings, tokenizer: ChatTokenizer) -> AsyncIt
                 text = f"{found.url}: vLLM {found.version}, {found.max_model_len} tokens{loads}{note}"
                 yield Finding("warning" if found.note else "ok", "model server", text)
             out = await engine.ready()
+            if engine.router is not None:
+                behind = f"{len(engine.replicas)} model servers behind it"
+                text = f"{engine.router.replica.url} passes on token ids and logprobs, {behind}"
+                yield Finding("ok", "router", text)
         except (EngineError, SettingError) as error:
             yield Finding("fault", "model server", str(error))
             return
@@ -54,9 +58,19 @@ async def check_adapters(settings: Settings, database: Database) -> Finding:
     directory = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
     async with database.sessions() as session:
         serving = await adapters.serving(session) - {BASE}
+    unnamed = []
     for name in sorted(serving):
         try:
-            await directory.verified(name)
+            files = await directory.verified(name)
         except AppError as error:
             return Finding("fault", "adapters", str(error))
+        if settings.engine_router_url and files.base != settings.served_model:
+            unnamed.append(f"{name} is for {files.base or 'no named base model'}, not {settings.served_model}")
+    if unnamed:
+        return Finding(
+            "warning",
+            "adapters",
+            f"a restarted model server cannot load these by itself: {'; '.join(unnamed)}. Set SAGE_ENGINE_MODEL "
+            "to the name in `vllm serve NAME`; adapters that are trained from then on carry it",
+        )
     return Finding("ok", "adapters", f"{len(serving)} serve, all verified" if serving else "the base model serves")

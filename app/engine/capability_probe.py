@@ -49,6 +49,19 @@ async def probe_capabilities(replica: Replica, requirements: ServerRequirements)
         raise SettingError(f"ENGINE_URLS names a server that is not a usable vLLM: {error}") from error
 
 
+async def probe_generation(replica: Replica) -> Capabilities:
+    """Of a router: it must pass on requests and replies with token ids and logprobs unchanged.
+
+    Raises SettingError, or EngineError where it cannot be reached now.
+    """
+    try:
+        length = await _length(replica)
+        await _check_numbers(replica, length)
+    except (InvalidResponseError, EngineRefusalError) as error:
+        raise SettingError(f"{replica.setting} names no usable router: {error}") from error
+    return Capabilities(url=replica.url, version="", max_model_len=length, max_loras=None, rank=None)
+
+
 async def _length(replica: Replica) -> int | None:
     answer: ModelList = await replica.ask("GET", "/v1/models", ModelList)
     lengths = {model.id: model.max_model_len for model in answer.data if model.task == "generate"}

@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 import msgspec
 
+from app.engine.discovery import Servers
 from app.engine.replica import Replica, ReplicaState
 from app.engine.routing import ReplicaLoad, choose_replica
 from app.errors import EngineError, EngineRefusalError
@@ -31,16 +32,18 @@ class PendingRequest:
 class Dispatcher:
     """Call `dispatch` whenever a server joins or leaves, or its adapters change."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self._replicas = replicas
+    def __init__(self, servers: Servers, *, everywhere: bool = False) -> None:
+        """`everywhere`: any live server may get a request, so all must have its model."""
+        self._servers, self._everywhere = servers, everywhere
         self._pending: deque[PendingRequest] = deque()
 
     @property
     def occupancy(self) -> Occupancy:
-        states = Counter(one.state for one in self._replicas)
+        replicas = self._servers.replicas
+        states = Counter(one.state for one in replicas)
         return Occupancy(
             {state: states[state] for state in ReplicaState},
-            sum(one.in_flight for one in self._replicas),
+            sum(one.in_flight for one in replicas),
             sum(not request.assigned.done() for request in self._pending),
         )
 
@@ -78,9 +81,11 @@ class Dispatcher:
 
     def _assign(self, request: PendingRequest) -> bool:
         """False if the request has to wait."""
-        eligible = [
-            one for one in self._replicas if one.alive and request.model in one.names and one not in request.tried
-        ]
+        alive = [one for one in self._servers.replicas if one.alive]
+        having = [one for one in alive if request.model in one.names]
+        if self._everywhere and len(having) < len(alive):
+            having = []
+        eligible = [one for one in having if one not in request.tried]
         free = [one for one in eligible if one.in_flight < one.max_in_flight]
         if free:
             loads = [ReplicaLoad(one.in_flight, one.recent.match(request.blocks)) for one in free]
@@ -94,15 +99,11 @@ class Dispatcher:
 
     def _failure(self, request: PendingRequest) -> EngineError | None:
         """The error of a request that no server will answer soon; None while a server is about to be ready."""
-        if any(one.alive for one in self._replicas):
+        replicas = self._servers.replicas
+        if any(one.alive for one in replicas):
             if request.tried:
                 return EngineError("all model servers were tried.")
             return EngineRefusalError(f"no model server has `{request.model}`: load it.", HTTPStatus.NOT_FOUND)
-        if any(one.state in {ReplicaState.NEW, ReplicaState.RETURNING} for one in self._replicas):
+        if any(one.state in {ReplicaState.NEW, ReplicaState.RETURNING} for one in replicas):
             return None
-        return no_server_error(self._replicas)
-
-
-def no_server_error(replicas: Sequence[Replica]) -> EngineError:
-    causes = "; ".join(f"{one.url}: {one.cause}" for one in replicas)
-    return EngineError(f"no model server answers. {causes}")
+        return self._servers.no_server_error()

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import structlog
 
-from app.engine.capability import ServerRequirements
-from app.engine.capability_probe import probe_capabilities
+from app.engine.capability import Capabilities
 from app.engine.replica import Replica, ReplicaState
 from app.engine.vllm_api import InvalidResponseError, ReplicaError
 from app.errors import AppError, EngineError, EngineRefusalError, SettingError
@@ -18,6 +17,9 @@ log = structlog.get_logger(__name__)
 
 OnReturn = Callable[[Replica], Awaitable[None]]
 """If it raises, the server stays out and is tried again."""
+
+Prove = Callable[[Replica], Awaitable[Capabilities]]
+"""Raises SettingError where the server's flags must be changed, EngineError where it cannot be reached now."""
 
 
 class HealthChecks(msgspec.Struct, frozen=True):
@@ -36,12 +38,19 @@ class HealthMonitor:
     """`on_return` is called before a server gets its first requests, and before it gets requests again."""
 
     def __init__(
-        self, replica: Replica, requirements: ServerRequirements, checks: HealthChecks, on_return: OnReturn
+        self,
+        replica: Replica,
+        prove: Prove,
+        checks: HealthChecks,
+        on_return: OnReturn,
+        *,
+        health: str = "/health",
     ) -> None:
+        """`health` is the path that a healthy server answers; "": none beside `/v1/models`."""
         self.replica = replica
         self.setting_error: SettingError | None = None  # of the last probe: the server's flags must be changed
         self.checked = asyncio.Event()  # set after the first check
-        self._needs, self._checks, self._on_return = requirements, checks, on_return
+        self._prove, self._checks, self._on_return, self._health = prove, checks, on_return, health
         self.loop = Loop(f"health of {replica.url}", self._tick, checks.interval)
         replica.recheck = self.loop.wake
         self._misses = 0
@@ -69,15 +78,14 @@ class HealthMonitor:
     async def _is_healthy(self) -> bool:
         try:
             async with asyncio.timeout(self._checks.timeout):
-                await self.replica.ask("GET", "/health", None)
-                if self._checks.may_sleep:
-                    await self._check_awake()
-                await self.replica.models()
+                await self._ask()
         except TimeoutError:
             self._count_miss(EngineError(f"{self.replica.url} does not answer: check its log."))
         except (InvalidResponseError, EngineRefusalError) as error:
-            self._reject(SettingError(f"ENGINE_URLS names a server that is not vLLM: {error}"))
+            self._reject(SettingError(f"{self.replica.setting} names a server that is not vLLM: {error}"))
         except ReplicaError as error:
+            if error.code and not self._health:  # a router that answers, for one of its servers that does not
+                return True
             if error.code:  # it reports itself as unhealthy
                 self.replica.eject(error)
             else:
@@ -88,6 +96,13 @@ class HealthMonitor:
             self._misses = 0
             return True
         return False
+
+    async def _ask(self) -> None:
+        if self._health:
+            await self.replica.ask("GET", self._health, None)
+        if self._checks.may_sleep:
+            await self._check_awake()
+        await self.replica.models()
 
     def _count_miss(self, cause: EngineError) -> None:
         """A busy server may be late, and a connection may break, so one miss is tolerated."""
@@ -113,7 +128,7 @@ class HealthMonitor:
         self.replica.set_state(ReplicaState.RETURNING)
         try:
             async with asyncio.timeout(self._checks.probe_timeout):
-                capabilities = await probe_capabilities(self.replica, self._needs)
+                capabilities = await self._prove(self.replica)
             self.replica.capabilities, self.setting_error = capabilities, None
             await self._on_return(self.replica)
         except TimeoutError:

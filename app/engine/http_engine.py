@@ -3,21 +3,35 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from app.engine.capability import Capabilities, ServerRequirements
-from app.engine.dispatcher import Dispatcher, Occupancy, no_server_error
+from app.engine.capability_probe import probe_capabilities
+from app.engine.discovery import Resolve, Servers, addresses_of
+from app.engine.dispatcher import Dispatcher, Occupancy
 from app.engine.embedder import HttpEmbedder
 from app.engine.health_monitor import HealthChecks, HealthMonitor
 from app.engine.protocol import Completion, Sampling
 from app.engine.replica import Replica, ReplicaLimits
+from app.engine.router import Router
 from app.engine.routing import hash_blocks
 from app.engine.vllm_api import ReplicaError
 from app.errors import EngineError, EngineRefusalError
 
-__all__ = ["HttpEmbedder", "HttpEngine", "Replica"]
+__all__ = ["HttpEmbedder", "HttpEngine", "Replica", "Topology"]
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """How model servers are found and reached."""
+
+    router: str = ""  # the URL that gets every generation; "": the servers themselves
+    resolve_seconds: float = 0.0  # between resolutions of their names; 0: each name is one server
+    resolve: Resolve = addresses_of
 
 
 class HttpEngine:
@@ -26,7 +40,7 @@ class HttpEngine:
     A generation that a server breaks off is retried on another one, since sampling has no side effects.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a setting of the deployment
         self,
         urls: Sequence[str],
         *,
@@ -36,6 +50,7 @@ class HttpEngine:
         requirements: ServerRequirements | None = None,
         checks: HealthChecks | None = None,
         separate_base: bool = False,
+        topology: Topology | None = None,
     ) -> None:
         """`max_in_flight` requests at most go to one server, the others wait; `timeout` is of one generation,
         `load_timeout` of every other request, in seconds.
@@ -53,16 +68,20 @@ class HttpEngine:
             vocabulary=requirements.vocabulary,
             separate_base=separate_base,
         )
-        self.replicas = tuple(Replica(url, limits, self._dispatch) for url in self.urls)
-        self._dispatcher = Dispatcher(self.replicas)
-        self._monitors = [
-            HealthMonitor(replica, requirements, self._checks, self._restore_adapters) for replica in self.replicas
-        ]
+        prove, topology = partial(probe_capabilities, requirements=requirements), topology or Topology()
+
+        def monitor(url: str) -> HealthMonitor:
+            return HealthMonitor(Replica(url, limits, self._dispatch), prove, self._checks, self._restore_adapters)
+
+        self._servers = Servers(self.urls, monitor, topology.resolve_seconds, topology.resolve)
+        self._dispatcher = Dispatcher(self._servers, everywhere=bool(topology.router))
+        self.router = Router(topology.router, limits, self._checks, self._servers) if topology.router else None
         self._loaded: dict[str, Path] = {}  # by this engine, and not unloaded since
 
     async def __aenter__(self) -> Self:
-        for monitor in self._monitors:
-            monitor.loop.start()
+        self._servers.start()
+        if self.router is not None:
+            self.router.monitor.loop.start()
         with suppress(TimeoutError):  # a server that hangs delays the start no longer than this
             async with asyncio.timeout(self._checks.timeout):
                 await self._all_checked()
@@ -72,9 +91,14 @@ class HttpEngine:
         await self.close()
 
     async def close(self) -> None:
-        await asyncio.gather(*(monitor.loop.stop() for monitor in self._monitors))
-        for replica in self.replicas:
-            await replica.close()
+        if self.router is not None:
+            await self.router.close()
+        await self._servers.stop()
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """The servers as they are known now."""
+        return self._servers.replicas
 
     async def check(self) -> list[Capabilities]:
         """The capabilities of the servers that answer; one that is down is not an error.
@@ -82,7 +106,8 @@ class HttpEngine:
         Raises SettingError that names the flag a server lacks.
         """
         await self._all_checked()
-        for monitor in self._monitors:
+        router = [] if self.router is None else [self.router.monitor]
+        for monitor in (*self._servers.monitors, *router):
             if monitor.setting_error is not None:
                 raise monitor.setting_error
         return [one.capabilities for one in self.replicas if one.capabilities is not None]
@@ -92,8 +117,9 @@ class HttpEngine:
 
     @property
     def answers(self) -> bool:
-        """Whether a server is healthy, by the latest checks."""
-        return any(replica.alive for replica in self.replicas)
+        """Whether a server is healthy, and the router if there is one, by the latest checks."""
+        routed = self.router is None or not self.router.fault
+        return routed and any(replica.alive for replica in self.replicas)
 
     async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:
         """Cancelling the calling task closes the connection, which ends the generation.
@@ -101,6 +127,8 @@ class HttpEngine:
         Raises EngineRefusalError: with 404 if no healthy server has the model, others as the server returns them.
         Raises EngineError if no server is healthy, or each of them failed.
         """
+        if self.router is not None:
+            return await self.router.complete(self._dispatcher, prompt_ids, model=model, sampling=sampling)
         blocks, tried = hash_blocks(model, prompt_ids), list[Replica]()
         failure: EngineError | None = None
         while True:
@@ -153,26 +181,33 @@ class HttpEngine:
         return list(dict.fromkeys([name for names in listed for name in names]))
 
     async def health(self) -> bool:
-        """Whether all servers are healthy."""
+        """Whether all servers are healthy, and the router if there is one."""
         await self._all_checked()
-        return all(replica.alive for replica in self.replicas)
+        routed = self.router is None or not self.router.fault
+        return routed and bool(self.replicas) and all(replica.alive for replica in self.replicas)
 
     async def ready(self) -> str:
-        """The servers that are out and why; "" if all are healthy. Raises EngineError if none is."""
+        """The servers that are out and why; "" if all are healthy. Raises EngineError if none is, or the router
+        cannot be used.
+        """
         await self._alive()
-        return "; ".join(f"{one.url} is out: {one.cause}" for one in self.replicas if not one.alive)
+        if self.router is not None:
+            await self.router.check()
+        out = [f"{one.url} is out: {one.cause}" for one in self.replicas if not one.alive]
+        return "; ".join([self._servers.cause] * bool(self._servers.cause) + out)
 
     async def _alive(self) -> list[Replica]:
         """At least one. Raises EngineError if none is healthy."""
         await self._all_checked()
         alive = [replica for replica in self.replicas if replica.alive]
         if not alive:
-            raise no_server_error(self.replicas)
+            raise self._servers.no_server_error()
         return alive
 
     async def _all_checked(self) -> None:
-        for monitor in self._monitors:
-            await monitor.checked.wait()
+        await self._servers.all_checked()
+        if self.router is not None:
+            await self.router.monitor.checked.wait()
 
     async def _restore_adapters(self, replica: Replica) -> None:
         """Unless `on_return` is set, a server that returns gets the adapters loaded by this engine."""

@@ -32,7 +32,6 @@ from app.records import BASE
 
 log = structlog.get_logger(__name__)
 
-_MAX_FAILURES = 3  # in a row that put a server out; a single one may be the request's own fault
 _CONTROL_CONNECTIONS = 16  # for everything but generation: health checks, loads, verification
 _OUT_TIMEOUT = 10.0  # seconds of a request to a server that is out, such as to undo a load
 
@@ -50,6 +49,8 @@ class ReplicaLimits(msgspec.Struct, frozen=True, kw_only=True):
     load_timeout: float  # seconds of loading an adapter, and of every other request
     vocabulary: int  # upper bound of token ids, exclusive
     separate_base: bool = False  # base and adapters never generate at the same time
+    max_failures: int | None = 3  # in a row that put a server out; a single one may be the request's own fault
+    setting: str = "ENGINE_URLS"  # that names the server
 
 
 class Replica:
@@ -66,6 +67,7 @@ class Replica:
         self.ejections = 0  # by failed requests, since one last succeeded
         self.recheck: Callable[[], None] = lambda: None  # requests an immediate health check
         self._limits, self._changed = limits, changed
+        self.setting = limits.setting
         self._group_lock = GroupLock() if limits.separate_base else None
         self._http = open_client(limits.max_in_flight, limits.timeout)
         self._control_http = open_client(_CONTROL_CONNECTIONS, limits.load_timeout)
@@ -179,7 +181,7 @@ class Replica:
     async def _send(self, http: httpx.AsyncClient, method: str, path: str, kind: Any, body: Any) -> Any:
         """A failed connection ejects the server."""
         try:
-            return await send(http, method, f"{self.url}{path}", kind, body)
+            return await send(http, method, f"{self.url}{path}", kind, body, self.setting)
         except UnreachableError as error:
             self.eject(error)
             raise
@@ -228,7 +230,9 @@ class Replica:
     def _count_failure(self, error: ReplicaError) -> None:
         self._consecutive_failures += 1
         self.recheck()
-        if self.alive and (isinstance(error, InvalidResponseError) or self._consecutive_failures >= _MAX_FAILURES):
+        limit = self._limits.max_failures
+        too_many = limit is not None and self._consecutive_failures >= limit
+        if self.alive and (isinstance(error, InvalidResponseError) or too_many):
             self.ejections += 1
             self.eject(error)
 

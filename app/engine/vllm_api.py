@@ -78,8 +78,10 @@ def open_client(max_in_flight: int, timeout: float) -> httpx.AsyncClient:
     return httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=5), limits=limits, trust_env=False)
 
 
-async def send(http: httpx.AsyncClient, method: str, url: str, kind: Any, body: Any = None) -> Any:
-    """The reply decoded as `kind` (None: as text).
+async def send(
+    http: httpx.AsyncClient, method: str, url: str, kind: Any, body: Any = None, setting: str = "ENGINE_URLS"
+) -> Any:
+    """The reply decoded as `kind` (None: as text). `setting` names the server.
 
     Raises ReplicaError if the server is at fault, EngineRefusalError if the request is, and EngineError if the
     server asks to retry later.
@@ -89,7 +91,7 @@ async def send(http: httpx.AsyncClient, method: str, url: str, kind: Any, body: 
         reply = await http.request(method, url, content=content, headers={"Content-Type": "application/json"})
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise UnreachableError(
-            f"the engine at {url} is unreachable ({error or 'timeout'}): start it, or correct ENGINE_URLS."
+            f"the engine at {url} is unreachable ({error or 'timeout'}): start it, or correct {setting}."
         ) from error
     except httpx.HTTPError as error:
         raise ReplicaError(
@@ -103,7 +105,7 @@ async def send(http: httpx.AsyncClient, method: str, url: str, kind: Any, body: 
         return msgspec.json.decode(reply.content, type=kind)
     except msgspec.DecodeError as error:
         raise InvalidResponseError(
-            f"{url} does not answer as vLLM does ({error}): does ENGINE_URLS name a vLLM server?"
+            f"{url} does not answer as vLLM does ({error}): does {setting} name a vLLM server?"
         ) from error
 
 

@@ -179,10 +179,12 @@ class Learner:
         for name, parameter in self._trained.items():
             parameter.copy_(weights[name])
 
-    def publish(self, root: Path, probe_prompt: Sequence[int] = ()) -> PublishedAdapter:
+    def publish(
+        self, root: Path, probe_prompt: Sequence[int] = (), *, base: str | None = None
+    ) -> PublishedAdapter:
         """Publish the current policy, as the function `publish` does."""
         weights, probe = self.weights_and_probe(probe_prompt)
-        return msgspec.structs.replace(write_adapter(self.model, root, weights), probe=probe)
+        return msgspec.structs.replace(write_adapter(self.model, root, weights, base), probe=probe)
 
     def weights_and_probe(self, probe_prompt: Sequence[int] = ()) -> tuple[dict[str, Tensor], Probe | None]:
         """The adapter's weights and its probe. All processes that share the weights must call it together."""

@@ -44,6 +44,7 @@ def attach_lora(model: PreTrainedModel, rank: int, alpha: int, start: Path | Non
     check_adapter(start)
     config = PeftConfig.from_pretrained(str(start))
     config.inference_mode = False
+    config.base_model_name_or_path = None  # the name on model servers, which PEFT would look up on the Hub
     try:
         return fuse(get_peft_model(model, config, low_cpu_mem_usage=empty))
     except ValueError as error:

@@ -46,33 +46,38 @@ def lora_weights(model: PeftModel) -> dict[str, Tensor]:
     return {name: gather_full(each) for name, each in model.named_parameters() if "lora_" in name}
 
 
-def publish(model: PeftModel, root: Path, probe_prompt: Sequence[int] = ()) -> PublishedAdapter:
-    """Write the adapter to `root`/<hash> and probe it; without a prompt it gets no probe.
+def publish(
+    model: PeftModel, root: Path, probe_prompt: Sequence[int] = (), *, base: str | None = None
+) -> PublishedAdapter:
+    """Write the adapter to `root`/<hash> and probe it; without a prompt it gets no probe. `base` is the name of
+    the base model on model servers, which can then load the adapter by its name alone.
 
     Raises InvalidError if a weight is not finite, StorageError if the files cannot be written.
     """
-    written = write_adapter(model, root, lora_weights(model))
+    written = write_adapter(model, root, lora_weights(model), base)
     if not probe_prompt:
         return written
     return msgspec.structs.replace(written, probe=make_probe(LogprobModel(model), probe_prompt))
 
 
-def write_adapter(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
+def write_adapter(
+    model: PeftModel, root: Path, weights: dict[str, Tensor], base: str | None = None
+) -> PublishedAdapter:
     """Write the model's adapter with these `lora_weights` to `root`/<hash>, complete or not at all. The same
-    weights give the same directory. Raises as `publish` does.
+    weights and base give the same directory. Raises as `publish` does.
     """
     try:
-        return _write(model, root, weights)
+        return _write(model, root, weights, base)
     except (OSError, SafetensorError) as error:
         raise StorageError(f"the adapter could not be written to {root}: {first_line(error)}") from error
 
 
-def _write(model: PeftModel, root: Path, weights: dict[str, Tensor]) -> PublishedAdapter:
+def _write(model: PeftModel, root: Path, weights: dict[str, Tensor], base: str | None) -> PublishedAdapter:
     root.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(prefix=".partial-", dir=root))
     try:
         model.save_pretrained(str(partial), state_dict=weights)
-        config = _portable_config(partial)
+        config = _portable_config(partial, base)
         check_adapter(partial)
         name = content_hash(partial)
         final = root / name
@@ -115,10 +120,10 @@ def check_adapter(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _portable_config(path: Path) -> dict[str, int]:
+def _portable_config(path: Path, base: str | None) -> dict[str, int]:
     """The configuration without machine-dependent values, so that equal adapters are equal files."""
     config = json.loads((path / CONFIG).read_text())
-    config["base_model_name_or_path"] = None
+    config["base_model_name_or_path"] = base
     config["target_modules"] = sorted(config["target_modules"])
     (path / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     return dict(config)

@@ -27,5 +27,6 @@ async def train_on_logged(
         metrics = update_policy(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}
         checkpoints.save(learner, index)
         await report_step(progress, index, len(logged.steps), metrics)
-    adapter = learner.publish(job.deployment.adapters_dir, probe_prompt(job.deployment))
+    deployment = job.deployment
+    adapter = learner.publish(deployment.adapters_dir, probe_prompt(deployment), base=deployment.served_model)
     return TrainingOutput(adapter, msgspec.to_builtins(logged.data))

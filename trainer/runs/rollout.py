@@ -43,7 +43,10 @@ async def train_on_rollouts(job: Job, progress: RunProgress, learner: Learner) -
             await report_step(progress, step.index, settings.steps, step.metrics)
 
         await run.run(report)
-    return TrainingOutput(learner.publish(job.deployment.adapters_dir, probe_prompt(job.deployment)))
+    deployment = job.deployment
+    return TrainingOutput(
+        learner.publish(deployment.adapters_dir, probe_prompt(deployment), base=deployment.served_model)
+    )
 
 
 class TrainingStep(msgspec.Struct, frozen=True):

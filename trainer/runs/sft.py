@@ -34,6 +34,7 @@ class SftSpec(msgspec.Struct, frozen=True, kw_only=True):
     samples: Sequence[Sample]
     settings: RunSettings
     base: Path  # the model directory
+    base_name: str | None = None  # of the base model on model servers
     start: Path | None  # the adapter to continue
     directory: Path  # of the run's checkpoint
     adapters: Path  # where the finished adapter is published
@@ -52,6 +53,7 @@ async def train_on_examples(
         base=job.deployment.model_dir,
         start=start,
         directory=job.directory,
+        base_name=job.deployment.served_model,
         adapters=job.deployment.adapters_dir,
         prompt=probe_prompt(job.deployment),
         dtype=job.deployment.train_dtype,
@@ -81,7 +83,7 @@ async def train_sft(spec: SftSpec, device: torch.device, report: Report) -> Publ
     spec.directory.mkdir(parents=True, exist_ok=True)
     for step in sft_steps(model, spec.samples, _sft_settings(settings), spec.directory / _CHECKPOINT):
         await report(step)
-    return publish(policy, spec.adapters, spec.prompt)
+    return publish(policy, spec.adapters, spec.prompt, base=spec.base_name)
 
 
 def _sft_settings(settings: RunSettings) -> SftSettings:
