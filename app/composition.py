@@ -26,6 +26,8 @@ from app.security.encryption import KeyRing
 from app.setting_lists import urls_in
 from app.settings import Settings
 from app.skills.library import Library
+from app.skills.mapped.index_files import IndexFiles
+from app.skills.mapped.index_upkeep import IndexUpkeep
 from app.skills.retrieval import Retrieval, load_retrieval
 
 
@@ -80,10 +82,13 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
         engine = await stack.enter_async_context(open_engine(settings, parts.tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
         adapters = AdapterDirectory(settings.adapters_dir, settings.model_dir, store, base=settings.model)
-        yield SharedServices(database, engine, adapters, _library(stack, parts, database.sessions))
+        files = IndexFiles(settings.skill_index_dir)
+        upkeep = IndexUpkeep(database.sessions, files, settings.database_url)
+        await stack.enter_async_context(upkeep.loop())
+        yield SharedServices(database, engine, adapters, _library(stack, parts, database.sessions, files))
 
 
-def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions) -> Library:
+def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions, files: IndexFiles) -> Library:
     settings = parts.settings
     embedder = HttpEmbedder(settings.embeddings_url or urls_in(settings.engine_urls)[0])
     stack.push_async_callback(embedder.close)
@@ -92,6 +97,7 @@ def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions) -> Library
         open_embedder=embedder.resolve_model,
         retrieval=parts.retrieval,
         limit=settings.skills_offered,
+        files=files,
     )
 
 

@@ -238,6 +238,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_dir.absolute() / "datasets"
 
     @property
+    def skill_index_dir(self) -> Path:
+        """What searches need of large projects' skills: a cache that all processes of this host map."""
+        return self.data_dir.absolute() / "skill_index"
+
+    @property
     def adapters_dir(self) -> Path:
         """Every adapter of this deployment, under the hash of its content."""
         return self.data_dir.absolute() / "adapters"

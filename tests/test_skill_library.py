@@ -95,6 +95,7 @@ async def test_concurrent_searches_share_one_read_of_the_changes(committed: Sess
     here = await project(committed)
     library = Library(committed)
     await library.save(here, [draft()])
+    assert len(await library.find(here, QUERY)) == 1
     await asyncio.sleep(0.11)
     looks, reads = [], []
 

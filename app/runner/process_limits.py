@@ -87,7 +87,8 @@ class MemoryWatch:
 
 
 def resident_bytes() -> int:
-    """Memory of this process; on other systems than Linux its peak."""
+    """Memory of this process, without the files it maps; on other systems than Linux its peak."""
     if sys.platform == "linux":
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        return (resident - shared) * resource.getpagesize()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""The skill library of every project: the table is the source of truth, the index in memory follows it."""
+"""The skill library of every project: the table is the source of truth, the index of this process follows it."""
 
 import asyncio
 import time
@@ -8,33 +8,35 @@ from typing import TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
-import numpy as np
+import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, skills
-from app.db.database import TRANSIENT, Sessions, direct, reading
-from app.db.models import SkillState
+from app.db import models, skill_changes, skills
+from app.db.database import TRANSIENT, Sessions, direct
 from app.db.offers import offer_of
 from app.engine.protocol import Embedder, Vector
+from app.errors import first_line
 from app.loop import Loop
 from app.records import Offer
 from app.skills.admission import admit
 from app.skills.embedding import OpenEmbedder, OptionalEmbedder
 from app.skills.extract import Draft
+from app.skills.indexed_rows import apply_changes
+from app.skills.mapped.index_files import IndexFiles
+from app.skills.mapped.open_index import open_index
 from app.skills.provenance import SkillOrigin
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
-from app.skills.skill_index import IndexedSkill, SkillIndex
-from app.skills.visibility import Reach
+from app.skills.skill_index import SkillIndex
 
+_NEVER = float("-inf")
 _FRESH_SECONDS = 0.1  # searches check the table for changes at most this often
-_LARGE = 20_000  # skills: above this a search takes milliseconds and runs in a thread
-_MANY = 1_000  # changes: above this they are applied in a thread
+_LARGE = 5_000  # skills: above this a search takes milliseconds and runs in a thread
+_MANY = 200  # changes: above this they are applied in a thread
 _BATCH = 64  # skills embedded per request
-_REACH: dict[SkillState, Reach] = {
-    SkillState.QUARANTINED: "owner",
-    SkillState.PROBATION: "trial",
-    SkillState.ACTIVE: "all",
-}
+_SOURCES = 1_000  # that are kept in memory: a skill's source never changes
+_KEPT = 20_000  # skills in the memory of this process: above this, projects not searched last are dropped
+
+log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 Claim: TypeAlias = Callable[[AsyncSession], Awaitable[None]]
 
@@ -45,16 +47,18 @@ class _ProjectIndex:
     def __init__(self, embedder: str | None) -> None:
         self.embedder = embedder  # the model whose vectors the index compares
         self.index = SkillIndex(embedder)
+        self.files: str | None = None  # that are mapped
         self.rev = 0
         self.followed = 0  # revision of the project when the table was last read
-        self.checked = float("-inf")  # when the table was last read
+        self.checked = _NEVER  # when the table was last read
         self.lock = asyncio.Lock()  # held while the index is read or changed
 
 
 class Library:
     """Projects never see each other's skills. Any number of processes may each have a library.
 
-    `open_embedder` returns an embedder that may not be up yet; until it answers, skills are found by n-grams.
+    `open_embedder` returns an embedder that may not be up yet; until it answers, skills are found by n-grams. With
+    `files`, the skills of large projects are mapped from those on this host, which `IndexUpkeep` writes.
     """
 
     def __init__(
@@ -66,13 +70,17 @@ class Library:
         limit: int = 3,
         clock: Callable[[], float] = time.monotonic,
         open_embedder: OpenEmbedder | None = None,
+        files: IndexFiles | None = None,
     ) -> None:
         self._sessions = sessions
+        self._files = files
         self._clock = clock
         self._embedder = OptionalEmbedder(embedder, clock, open_embedder=open_embedder)
         self._retrieval = retrieval
         self._limit = limit
-        self._projects: dict[UUID, _ProjectIndex] = {}
+        self._projects: dict[UUID, _ProjectIndex] = {}  # the one searched last at the end
+        self._sources: dict[UUID, str] = {}
+        self._replacing: dict[UUID, asyncio.Task[None]] = {}  # indexes whose files are no longer the newest
 
     async def find(
         self,
@@ -103,10 +111,27 @@ class Library:
             limit=self._limit if limit is None else limit,
         )
         async with project.lock:
-            return await _compute(
+            found = await _compute(
                 lambda: search(project.index.view(principal), query, self._retrieval),
                 in_thread=len(project.index) > _LARGE,
             )
+        return await self._with_sources(found)
+
+    async def _with_sources(self, found: Sequence[Offer]) -> list[Offer]:
+        """Without those that were withdrawn this moment."""
+        known = self._sources
+        unknown = [offer.skill_id for offer in found if offer.skill_id not in known]
+        if unknown:
+            async with direct(self._sessions) as handle:
+                known.update(await skill_changes.sources(handle, unknown))
+        offers = [
+            msgspec.structs.replace(offer, source=known[offer.skill_id])
+            for offer in found
+            if offer.skill_id in known
+        ]
+        while len(known) > _SOURCES:
+            del known[next(iter(known))]
+        return offers
 
     async def save(
         self,
@@ -157,10 +182,11 @@ class Library:
         await self._follow(project_id, self._project(project_id))
 
     def _project(self, project_id: UUID) -> _ProjectIndex:
-        """The project's index, rebuilt when the embedder changes."""
-        project = self._projects.get(project_id)
+        """The project's index, a new one if the embedder has changed."""
+        project = self._projects.pop(project_id, None)
         if project is None or project.embedder != self._embedder.model:
-            project = self._projects[project_id] = _ProjectIndex(self._embedder.model)
+            project = _ProjectIndex(self._embedder.model)
+        self._projects[project_id] = project
         return project
 
     async def _follow(self, project_id: UUID, project: _ProjectIndex) -> None:
@@ -171,17 +197,49 @@ class Library:
             checked = self._clock()
             async with direct(self._sessions) as handle:
                 latest = await skills.latest_rev(handle, project_id)
+            if project.checked == _NEVER:
+                await self._open(project_id, project)
+            elif self._files and self._files.current(project_id) not in (None, project.files):
+                self._replace(project_id)
             if latest != project.followed:
                 await self._apply_changes(project_id, project)
                 project.followed = latest
             project.checked = checked
 
+    async def _open(self, project_id: UUID, project: _ProjectIndex) -> None:
+        if self._files is not None:
+            opened = await open_index(self._sessions, self._files, project_id, project.embedder)
+            project.index = SkillIndex(project.embedder, opened.mapped)
+            project.rev, project.files = opened.rev, opened.name
+
+    def _replace(self, project_id: UUID) -> None:
+        """Open the newer files of a project in the background: until then it is searched as it is."""
+        if project_id not in self._replacing:
+            replacing = asyncio.create_task(self._open_newer(project_id), name="open index files")
+            self._replacing[project_id] = replacing
+            replacing.add_done_callback(lambda _: self._replacing.pop(project_id))
+
+    async def _open_newer(self, project_id: UUID) -> None:
+        newer = _ProjectIndex(self._embedder.model)
+        try:
+            await self._follow(project_id, newer)
+        except TRANSIENT as error:  # the next search tries again
+            log.warning("index files could not be opened", project=str(project_id), cause=first_line(error))
+        else:
+            self._projects[project_id] = newer
+
     async def _apply_changes(self, project_id: UUID, project: _ProjectIndex) -> None:
-        async with reading(self._sessions) as session:
-            rows = await skills.changed_since(session, project_id, project.rev)
+        rows = await skill_changes.read_changes(self._sessions, project_id, project.rev, project.embedder)
         if rows:
-            await _compute(lambda: _apply(project.index, rows), in_thread=len(rows) > _MANY)
+            await _compute(lambda: apply_changes(project.index, rows), in_thread=len(rows) > _MANY)
             project.rev = rows[-1].rev
+        while len(self._projects) > 1 and self.in_memory > _KEPT:
+            del self._projects[next(iter(self._projects))]
+
+    @property
+    def in_memory(self) -> int:
+        """The number of skills of all projects that are in the memory of this process, not mapped."""
+        return sum(each.index.in_memory for each in self._projects.values())
 
     def filling(self, pause: float = 30.0) -> Loop:
         """While entered, embeds the skills of all projects that lack vectors of the current embedder.
@@ -223,26 +281,3 @@ async def _compute(work: Callable[[], Result], *, in_thread: bool) -> Result:
         return await asyncio.shield(running)
     finally:
         await asyncio.wait([running])
-
-
-def _apply(index: SkillIndex, rows: Sequence[models.Skill]) -> None:
-    offered = [row for row in rows if row.state in _REACH and not row.held]
-    index.remove({row.id for row in rows} - {row.id for row in offered})
-    index.put([_indexed(row) for row in offered])
-
-
-def _indexed(row: models.Skill) -> IndexedSkill:
-    return IndexedSkill(
-        offer=offer_of(row),
-        slots=tuple(row.slots),
-        scenario=row.scenario,
-        owner=row.principal,
-        reach=_REACH[row.state],
-        embedder=row.embedder,
-        query_vector=_vector(row.query_vector),
-        source_vector=_vector(row.source_vector),
-    )
-
-
-def _vector(stored: bytes | None) -> Vector | None:
-    return None if stored is None else np.frombuffer(stored, np.float32)
