@@ -96,6 +96,22 @@ def doctor_command() -> None:
         sys.exit(1)
 
 
+@main.command("manifests")
+@click.option("--for", "kind", required=True, type=click.Choice(["llm-d", "aibrix", "production-stack"]))
+@click.option("--project", help="only its releases")
+@click.option("--namespace", default="", help="of the objects; otherwise that of `kubectl apply`")
+@click.option("--pool", default="vllm", show_default=True, help="llm-d: the InferencePool of the model servers")
+@click.option("--base", default="base", show_default=True, help="the label that names the model of their pods")
+@click.option("--adapters", help="the adapter directory, as model servers see it [default: as here]")
+def manifests_command(**options: str | None) -> None:
+    """Print Kubernetes objects that tell a router which adapters serve."""
+    from app.machine.served_manifests import served_manifests  # noqa: PLC0415
+
+    settings = Settings.from_env()
+    text = asyncio.run(served_manifests(settings, **options))
+    click.echo(text or "# no release serves an adapter", nl=not text)
+
+
 @main.command("migrate")
 def migrate_command() -> None:
     """Migrate the database to the schema of this version."""

@@ -139,7 +139,8 @@ class FaultyProxy:
             self.at_once -= 1
 
     async def _forward(self, method: str, path: str, content: bytes) -> Reply:
-        answer = await self._http.request(method, f"{self.upstream}{path}", content=content)
+        headers = {"content-type": "application/json"}
+        answer = await self._http.request(method, f"{self.upstream}{path}", content=content, headers=headers)
         try:
             return answer.status_code, answer.json()
         except ValueError:

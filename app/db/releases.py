@@ -85,6 +85,20 @@ async def reopen(session: AsyncSession, release_id: UUID, evidence: dict[str, Js
     return await move(session, release, ReleaseState.CANDIDATE)
 
 
+async def serving(session: AsyncSession, project_id: UUID | None = None) -> Sequence[tuple[str, models.Release]]:
+    """Active releases and canaries of one project or all, each after the name of its project."""
+    release = models.Release
+    query = (
+        select(models.Project.name, release)
+        .join(release, release.project_id == models.Project.id)
+        .where(release.state.in_([ReleaseState.ACTIVE, ReleaseState.CANARY]))
+        .order_by(models.Project.name, release.number)
+    )
+    if project_id is not None:
+        query = query.where(release.project_id == project_id)
+    return [(name, row) for name, row in await session.execute(query)]
+
+
 async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[models.Release]:
     """Releases of all projects in a state, oldest first."""
     query = select(models.Release).where(models.Release.state == state)
