@@ -23,15 +23,17 @@ _SPREAD = 0.05  # of the weights: logprobs change by several tenths, and the tex
 Weights = dict[str, torch.Tensor]
 
 
-def make_adapter(root: Path, seed: int, *, rank: int = RANK) -> PublishedAdapter:
-    """One adapter per seed, with its probe."""
+def make_adapter(
+    root: Path, seed: int, *, rank: int = RANK, base: str | None = str(SEED_POLICY)
+) -> PublishedAdapter:
+    """One adapter per seed, with its probe. `base` is the name of the model that it carries."""
     model = with_lora(plain_model(SEED_POLICY), rank, 2 * rank, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, _SPREAD, generator=generator)
-    return publish(model, root, probe_prompt(Settings()))
+    return publish(model, root, probe_prompt(Settings()), base=base)
 
 
 @torch.inference_mode()

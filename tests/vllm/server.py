@@ -49,14 +49,20 @@ class VllmServer:
         model: Path = SEED_POLICY,
         updating: bool = True,
         dev: bool = False,
+        adapters: Path | None = None,
     ) -> None:
-        """`updating` allows loading adapters at runtime, `dev` adds the developer routes."""
+        """`updating` allows loading adapters at runtime, `dev` adds the developer routes; it finds those in
+        `adapters` by itself.
+        """
         self._port = free_ports(1)[0]
         self._log = log
         self._flags = [str(model), "--port", str(self._port), *_FLAGS, *flags]
         self._environment = os.environ | _ENVIRONMENT
         self._environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = str(updating)
         self._environment["VLLM_SERVER_DEV_MODE"] = str(int(dev))
+        if adapters is not None:
+            self._environment["VLLM_PLUGINS"] += ",lora_filesystem_resolver"
+            self._environment["VLLM_LORA_RESOLVER_CACHE_DIR"] = str(adapters)
         self.url = f"http://127.0.0.1:{self._port}"
         self._process = self._start()
 
