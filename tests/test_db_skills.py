@@ -146,6 +146,7 @@ async def test_a_deleted_skill_loses_its_source_and_stays_deleted(session: Async
     await skills.set_vectors(session, skill.id, "minilm", b"q", b"s")
     deleted = await skill_moves.delete(session, skill.id)
     assert (deleted.state, deleted.source, deleted.embedder, deleted.query_vector) == (DELETED, "", None, None)
+    assert (deleted.instruction, deleted.slots) == ("", [])
     for move in (skill_moves.restore, skill_moves.retire, skill_moves.delete):
         with pytest.raises(ConflictError, match="greet version 1 is deleted"):
             await move(session, skill.id)

@@ -1,6 +1,8 @@
 """A retried run learns from the data of its first attempt."""
 
+from collections.abc import Collection
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -29,10 +31,17 @@ async def test_a_second_attempt_reads_what_the_first_one_read(
 
     async def once() -> LoggedExperience:
         base = BaseModel("seed", shop.tokenizer)
-        return await read_once(sessions, shop.project.id, RunSettings(), base, directory)
+        return await read_once(sessions, shop.project.id, RunSettings(), base, directory, record)
+
+    recorded: list[set[UUID]] = []
+
+    async def record(task_ids: Collection[UUID]) -> bool:
+        recorded.append(set(task_ids))
+        return len(recorded) > 1
 
     await serve()
     first = await once()
+    assert recorded == [set(shop.tasks)] * 2, "it reads again if a task was erased"
     await serve()
     assert await once() == first
     [file] = directory.iterdir()

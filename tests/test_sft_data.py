@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -75,6 +75,11 @@ def job(tmp_path: Path, model_dir: Path) -> Callable[..., Job]:
     return make
 
 
+async def record(task_ids: Collection[UUID]) -> bool:  # noqa: ARG001
+    """None of these tasks is ever erased."""
+    return True
+
+
 def write(path: Path, *lines: Any) -> str:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
@@ -84,7 +89,7 @@ async def test_the_chats_of_a_file_become_samples(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     long = {"messages": [FILE["messages"][0], {"role": "assistant", "content": "x" * 600}]}
-    examples = await load_examples(job(data=write(tmp_path / "chats.jsonl", FILE, long)), sessions, base)
+    examples = await load_examples(job(data=write(tmp_path / "chats.jsonl", FILE, long)), sessions, base, record)
     assert examples.data == {"conversations": 2, "trajectories": 1, "tokens": 5, "dropped": {TOO_LONG: 1}}
     (sample,) = examples.samples
     learned = [token for token, own in zip(sample.ids, sample.sampled, strict=True) if own]
@@ -104,7 +109,7 @@ async def test_a_file_that_does_not_fit_is_named_with_its_line(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path, lines: list[Any], message: str
 ) -> None:
     with pytest.raises(InvalidError, match=f"^{tmp_path}/{message}"):
-        await load_examples(job(data=write(tmp_path / "chats.jsonl", *lines)), sessions, base)
+        await load_examples(job(data=write(tmp_path / "chats.jsonl", *lines)), sessions, base, record)
 
 
 async def test_without_a_file_the_best_served_tasks_become_samples(
@@ -114,7 +119,7 @@ async def test_without_a_file_the_best_served_tasks_become_samples(
     good = await shop.task(1.0)
     await shop.task(0.0)
     await session.commit()
-    examples = await load_examples(job(shop.project.id), sessions, base)
+    examples = await load_examples(job(shop.project.id), sessions, base, record)
     assert examples.samples == [sample_of(await trajectories.of_task(session, good.id))]
     assert examples.data["dropped"] == {"unsuccessful": 1}
 
@@ -125,16 +130,16 @@ async def test_a_run_without_data_says_what_is_missing(
     project = await project_row(session)
     await session.commit()
     with pytest.raises(InvalidError, match="nothing to learn from: no task ended in the window"):
-        await load_examples(job(project.id), sessions, base)
+        await load_examples(job(project.id), sessions, base, record)
 
 
 async def test_a_retry_learns_from_the_examples_of_the_first_attempt(
     sessions: Sessions, base: BaseModel, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     retried = job(data=write(tmp_path / "chats.jsonl", FILE))
-    first = await load_examples(retried, sessions, base)
+    first = await load_examples(retried, sessions, base, record)
     write(tmp_path / "chats.jsonl", FILE, FILE)
-    assert await load_examples(retried, sessions, base) == first
+    assert await load_examples(retried, sessions, base, record) == first
 
 
 async def test_a_run_reports_its_steps_and_publishes_an_adapter(

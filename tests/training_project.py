@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, releases, runs
@@ -92,6 +92,13 @@ class TrainingProject:
         async with self.sessions() as session:
             every = await releases.of_project(session, self.project_id)
             return [each for each in every if each.training_run_id == job.id]
+
+    async def learned(self, job: Job) -> tuple[str | None, int]:
+        """The model that a run continued, and the number of tasks that it learned from, as they were recorded."""
+        tasks = select(func.count()).where(models.RunTask.run_id == job.id)
+        async with self.sessions() as session:
+            run = await runs.get(session, job.id)
+            return run.started_from, await session.scalar(tasks) or 0
 
     async def adapters(self) -> list[models.Adapter]:
         async with self.sessions() as session:

@@ -45,7 +45,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_directory(settings: Settings, run_id: UUID) -> Path:
     """The directory of a run's checkpoints and log."""
-    return settings.data_dir.absolute() / "runs" / str(run_id)
+    return runs_directory(settings) / str(run_id)
+
+
+def runs_directory(settings: Settings) -> Path:
+    """Has a directory for each run that this host executed."""
+    return settings.data_dir.absolute() / "runs"
 
 
 class RunProgress(Protocol):

@@ -18,6 +18,7 @@ from app.api.canaries import CanaryController
 from app.api.datasets import DatasetController
 from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
+from app.api.erasure import ErasureController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, livez, readyz
 from app.api.json_request import JsonRequest
@@ -46,6 +47,7 @@ from app.db.database import reading
 
 _CONTROLLERS = [
     TaskController,
+    ErasureController,
     TaskEventsController,
     ApprovalController,
     TrajectoryController,

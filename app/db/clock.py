@@ -1,10 +1,16 @@
 """Times by the database's clock, so that the clocks of processes need not agree."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, func, literal
+from sqlalchemy import ColumnElement, func, literal, select
 from sqlalchemy.dialects.postgresql import INTERVAL
+from sqlalchemy.ext.asyncio import AsyncSession
 
 
 def from_now(seconds: float) -> ColumnElement[object]:
     return func.clock_timestamp() + literal(timedelta(seconds=seconds), INTERVAL)
+
+
+async def now(session: AsyncSession) -> datetime:
+    time: datetime = (await session.execute(select(func.clock_timestamp()))).scalar_one()
+    return time

@@ -100,6 +100,7 @@ class AuditAction(StrEnum):
     SECRET_STORED = "secret stored"  # `detail` has its name
     SECRET_DELETED = "secret deleted"
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after
+    TASKS_ERASED = "tasks erased"  # `detail` has numbers and ids
     SKILL_MOVED = "skill moved"  # to another state; `detail` has both, the reason and the evidence
 
 

@@ -1,15 +1,13 @@
 """Training runs, as their submitters see them. Processes claim them through `run_queue`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Update, case, func, insert, literal, literal_column, or_, select, update
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import Update, case, func, insert, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
-from app.db.in_array import in_array
 from app.db.models import RunState
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
@@ -125,39 +123,26 @@ async def request_cancel(session: AsyncSession, run_id: UUID) -> models.Training
 async def retry(session: AsyncSession, run_id: UUID) -> models.TrainingRun:
     """Queue a run again, with all its attempts; it resumes from its checkpoint. Notify workers after the commit.
 
-    Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled.
+    Raises NotFoundError, and ConflictError for a run that neither failed nor was cancelled, or that learned from a
+    task that is erased.
     """
     untried = {"attempt": 0, "losses": 0, "lost_at": 0}
     again = {"cancel_requested": False, "failure": None, "result": None, "finished_at": None, **untried}
     run = await write(
         session,
         update(_run)
-        .where(_run.id == run_id, _run.state.in_([RunState.FAILED, RunState.CANCELLED]))
+        .where(_run.id == run_id, _run.state.in_([RunState.FAILED, RunState.CANCELLED]), ~_run.erased)
         .values(state=RunState.QUEUED, **again),
     )
     if run is None:
-        state = (await get(session, run_id)).state
+        found = await get(session, run_id)
+        if found.erased:
+            raise ConflictError(
+                f"run {run_id} learned from a task that is erased: it cannot be retried, start a new one"
+            )
+        state = found.state
         raise ConflictError(f"run {run_id} is {state}: only one that failed or was cancelled can be retried")
     return run
-
-
-async def record_learning(
-    session: AsyncSession, run_id: UUID, started_from: str, task_ids: Collection[UUID]
-) -> bool:
-    """Record the model that a run continues and the served tasks that it learns from. Safe to repeat.
-
-    Until the transaction ends, the tasks cannot be erased. False, and the caller must roll back: some were erased
-    since they were read.
-    """
-    task, row = models.Task, models.RunTask
-    there = select(task.id).where(in_array(task.id, task_ids)).with_for_update(read=True, key_share=True)
-    found = (await session.scalars(there)).all()
-    if len(found) < len(set(task_ids)):
-        return False
-    await session.execute(update(_run).where(_run.id == run_id).values(started_from=started_from))
-    learned = select(literal(run_id), task.id).where(in_array(task.id, found))
-    await session.execute(upsert(row).from_select(["run_id", "task_id"], learned).on_conflict_do_nothing())
-    return True
 
 
 async def write(session: AsyncSession, changes: Update) -> models.TrainingRun | None:

@@ -162,9 +162,13 @@ async def restore(session: AsyncSession, skill_id: UUID, actor: str = SERVER) ->
 
 
 async def delete(session: AsyncSession, skill_id: UUID, actor: str = SERVER) -> models.Skill:
-    """Delete the source permanently; the row stays for references. Raises NotFoundError and ConflictError."""
+    """Delete the source permanently, and the words of its task; the row stays for references.
+
+    Raises NotFoundError and ConflictError.
+    """
     skill, rev = await locked(session, skill_id)
     skill.source, skill.embedder, skill.query_vector, skill.source_vector = "", None, None, None
+    skill.instruction, skill.slots, skill.taint, skill.principal = "", [], "", ""
     return await move(session, skill, SkillState.DELETED, rev, actor=actor, reason="it was deleted")
 
 

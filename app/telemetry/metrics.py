@@ -35,6 +35,7 @@ RETENTION_DELETED = Counter(
 RETENTION_HELD = Gauge(
     "sage_retention_held", "Projects with rows that are due but still needed, by a run for example", ["kind"]
 )
+TASKS_ERASED = Counter("sage_tasks_erased_total", "Tasks erased by request")
 ADAPTERS = Gauge("sage_adapters", "Adapters that this process knows to be loaded, or cannot load", ["state"])
 
 

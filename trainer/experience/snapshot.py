@@ -1,6 +1,8 @@
 """A run's logged experience, kept in its directory so that a retry learns from the same data."""
 
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -14,9 +16,17 @@ from trainer.experience.read_experience import LoggedExperience, read_logged
 
 _NAME = "logged.msgpack"
 
+RecordTasks: TypeAlias = Callable[[Collection[UUID]], Awaitable[bool]]
+"""Records the tasks that a run learns from. False if one of them was erased since it was read."""
+
 
 async def read_once(
-    sessions: Sessions, project_id: UUID, settings: RunSettings, base: BaseModel, directory: Path
+    sessions: Sessions,
+    project_id: UUID,
+    settings: RunSettings,
+    base: BaseModel,
+    directory: Path,
+    record: RecordTasks,
 ) -> LoggedExperience:
     """`read_logged` on the first call for a directory, the same result on later ones.
 
@@ -25,8 +35,11 @@ async def read_once(
     path = directory / _NAME
     if path.exists():
         return _load(path)
-    async with sessions() as session:
-        experience = await read_logged(session, project_id, settings, base)
+    while True:  # each round again has fewer tasks
+        async with sessions() as session:
+            experience = await read_logged(session, project_id, settings, base)
+        if await record({each.trajectory.task.id for step in experience.steps for each in step}):
+            break
     write_atomically(msgspec.msgpack.encode(experience), path)
     return experience
 

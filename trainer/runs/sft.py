@@ -20,6 +20,7 @@ from trainer.learning.precision import DtypeName, base_dtype
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput, publish
 from trainer.learning.supervised import SftSettings, SftStep, sft_steps
 from trainer.run_job import Job, RunProgress
+from trainer.runs.learned_tasks import recorder
 from trainer.runs.probe_prompt import probe_prompt
 from trainer.runs.sft_examples import load_examples
 
@@ -46,7 +47,7 @@ async def train_on_examples(
     job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, start: Path | None, device: torch.device
 ) -> TrainingOutput:
     """Train on the run's examples. Raises what `load_examples`, `train_sft` and `progress` raise."""
-    examples = await load_examples(job, sessions, base)
+    examples = await load_examples(job, sessions, base, recorder(job, progress, sessions, start))
     spec = SftSpec(
         samples=examples.samples,
         settings=job.settings,

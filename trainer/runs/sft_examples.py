@@ -10,6 +10,7 @@ from app.records import Json
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
 from trainer.experience.read_experience import read_best
+from trainer.experience.snapshot import RecordTasks
 from trainer.learning.batch import Sample, sample_of
 from trainer.run_job import Job
 from trainer.runs.fetch_data import fetch_data
@@ -26,8 +27,8 @@ class SftExamples(msgspec.Struct, frozen=True):
     data: dict[str, Json]
 
 
-async def load_examples(job: Job, sessions: Sessions, base: BaseModel) -> SftExamples:
-    """The chats of `data` or, without it, the best served tasks.
+async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
+    """The chats of `data` or, without it, the best served tasks, which are recorded.
 
     They are kept in the run's directory, so that a retry learns from the same. Raises InvalidError where there are
     none, or where the data does not fit or may not be read, and StorageError where it cannot be.
@@ -37,12 +38,19 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel) -> SftExa
         return msgspec.msgpack.decode(path.read_bytes(), type=SftExamples)
     if job.settings.data:
         examples = _import_chats(await fetch_data(job, sessions), job.settings.data, base)
+        await record([])
     else:
-        async with sessions() as session:
-            best = await read_best(session, job.project_id, job.settings, base)
-        examples = SftExamples([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.data))
+        examples = await _read_served(job, sessions, base, record)
     write_atomically(msgspec.msgpack.encode(examples), path)
     return examples
+
+
+async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
+    while True:  # each round again has fewer tasks
+        async with sessions() as session:
+            best = await read_best(session, job.project_id, job.settings, base)
+        if await record([each.task.id for each in best.trajectories]):
+            return SftExamples([sample_of(each) for each in best.trajectories], msgspec.to_builtins(best.data))
 
 
 def _import_chats(path: Path, data: str, base: BaseModel) -> SftExamples:

@@ -25,6 +25,7 @@ from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
+from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.sft import train_on_examples
@@ -68,8 +69,10 @@ async def _train_adapter(job: Job, progress: RunProgress, sessions: Sessions) ->
             return await train_on_examples(job, progress, sessions, base, start, device)
         with open_learner(_learner_spec(job, start, device), _team(job)) as learner:
             record_start(job, start)  # only now: it fits the model
+            record = recorder(job, progress, sessions, start)
             if kind is RunKind.LOGGED:
-                return await train_on_logged(job, progress, sessions, base, learner)
+                return await train_on_logged(job, progress, sessions, base, learner, record)
+            await record([])
             return await train_on_rollouts(job, progress, learner)
 
 

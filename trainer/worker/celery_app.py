@@ -10,6 +10,7 @@ from celery.worker import state
 from app.broker.celery_broker import TRAIN, notify_workers, open_broker
 from app.settings import Settings
 from trainer.engines.sleep import servers_that_sleep
+from trainer.run_job import runs_directory
 from trainer.worker.launch_run import TRAIN_COMMAND, launch_run
 from trainer.worker.queue_reconciler import QueueReconciler
 
@@ -29,6 +30,7 @@ def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:
         settings.database_url,
         partial(notify_workers, broker),
         is_idle=lambda: not state.active_requests,
+        runs=runs_directory(settings),
         seconds=min(_RECONCILE_SECONDS, settings.lease_seconds / 4),
         servers_that_sleep=servers_that_sleep(settings),
     )

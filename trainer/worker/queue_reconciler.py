@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from uuid import UUID
 
 from app.db import environments, run_queue, schedules
@@ -17,8 +18,11 @@ from app.errors import EngineError
 from app.loop import Loop
 from trainer.engines.sleep import wake_servers
 from trainer.worker.environment_report import EnvironmentReport
+from trainer.worker.run_files import clear_ended
 
 Notify = Callable[[UUID], None]
+
+_CLEAR_SECONDS = 30.0
 
 
 class QueueReconciler:
@@ -30,16 +34,19 @@ class QueueReconciler:
         notify: Notify,
         *,
         is_idle: Callable[[], bool],
+        runs: Path,
         seconds: float = 2.0,
         servers_that_sleep: Sequence[str] = (),
     ) -> None:
         """`notify` is called while this worker `is_idle`; busy ones would fill the broker with messages.
 
-        `servers_that_sleep` are model servers that sleep during updates, and are woken while no run is running.
+        `runs` has the directories of runs. `servers_that_sleep` are model servers that sleep during updates, and
+        are woken while no run is running.
         """
         self._url = database_url
         self._notify = notify
         self._is_idle = is_idle
+        self._runs = runs
         self._servers_that_sleep = servers_that_sleep
         self._seconds = seconds
         self._ended = threading.Event()
@@ -66,10 +73,14 @@ class QueueReconciler:
                 await reconcile(database.sessions, self._notify, self._is_idle)
                 await wake_idle(database.sessions, self._servers_that_sleep)
 
+            async def clear() -> None:
+                await clear_ended(database.sessions, self._runs)
+
             report = EnvironmentReport(database.sessions).send
             async with (
                 Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT),
                 Loop("report the environments", report, environments.REPORT_SECONDS, expected=TRANSIENT),
+                Loop("clear the files of runs", clear, _CLEAR_SECONDS, expected=TRANSIENT),
             ):
                 await asyncio.to_thread(self._ended.wait)
 

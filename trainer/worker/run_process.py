@@ -6,7 +6,6 @@ It claims the run, renews its lease, and writes how it ended. If it dies, anothe
 import argparse
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -33,6 +32,7 @@ from trainer.parent_death import exit_with_parent
 from trainer.run_job import ExecuteRun, Job, Result, RunCancelledError, RunProgress, run_directory
 from trainer.worker.failure import describe_failure
 from trainer.worker.heartbeat import Heartbeat, RunLease
+from trainer.worker.run_files import clear
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
             return 1
         await _write(database.sessions, lease, end)
     if end["state"] is RunState.DONE:
-        _clear(run_directory(settings, run.id))
+        clear(run_directory(settings, run.id))
     if end["state"] is RunState.CANCELLED:
         os._exit(0)  # do not wait for a thread that is still computing
     return 0
@@ -108,15 +108,6 @@ def _make(directory: Path) -> Path:
     except OSError as error:
         raise StorageError(f"{directory} cannot be created ({error.strerror}): check SAGE_DATA_DIR") from error
     return directory
-
-
-def _clear(directory: Path) -> None:
-    """Delete what resuming would need. The log stays."""
-    for path in directory.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.suffix != ".log":
-            path.unlink(missing_ok=True)
 
 
 def _end(work: "asyncio.Task[dict[str, Json]]", cancelled: bool, directory: Path) -> dict[str, Any] | None:

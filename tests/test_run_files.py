@@ -1,0 +1,43 @@
+"""What runs keep on a worker's host is deleted once no retry needs it, or a task in it is erased."""
+
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import update
+
+from app.db import models, runs
+from app.db.database import Sessions
+from app.db.models import RunState
+from app.run_settings import RunSettings
+from tests.rows import project_row
+from trainer.worker.run_files import clear_ended
+
+
+async def test_copies_of_tasks_go_once_nothing_resumes_the_run(committed: Sessions, tmp_path: Path) -> None:
+    kept = {}
+    for state, erased, left in (
+        (RunState.DONE, False, {"log"}),
+        (RunState.FAILED, True, {"log"}),
+        (RunState.CANCELLED, True, {"log"}),
+        (RunState.FAILED, False, {"log", "logged.msgpack", "checkpoints"}),
+        (RunState.RUNNING, False, {"log", "logged.msgpack", "checkpoints"}),
+    ):
+        async with committed.begin() as session:
+            run = await runs.create(session, (await project_row(session)).id, RunSettings())
+            values = {"state": state, "erased": erased}
+            changed = update(models.TrainingRun).where(models.TrainingRun.id == run.id).values(values)
+            await session.execute(changed)
+        (tmp_path / str(run.id) / "checkpoints").mkdir(parents=True)
+        for name in ("log", "logged.msgpack", "checkpoints/1"):
+            (tmp_path / str(run.id) / name).write_text("content")
+        kept[run.id] = left
+    others = ("not-a-run", str(uuid4()))
+    for name in others:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("of something else")
+    assert set(await clear_ended(committed, tmp_path)) == {each for each, left in kept.items() if len(left) == 1}
+    for run_id, left in kept.items():
+        assert {path.name for path in (tmp_path / str(run_id)).iterdir()} == left
+    assert all((tmp_path / name / "file").exists() for name in others)
+    assert await clear_ended(committed, tmp_path) == []
+    assert await clear_ended(committed, tmp_path / "absent") == []

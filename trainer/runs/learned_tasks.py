@@ -1,0 +1,27 @@
+"""Records which served tasks a run learns from, so that their erasure can name it."""
+
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from uuid import UUID
+
+from app.db import learning
+from app.db.database import Sessions
+from app.records import BASE
+from trainer.run_job import Job, RunProgress
+
+
+def recorder(
+    job: Job, progress: RunProgress, sessions: Sessions, start: Path | None
+) -> Callable[[Collection[UUID]], Awaitable[bool]]:
+    """A function that records the tasks, and the adapter that the run continues, before it learns from them.
+
+    It returns False, and records none, if a task was erased since it was read: then read again. Raises what
+    `progress` raises.
+    """
+
+    async def record(task_ids: Collection[UUID]) -> bool:
+        async with sessions.begin() as session:
+            await progress.hold(session)
+            return await learning.record(session, job.id, start.name if start else BASE, task_ids)
+
+    return record
