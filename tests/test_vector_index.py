@@ -1,4 +1,4 @@
-"""Nearest-neighbour search, exact and approximate."""
+"""Nearest-neighbour search, in memory."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ def vectors() -> NDArray[np.float32]:
     return vectors
 
 
-def index_of(vectors: NDArray[np.float32], flat_limit: int = 10_000) -> VectorIndex[int]:
-    index: VectorIndex[int] = VectorIndex("mini", DIMENSION, flat_limit=flat_limit)
+def index_of(vectors: NDArray[np.float32]) -> VectorIndex[int]:
+    index: VectorIndex[int] = VectorIndex("mini", DIMENSION)
     index.add(list(enumerate(vectors)))
     return index
 
@@ -62,18 +62,3 @@ def test_an_empty_index_finds_nothing(vectors: NDArray[np.float32]) -> None:
 def test_a_vector_of_another_length_is_refused(vectors: NDArray[np.float32]) -> None:
     with pytest.raises(ValueError, match="vectors of mini have 16 numbers, these have 3"):
         index_of(vectors).add([(1, np.ones(3, np.float32))])
-
-
-def test_the_approximate_search_finds_nearly_all_neighbours_and_none_removed(vectors: NDArray[np.float32]) -> None:
-    index = index_of(vectors, flat_limit=2000)
-    gone = set(range(0, 3000, 5))
-    index.remove(sorted(gone))
-    index.add([(0, vectors[0])])
-    hits = [
-        len({key for key, _ in index.search(query, 10)} & set(nearest(vectors, query, gone - {0}, 10)))
-        for query in vectors[:50]
-    ]
-    assert sum(hits) / 500 > 0.9
-    found = {key for query in vectors[:50] for key, _ in index.search(query, 10)}
-    assert not found & (gone - {0})
-    assert index.search(vectors[0], 1)[0][0] == 0

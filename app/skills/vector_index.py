@@ -1,32 +1,27 @@
-"""Nearest-neighbor search over vectors. A cache: it can be rebuilt from the skills table."""
+"""Nearest-neighbor search over vectors in memory. A cache: it can be rebuilt from the skills table."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, TypeVar
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.protocol import Vector
 
 Key = TypeVar("Key", bound=Hashable)
-_PROBES = 64
-_TRAINED_ON = 64  # vectors per cell
 
 
 class VectorIndex(Generic[Key]):
-    """Cosine similarity of one embedder's vectors: exact up to `flat_limit` vectors, approximate (IVF) above.
+    """Exact cosine similarity of one embedder's vectors.
 
     Removed vectors are masked until they are a fifth of all, then deleted in one pass.
     """
 
-    def __init__(self, model: str, dimension: int, *, flat_limit: int = 200_000) -> None:
+    def __init__(self, model: str, dimension: int) -> None:
         self.model = model
         self.dimension = dimension
-        self._flat_limit = flat_limit
         # Any: FAISS's types lack the attributes of the wrapped index
         self._index: Any = faiss.IndexIDMap(faiss.IndexFlatIP(dimension))
-        self._clustered = False
         self._keys: dict[int, Key] = {}  # number in FAISS -> key
         self._numbers: dict[Key, int] = {}
         self._next = 0
@@ -51,8 +46,6 @@ class VectorIndex(Generic[Key]):
         self._numbers.update(zip(added, numbers.tolist(), strict=True))
         self._keys.update(zip(numbers.tolist(), added, strict=True))
         self._index.add_with_ids(vectors, numbers)
-        if not self._clustered and self._index.ntotal > self._flat_limit:
-            self._cluster()
 
     def remove(self, keys: Sequence[Key]) -> None:
         """Unknown keys are ignored."""
@@ -71,11 +64,9 @@ class VectorIndex(Generic[Key]):
             return []
         masked = faiss.IDSelectorBatch(np.array(self._removed, np.int64))
         remaining = faiss.IDSelectorNot(masked)
-        settings: Any = faiss.SearchParametersIVF() if self._clustered else faiss.SearchParameters()
+        settings: Any = faiss.SearchParameters()
         if self._removed:
             settings.sel = remaining
-        if self._clustered:
-            settings.nprobe = _PROBES
         # (1, count) each; number -1: fewer vectors than requested
         cosines, numbers = self._index.search(
             query[None, :].astype(np.float32), count, params=settings
@@ -83,15 +74,3 @@ class VectorIndex(Generic[Key]):
         pairs = zip(cosines[0].tolist(), numbers[0].tolist(), strict=True)
         best = sorted((pair for pair in pairs if pair[1] >= 0), reverse=True)
         return [(self._keys[number], cosine) for cosine, number in best]
-
-    def _cluster(self) -> None:
-        flat = faiss.downcast_index(self._index.index)
-        vectors: NDArray[np.float32] = flat.reconstruct_n(0, flat.ntotal)  # (N, D)
-        numbers = faiss.vector_to_array(self._index.id_map)
-        cells = int(4 * np.sqrt(len(vectors)))
-        centers = faiss.IndexFlatIP(self.dimension)
-        index = faiss.IndexIVFFlat(centers, self.dimension, cells, faiss.METRIC_INNER_PRODUCT)
-        sample = np.random.default_rng(0).permutation(len(vectors))[: cells * _TRAINED_ON]
-        index.train(vectors[sample])
-        index.add_with_ids(vectors, numbers)
-        self._index, self._clustered = index, True

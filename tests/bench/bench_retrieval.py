@@ -1,91 +1,188 @@
-"""Latency of searches: `python -m tests.bench.bench_retrieval [--large]` prints a table.
+"""Searches of one project's skills as it grows: `python -m tests.bench.bench_retrieval [--tree DIRECTORY] N...`.
 
-Instructions are drawn from 160 templates (verb x thing x selector, three phrasings), so postings are realistically
-long; vectors are random, with 384 dimensions. One thread.
+For each number of synthetic skills, in a PostgreSQL of its own: the time to write the index files, then three
+processes that open them one after the other and search. `--tree` runs the processes of another checkout, without
+files if it has none. Times of searches are CPU time of one thread, the best of three; all others are wall time.
 """
 
-import random
+import asyncio
+import json
+import os
+import resource
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen, run
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import UUID
 
-import faiss
+import click
 import numpy as np
+from numpy.typing import NDArray
 
-from app.skills.ngrams import NgramIndex
-from app.skills.vector_index import VectorIndex
+from app.db import embedded_postgres, projects
+from app.db.database import open_database
+from app.db.migrate import migrate
+from app.db.skills import NewSkill, add
+from tests.bench import synthetic_skills
+from tests.bench.results_file import write_results
 
+_ROOT = Path(__file__).parents[2]
+_PROCESSES = 3  # an API and two runners
 _QUERIES = 300
-_VERBS = [
-    "archive",
-    "delete",
-    "star",
-    "pin",
-    "share",
-    "play",
-    "skip",
-    "pay",
-    "cancel",
-    "move",
-    "copy",
-    "rename",
-    "count",
-    "total",
-    "flag",
-    "mute",
-]
-_THINGS = ["mails", "notes", "songs", "payments", "files", "meetings", "todos", "albums", "invoices", "contacts"]
-_PHRASINGS = ["{} every one of my {} {} {}", "{} all {} {} {}", "please {} the {} {} {}"]
+_NEW = "beacon lantern zephyr quartz"
+_COLUMNS = {  # figure -> heading and digits
+    "skills": ("skills", 0),
+    "write_s": ("write s", 1),
+    "write_mb": ("write MB", 0),
+    "files_mb": ("files MB", 0),
+    "start_s": ("start s", 2),
+    "stall_ms": ("stall ms", 0),
+    "ngrams_ms_50": ("n-grams p50", 2),
+    "ngrams_ms_99": ("n-grams p99", 2),
+    "dense_ms_50": ("dense p50", 2),
+    "dense_ms_99": ("dense p99", 2),
+    "recall": ("recall@10", 4),
+    "find_ms": ("find p50", 1),
+    "pss_mb": ("Pss MB", 0),
+    "own_mb": ("own MB", 0),
+    "visible_s": ("visible s", 2),
+}
 
 
-def main() -> None:
-    faiss.omp_set_num_threads(1)
-    print(f"{'index':24} {'skills':>9} {'built in s':>10} {'p50 ms':>8} {'p99 ms':>8}")
-    for count in [1_000, 10_000, 100_000, *([300_000] if "--large" in sys.argv else [])]:
-        _ngrams(count)
-        _vectors(count)
+@click.command()
+@click.argument("counts", nargs=-1, type=int)
+@click.option("--tree", default=_ROOT, type=click.Path(path_type=Path), help="the checkout to measure")
+def main(counts: tuple[int, ...], tree: Path) -> None:
+    """Measure searches among so many skills."""
+    print(" ".join(f"{heading:>11}" for heading, _ in _COLUMNS.values()))
+    found = [_measure(count, tree.absolute()) for count in counts or (1_000, 10_000, 100_000, 1_000_000)]
+    if tree == _ROOT:
+        write_results("retrieval", {"skills": found})
 
 
-def _instruction(draw: random.Random) -> str:
-    selector, value = draw.choice(
-        [("from", f"person{draw.randrange(5000)}"), ("in", f"label{draw.randrange(500)}")]
-    )
-    return draw.choice(_PHRASINGS).format(draw.choice(_VERBS), draw.choice(_THINGS), selector, value)
+def _measure(count: int, tree: Path) -> dict[str, Any]:
+    with TemporaryDirectory(prefix="sage-retrieval-") as name, _postgres(Path(name) / "postgres") as url:
+        directory = Path(name)
+        project_id = asyncio.run(_project(url))
+        synthetic_skills.store(url, project_id, count)
+        queries = _queries(directory / "queries.npz")
+        has_files = (tree / "app" / "skills" / "mapped").exists()
+        files = directory / "files"
+        written, memory = _write(url, files, project_id, tree) if has_files else (0.0, 0.0)
+        readers, figures = [], []
+        for _ in range(_PROCESSES):
+            reader = _reader(url, project_id, directory / "queries.npz", files if has_files else None, tree)
+            readers.append(reader)
+            figures.append(json.loads(_line(reader)))
+        row = _row(count, written, memory, files, figures, _nearest(queries, count))
+        row["visible_s"] = _visible(url, project_id, readers)
+    print(" ".join(f"{row[name]:>11,.{digits}f}" for name, (_, digits) in _COLUMNS.items()), flush=True)
+    return row
 
 
-def _ngrams(count: int) -> None:
-    draw = random.Random(0)
-    index: NgramIndex[int] = NgramIndex()
-    start = time.perf_counter()
-    for number in range(count):
-        text = _instruction(draw)
-        index.add(number, text, {text.split()[-1]})
-    built = time.perf_counter() - start
-    queries = [_instruction(draw) for _ in range(_QUERIES)]
-    _report("n-grams", count, built, [partial(index.search, text, 50) for text in queries])
+@contextmanager
+def _postgres(directory: Path) -> Iterator[str]:
+    directory.mkdir()
+    url = embedded_postgres.start(directory)
+    try:
+        migrate(url)
+        yield url
+    finally:
+        embedded_postgres.stop(directory)
 
 
-def _vectors(count: int) -> None:
-    draw = np.random.default_rng(0)
-    vectors = draw.normal(size=(count + _QUERIES, 384)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    index: VectorIndex[int] = VectorIndex("random", 384)
-    start = time.perf_counter()
-    index.add(list(enumerate(vectors[:count])))
-    built = time.perf_counter() - start
-    kind = "vectors, by cells" if count > 200_000 else "vectors, exact"
-    _report(kind, count, built, [partial(index.search, vector, 50) for vector in vectors[count:]])
+async def _project(url: str) -> UUID:
+    async with open_database(url) as database, database.sessions.begin() as session:
+        return (await projects.create(session, "large")).id
 
 
-def _report(name: str, count: int, built: float, searches: list[Callable[[], object]]) -> None:
-    took = []
-    for search in searches:
-        start = time.perf_counter()
-        search()
-        took.append(1000 * (time.perf_counter() - start))
-    p50, p99 = np.percentile(took, [50, 99])
-    print(f"{name:24} {count:>9,} {built:>10.2f} {p50:>8.3f} {p99:>8.3f}")
+def _queries(path: Path) -> NDArray[np.float32]:
+    """(Q, D): vectors of the texts that are written beside them."""
+    texts = synthetic_skills.instructions(seed=7)
+    vectors = np.concatenate(list(synthetic_skills.vectors(_QUERIES, seed=7)))
+    np.savez(path, texts=np.array([next(texts)[0] for _ in range(_QUERIES)]), vectors=vectors)
+    return vectors
+
+
+def _write(url: str, files: Path, project_id: UUID, tree: Path) -> tuple[float, float]:
+    """Seconds, and MB at most."""
+    argv = [sys.executable, "-m", "app.skills.mapped.build_process", str(files), str(project_id)]
+    began = time.perf_counter()
+    run(argv, env=os.environ | {"DATABASE_URL": url, "PYTHONPATH": str(tree)}, check=True)
+    return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+
+
+def _reader(url: str, project_id: UUID, queries: Path, files: Path | None, tree: Path) -> "Popen[str]":
+    script = Path(__file__).with_name("skill_reader.py")
+    argv = [sys.executable, str(script), url, str(project_id), str(queries), str(files or "-")]
+    return Popen(argv, env=os.environ | {"PYTHONPATH": str(tree)}, stdin=PIPE, stdout=PIPE, text=True, cwd=tree)
+
+
+def _line(reader: "Popen[str]") -> str:
+    assert reader.stdout is not None
+    return reader.stdout.readline()
+
+
+def _nearest(queries: NDArray[np.float32], count: int) -> list[set[int]]:
+    """The ids of the ten nearest, by comparing all."""
+    cosines, ids, start = np.empty((len(queries), 0)), np.empty((len(queries), 0), np.int64), 1
+    for block in synthetic_skills.vectors(count, seed=0):
+        cosines = np.hstack([cosines, queries @ block.T])
+        ids = np.hstack([ids, np.tile(np.arange(start, start + len(block)), (len(queries), 1))])
+        best = np.argsort(-cosines, axis=1)[:, :10]
+        cosines, ids = np.take_along_axis(cosines, best, 1), np.take_along_axis(ids, best, 1)
+        start += len(block)
+    return [set(row) for row in ids.tolist()]
+
+
+def _visible(url: str, project_id: UUID, readers: "list[Popen[str]]") -> float:
+    """Seconds from the commit of a new skill until all processes find it."""
+    for reader in readers:
+        assert reader.stdin is not None
+        reader.stdin.write(f"{_NEW}\n")
+        reader.stdin.flush()
+    time.sleep(1)  # they search by now
+    asyncio.run(_add(url, project_id))
+    committed = time.monotonic()
+    seen = [float(_line(reader)) for reader in readers]
+    for reader in readers:
+        reader.wait()
+    return max(seen) - committed
+
+
+async def _add(url: str, project_id: UUID) -> None:
+    new = NewSkill(name="new", signature="new()", source="def new(): ...", apis=[], instruction=_NEW)
+    async with open_database(url) as database, database.sessions.begin() as session:
+        await add(session, project_id, new)
+
+
+def _row(
+    count: int, written: float, memory: float, files: Path, figures: list[dict[str, Any]], nearest: list[set[int]]
+) -> dict[str, Any]:
+    size = sum(path.stat().st_size for path in files.rglob("*") if path.is_file() and not path.is_symlink())
+    last = figures[-1]
+    hits = [len(set(found) & best) / len(best) for found, best in zip(last["nearest"], nearest, strict=True)]
+    return {
+        "skills": count,
+        "write_s": written,
+        "write_mb": memory,
+        "files_mb": size / 1e6,
+        "start_s": max(each["start_s"] for each in figures),
+        "stall_ms": max(each["stall_ms"] for each in figures),
+        **{
+            f"{kind}_{point}": np.percentile(last[kind], point)
+            for kind in ("ngrams_ms", "dense_ms")
+            for point in (50, 99)
+        },
+        "recall": float(np.mean(hits)),
+        "find_ms": float(np.percentile(last["find_ms"], 50)),
+        "pss_mb": sum(each["pss_mb"]["all"] for each in figures[:-1]) + last["pss_mb"]["all"],
+        "own_mb": sum(each["pss_mb"]["own"] for each in figures),
+    }
 
 
 if __name__ == "__main__":
