@@ -48,6 +48,7 @@ class Skill(Entity):
         Index("ix_skills_newest_name", "name", "created_at", "id"),
         Index("ix_skills_api_terms", func.skill_api_terms(literal_column("apis")), postgresql_using="gin"),
         Index("ix_skills_rev", "project_id", "rev"),
+        Index("ix_skills_embedder", "state", "embedder"),
         Index("ix_skills_release", "release_id"),
         Index(
             "uq_skills_one_active_version",

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Text, Uuid, bindparam, func, select
+from sqlalchemy import Text, Uuid, bindparam, func, or_, select
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -195,8 +195,8 @@ async def page(
 async def without_vectors(session: AsyncSession, embedder: str, limit: int = 100) -> Sequence[models.Skill]:
     """Live skills of any project without vectors of this embedder."""
     skill = models.Skill
-    lacking = select(skill).where(skill.state.in_(LIVE_SKILLS), skill.embedder.is_distinct_from(embedder))
-    return (await session.scalars(lacking.limit(limit))).all()
+    other = or_(skill.embedder.is_(None), skill.embedder < embedder, skill.embedder > embedder)  # an index has it
+    return (await session.scalars(select(skill).where(skill.state.in_(LIVE_SKILLS), other).limit(limit))).all()
 
 
 async def set_vectors(

@@ -98,10 +98,10 @@ async def main(database_url: str, project: str, queries: str, files: str) -> Non
         figures = {
             "start_s": start,
             "stall_ms": 1000 * await stall,
-            "ngrams_ms": timed.ngrams[1:],
-            "dense_ms": timed.dense[1:],
+            "ngrams_ms": timed.ngrams[-len(texts) :],
+            "dense_ms": timed.dense[-len(texts) :],
             "find_ms": whole,
-            "nearest": timed.nearest[1:],
+            "nearest": timed.nearest[-len(texts) :],
             "pss_mb": _pss(),
         }
         print(json.dumps(figures), flush=True)
