@@ -146,3 +146,14 @@ def test_the_embedded_server_allows_as_many_connections_as_the_processes_need(di
     url = embedded_postgres.start(directory, connections=120)
     with create_engine(url, poolclass=NullPool).begin() as connection:
         assert int(connection.scalar(text("SHOW max_connections")) or 0) == 120
+
+
+async def test_checks_of_the_schema_keep_one_compiled_statement_each(database_url: str) -> None:
+    kept = dict[object, object]()
+    async with open_database(database_url) as database:
+        engine = database.engine.execution_options(compiled_cache=kept)
+        await check_schema(engine)
+        first = len(kept)
+        for _ in range(3):
+            await check_schema(engine)
+    assert len(kept) == first > 0

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,12 +74,19 @@ async def test_a_stale_process_id_of_a_dead_server_harms_no_other_process(data_d
     with use_database(Settings(data_dir=data_dir)):
         path = data_dir / "postgres" / "postmaster.pid"
         stale_file = path.read_text()
+        lock = Path(stale_file.splitlines()[4]) / ".s.PGSQL.5432.lock"
+        stale_lock = lock.read_text()
     stale = "\n".join([str(os.getpid()), *stale_file.splitlines()[1:]]) + "\n"
     path.write_text(stale)
     embedded_postgres.stop(data_dir / "postgres")  # would end this process
-    path.write_text(stale)
-    with use_database(Settings(data_dir=data_dir)) as url:
-        assert answers(url)
+    owner = path.parent.stat().st_uid
+    with subprocess.Popen(["sleep", "600"], user=owner) as unrelated:  # noqa: ASYNC220
+        for file, text_before in ((path, stale_file), (lock, stale_lock)):
+            file.write_text("\n".join([str(unrelated.pid), *text_before.splitlines()[1:]]) + "\n")
+        with use_database(Settings(data_dir=data_dir)) as url:
+            assert answers(url)
+        assert unrelated.poll() is None
+        unrelated.kill()
 
 
 def test_only_one_process_can_lock_a_data_directory(tmp_path: Path) -> None:

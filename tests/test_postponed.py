@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -46,7 +47,15 @@ async def test_tasks_under_way_wait_for_their_model_and_end_as_if_nothing_had_ha
     assert len(project.ledger.entries) == 1
 
 
-async def test_a_task_of_a_release_that_is_not_active_fails_if_its_adapter_cannot_be_loaded(
+async def _give_way(project: LedgerProject, task_id: UUID, state: ReleaseState) -> None:
+    """The task's release gets another state, and the next one is active."""
+    async with project.sessions.begin() as session:
+        release = models.Release(id=(await project.row(task_id)).release_id, state=state)
+        await session.merge(release)
+        session.add(models.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
+
+
+async def test_a_task_of_a_release_that_no_longer_serves_fails_if_its_adapter_cannot_be_loaded(
     project: LedgerProject,
 ) -> None:
     engine = Failing(project.tokenizer, script=writing)
@@ -54,14 +63,25 @@ async def test_a_task_of_a_release_that_is_not_active_fails_if_its_adapter_canno
         engine.error = EngineError("no model server answers")
         task_id = await project.submit()
         await until(lambda: engine.failures >= 1)
-        async with project.sessions.begin() as session:
-            await session.merge(
-                models.Release(id=(await project.row(task_id)).release_id, state=ReleaseState.RETIRED)
-            )
-            session.add(models.Release(project_id=project.id, number=2, state=ReleaseState.ACTIVE))
+        await _give_way(project, task_id, ReleaseState.RETIRED)
         engine.error = AdapterError("f00d is damaged")
         row = await project.ended(task_id)
     assert (row.state, row.failure, row.turns) == (TaskState.FAILED, "f00d is damaged", 1)
+
+
+async def test_a_task_of_a_canary_waits_until_its_adapter_can_be_loaded(project: LedgerProject) -> None:
+    engine = Failing(project.tokenizer, script=writing)
+    async with project.runner(engine, OPTIONS):
+        engine.error = EngineError("no model server answers")
+        task_id = await project.submit()
+        await until(lambda: engine.failures >= 1)
+        await _give_way(project, task_id, ReleaseState.CANARY)
+        engine.error = AdapterError("f00d is damaged")
+        before = engine.failures
+        await until(lambda: engine.failures >= before + 3)
+        engine.error = None
+        row = await project.ended(task_id)
+    assert (row.state, row.attempt, row.failure) == (TaskState.DONE, 1, None)
 
 
 async def test_while_tasks_of_a_project_cannot_go_on_no_other_of_it_begins(project: LedgerProject) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import select, text
 from app.apis.document_reader import DocumentReader
 from app.db import models, offers, projects, releases, shadows, trajectories
 from app.db.shadows import ShadowOutcome
-from app.errors import ConflictError, EngineRefusalError
+from app.errors import ConflictError, EngineError, EngineRefusalError
 from app.records import Stop
 from app.runner.shadow import ShadowRunner
 from app.runner.shadow_candidates import request_shadows
@@ -236,3 +236,13 @@ async def test_shadows_continue_after_a_while_without_a_connection(
             return all(pair.shadow for pair in await pairs(project, release))
 
         await until(is_done)
+
+
+async def test_a_shadow_waits_for_its_model_and_no_attempt_counts(project: LedgerProject) -> None:
+    await served(project, READ, DONE)
+    release = await propose(project)
+    await ask(project, release, 1)
+    failures = [EngineError("no model server answers")] * 5  # more than the attempts of a shadow
+    engine = ScriptedEngine(project.tokenizer, *failures, block(READ), block(DONE))
+    [outcome] = await shadowed(project, release, engine)
+    assert (outcome.failure, outcome.stop) == (None, Stop.COMPLETED)

@@ -230,3 +230,15 @@ async def test_cancelling_a_running_task_only_requests_it(api: ApiApp) -> None:
     assert shown["attempt"] == 1
     async with api.sessions() as session:
         assert (await tasks.get(session, task_id)).cancel_requested
+
+
+async def test_cancelling_a_running_task_that_no_runner_has_ends_it_at_once(api: ApiApp) -> None:
+    task_id = await api.submit()
+    async with api.sessions.begin() as session:
+        await task_queue.claim(session, "runner", 30)
+        await task_queue.hand_back(session, "runner")
+    cancelled = (await api.client.post(f"/v1/tasks/{task_id}/cancel")).json()
+    assert (cancelled["state"], cancelled["stop_reason"]) == ("cancelled", "cancelled")
+    assert (await api.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1
+    async with api.sessions.begin() as session:
+        assert await task_queue.claim(session, "another", 30) is None

@@ -17,6 +17,8 @@ from app.errors import DatabaseError
 
 _NAME = "sage"
 _PID_FILE = "postmaster.pid"
+_SOCKET_LINE = 4  # of that file, with the directory of the socket
+_SOCKET_LOCK = ".s.PGSQL.5432.lock"
 _START_TIMEOUT = 120.0  # seconds
 
 
@@ -58,12 +60,24 @@ def _remove_stale_pid_file(server: Any, directory: Path) -> None:
     path = directory / _PID_FILE
     with server._lock:  # no other process is starting it
         try:
-            process = psutil.Process(int(path.read_text().split()[0]))
+            noted = path.read_text().splitlines()
+            process = psutil.Process(int(noted[0]))
             dead = process.name() != "postgres" or process.status() == psutil.STATUS_ZOMBIE
         except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
             return  # the wheel handles this
         if dead:
+            if len(noted) > _SOCKET_LINE:  # PostgreSQL would take the lock of its socket for a live one, too
+                lock = Path(noted[_SOCKET_LINE]) / _SOCKET_LOCK
+                if _first_line(lock) == noted[0]:
+                    lock.unlink(missing_ok=True)
             path.unlink(missing_ok=True)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().partition("\n")[0]
+    except OSError:
+        return ""
 
 
 def _wait_for(server: Any, directory: Path) -> None:

@@ -16,6 +16,10 @@ from app.db.database import full_url, refused
 from app.errors import DatabaseError
 
 _MIGRATIONS = Path(__file__).parents[2] / "migrations"
+_IS_MIGRATED = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+_HEADS = text(
+    "SELECT version_num FROM alembic_version"
+)  # Alembic's own statement is compiled, and kept, each time
 _LOCK = 0x5A6E  # any number, as long as every version uses the same
 
 
@@ -39,17 +43,12 @@ async def check_schema(engine: AsyncEngine) -> None:
     """Raises DatabaseError if PostgreSQL does not answer or its schema is older than this version's."""
     try:
         async with engine.connect() as connection:
-            older = await connection.run_sync(_is_older)
+            migrated = await connection.scalar(_IS_MIGRATED)
+            heads = set(await connection.scalars(_HEADS)) if migrated else set()
     except DBAPIError as error:
         raise refused(engine.url.render_as_string(), error) from error
-    if older:
+    if not heads or heads & set(revisions()[1:]):  # newer is allowed: of several processes, one migrates first
         raise DatabaseError("the database has an older schema: run `sage migrate`")
-
-
-def _is_older(connection: Connection) -> bool:
-    """A newer schema is allowed: an upgrade of several processes migrates first."""
-    heads = set(MigrationContext.configure(connection).get_current_heads())
-    return not heads or bool(heads & set(revisions()[1:]))
 
 
 def alembic_config(connection: Connection) -> Config:

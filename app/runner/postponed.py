@@ -2,9 +2,11 @@
 
 from app.db import models, releases
 from app.db.database import Sessions
+from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, EngineError, EngineRefusalError, SandboxError
 
 _MAX_SANDBOX_FAILURES = 3
+_SERVING = (ReleaseState.ACTIVE, ReleaseState.CANARY)
 
 
 class PostponedError(Exception):
@@ -21,11 +23,11 @@ class PostponedError(Exception):
 async def is_postponed(sessions: Sessions, row: models.Task, error: AppError) -> bool:
     """Whether the task goes on once what failed works again.
 
-    A sandbox that always fails may be the task's doing, and a canary that cannot be loaded is evidence against it.
+    A sandbox that always fails may be the task's doing. An adapter is loaded again while its release serves.
     """
     if isinstance(error, SandboxError):
         return row.sandbox_failures < _MAX_SANDBOX_FAILURES
-    if isinstance(error, AdapterError):
+    if isinstance(error, AdapterError) and row.release_id is not None:
         async with sessions() as session:
-            return (await releases.active(session, row.project_id)).id == row.release_id
+            return (await releases.get(session, row.release_id)).state in _SERVING
     return isinstance(error, EngineError) and not isinstance(error, EngineRefusalError)
