@@ -133,6 +133,7 @@ def test_vllm_is_the_tested_version_with_adapter_loading_enabled(name: str) -> N
     assert tested is not None
     assert read()["services"][name]["image"].rpartition(":")[2].lstrip("v") == tested[1]
     assert service(name).environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    assert service(name).environment["VLLM_LORA_RESOLVER_CACHE_DIR"] == "/data/adapters"
     assert {"--enable-lora", "--served-model-name", "base"} < set(service(name).argv)
 
 

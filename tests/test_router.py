@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from app.db.database import Sessions
 from app.engine.capability import ServerRequirements
 from app.engine.discovery import addresses_of
 from app.engine.health_monitor import HealthChecks
@@ -18,8 +19,11 @@ from app.engine.http_engine import HttpEngine, Topology
 from app.engine.noop_adapter import QueryShape, write_noop_adapter
 from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, SettingError
+from app.hot_swap.adapter_directory import AdapterDirectory
+from app.hot_swap.loader import AdapterLoader
 from tests.engine_process import engine_process
 from tests.faulty_proxy import COMPLETIONS, FaultyProxy, Forward, Reply, answering, faulty_proxy, rewriting, until
+from tests.named_adapters import make_named
 from tests.tiny_model import make_model_dir
 
 QUICK = HealthChecks(interval=0.05, timeout=10.0)
@@ -27,14 +31,19 @@ LOAD = "/v1/load_lora_adapter"
 
 
 @pytest.fixture(scope="module")
-def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with engine_process(make_model_dir(tmp_path_factory.mktemp("model")), "--embeddings", "none") as url:
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_dir(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def upstream(model_dir: Path) -> Iterator[str]:
+    with engine_process(model_dir, "--embeddings", "none") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with engine_process(make_model_dir(tmp_path_factory.mktemp("model")), "--embeddings", "none") as url:
+def other(model_dir: Path) -> Iterator[str]:
+    with engine_process(model_dir, "--embeddings", "none") as url:
         yield url
 
 
@@ -106,6 +115,22 @@ async def test_generations_go_to_the_router_and_adapters_to_each_server(cluster:
         assert len({(await ask(engine, "x")).ids for _ in range(4)}) == 1
         assert len(cluster.router.bodies) == 4
         assert [len(server.bodies) for server in cluster.servers] == [2, 2]
+
+
+async def test_a_server_that_only_the_router_knows_is_named_as_the_cause(
+    cluster: Cluster, model_dir: Path, committed: Sessions, tmp_path: Path
+) -> None:
+    """It cannot be asked to load adapters, and finds none by itself."""
+    name = make_named(model_dir, tmp_path, seed=1)
+    cluster.names.pop()
+    async with open_engine(cluster) as engine:
+        loader = AdapterLoader(engine, committed, AdapterDirectory(tmp_path, model_dir))
+        await loader.load(name)
+        cluster.routed.pop(0)
+        with pytest.raises(EngineError, match="to a model server that lacks it: set VLLM_LORA_RESOLVER_CACHE_DIR"):
+            await loader.complete([1, 2, 3], model=name, sampling=Sampling(max_tokens=4))
+        cluster.routed[:] = cluster.servers[:1]
+        await loader.complete([1, 2, 3], model=name, sampling=Sampling(max_tokens=4))
 
 
 async def test_a_model_that_one_server_lacks_is_not_asked_for(cluster: Cluster, tmp_path: Path) -> None:

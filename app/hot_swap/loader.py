@@ -85,6 +85,11 @@ class AdapterLoader:
                 if error.code != HTTPStatus.NOT_FOUND or model == BASE:
                     raise
                 self._loaded.discard(model)  # the server was restarted, or evicted it
+        if self._engine.router is not None:
+            raise EngineError(
+                f"the router sends requests for adapter {model} to a model server that lacks it: set "
+                "VLLM_LORA_RESOLVER_CACHE_DIR there, and name all of them in ENGINE_URLS"
+            )
         raise EngineError(f"the model servers keep evicting adapter {model}: raise their --max-loras")
 
     async def load(self, model: str) -> None:
