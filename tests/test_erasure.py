@@ -18,6 +18,7 @@ from app.db import (
     offers,
     releases,
     runs,
+    skill_evidence,
     skills,
     trajectories,
 )
@@ -105,6 +106,8 @@ async def test_a_task_is_erased_and_what_learned_from_it_is_named(api: ApiApp) -
     assert 'start="base"' in erased["retrain"]
     assert (await api.client.get(f"/v1/tasks/{task_id}")).status_code == 404
     assert (await api.client.delete(f"/v1/tasks/{task_id}")).status_code == 404
+    async with api.sessions.begin() as session:  # a replay that was under way
+        await skill_evidence.add_replay(session, task_id, UUID(erased["skills"][0]["id"]), True)
     assert await _rows_of(api, task_id) == {}
     assert await _rows_of(api, other) != {}
     async with api.sessions() as session:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select, union
+from sqlalchemy import ColumnElement, Select, and_, exists, func, literal, or_, select, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -45,9 +45,11 @@ class SkillEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def add_replay(session: AsyncSession, task_id: UUID, skill_id: UUID, matched: bool) -> None:
-    """Record a replay on the calls of a task. The first one counts."""
-    row = {"task_id": task_id, "skill_id": skill_id, "matched": matched}
-    await session.execute(insert(_replay).values(row).on_conflict_do_nothing())
+    """Record a replay on the calls of a task. The first one counts. None is recorded of a task that is erased."""
+    there = select(_task.id, literal(skill_id), literal(matched)).where(_task.id == task_id)
+    rows = there.with_for_update(read=True, key_share=True)
+    new = insert(_replay).from_select(["task_id", "skill_id", "matched"], rows)
+    await session.execute(new.on_conflict_do_nothing())
 
 
 async def matched_often(session: AsyncSession, skill_ids: Collection[UUID], tasks: int) -> set[UUID]:
