@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import text
 
 from app.db import models, task_queue, tasks
 from app.db.database import Sessions
@@ -242,3 +243,27 @@ async def test_cancelling_a_running_task_that_no_runner_has_ends_it_at_once(api:
     assert (await api.client.get(f"/v1/tasks/{task_id}/events")).text.count("event: done") == 1
     async with api.sessions.begin() as session:
         assert await task_queue.claim(session, "another", 30) is None
+
+
+@pytest.fixture
+async def full_disk(committed: Sessions) -> AsyncIterator[None]:
+    """PostgreSQL can store no further task."""
+    fails = "BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END"
+    async with committed.begin() as session:
+        await session.execute(text(f"CREATE FUNCTION be_full() RETURNS trigger LANGUAGE plpgsql AS $$ {fails} $$"))
+        await session.execute(
+            text("CREATE TRIGGER full_disk BEFORE INSERT ON tasks FOR EACH ROW EXECUTE FUNCTION be_full()")
+        )
+    yield
+    async with committed.begin() as session:
+        await session.execute(text("DROP FUNCTION be_full CASCADE"))
+
+
+@pytest.mark.usefixtures("full_disk")
+async def test_a_task_that_a_full_disk_cannot_store_is_refused_with_the_reason(api: ApiApp) -> None:
+    refused = await api.client.post("/v1/tasks", json={"instruction": "write"})
+    assert (refused.status_code, problem(refused)["detail"]) == (
+        503,
+        "the disk of the database is full: nothing can be stored until it has space",
+    )
+    assert (await api.client.get("/v1/tasks")).json()["tasks"] == []

@@ -12,9 +12,11 @@ from litestar.exceptions import HTTPException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.types import ExceptionHandlersMap
 from msgspec import UNSET, UnsetType
+from psycopg.errors import DiskFull
 from sqlalchemy.exc import DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
+from app.db.database import is_lost_connection
 from app.errors import (
     AppError,
     ConflictError,
@@ -24,6 +26,7 @@ from app.errors import (
     LimitError,
     NotFoundError,
     UnauthorizedError,
+    first_line,
 )
 
 log = structlog.get_logger(__name__)
@@ -32,6 +35,8 @@ MEDIA_TYPE = "application/problem+json"
 _KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, LimitError)
 _NAMES = {kind.status: kind.__name__ for kind in _KINDS}
 
+_DOWN = "the database is unavailable; try again in a moment"
+_FULL = "the disk of the database is full: nothing can be stored until it has space"
 _BODY = "data"  # the handler parameter that holds the request body
 _CLEARER = {  # than the messages of the framework and its JSON parser
     repr(_BODY): "send a JSON body",
@@ -128,7 +133,7 @@ def _answer_invalid_value(_: AnyRequest, error: DataError) -> Response[Problem]:
 
 def _answer_database_down(_: AnyRequest, error: OperationalError) -> Response[Problem]:
     log.error("the database is unavailable", cause=str(error.orig))
-    return answer(503, DatabaseError.__name__, "the database is unavailable; try again in a moment")
+    return answer(503, DatabaseError.__name__, _FULL if isinstance(error.orig, DiskFull) else _DOWN)
 
 
 def _answer_no_connection(_: AnyRequest, error: NoConnectionError) -> Response[Problem]:
@@ -138,6 +143,9 @@ def _answer_no_connection(_: AnyRequest, error: NoConnectionError) -> Response[P
 
 def _answer_unexpected(request: AnyRequest, error: Exception) -> Response[Problem]:
     """The last resort: details go to the log, never to the caller."""
+    if is_lost_connection(error):
+        log.error("the connection to the database was lost", cause=first_line(error))
+        return answer(503, DatabaseError.__name__, _DOWN)
     log.error("unexpected error", method=request.method, path=request.url.path, exc_info=error)
     return answer(500, "InternalError", "internal error; see the server's log")
 

@@ -7,6 +7,7 @@ import httpx
 import msgspec
 
 from app.errors import EngineError, EngineRefusalError
+from app.untrusted.http_transport import http_transport
 
 _NOT_FINITE = re.compile(r"not finite|out of range float", re.I)  # JSON has no NaN: vLLM answers 400
 _TEMPORARY = {408, 425, 429}
@@ -75,7 +76,9 @@ def open_client(max_in_flight: int, timeout: float) -> httpx.AsyncClient:
     limits = httpx.Limits(
         max_connections=max_in_flight + 8, max_keepalive_connections=max_in_flight, keepalive_expiry=2
     )
-    return httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=5), limits=limits, trust_env=False)
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(timeout, connect=5), transport=http_transport(limits), trust_env=False
+    )
 
 
 async def send(

@@ -7,6 +7,7 @@ import httpcore
 import httpx
 
 from app.gateway.ssrf import PublicNetwork
+from app.untrusted.http_transport import HttpTransport, http_transport
 
 _LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20)
 
@@ -30,15 +31,16 @@ def open_client(
     If private hosts are not allowed, every connection goes through `network`: those of redirects, too.
     """
     return httpx.AsyncClient(
-        transport=None if allow_private_hosts else _PublicTransport(network or PublicNetwork(), limits),
-        limits=limits,
+        transport=http_transport(limits)
+        if allow_private_hosts
+        else _PublicTransport(network or PublicNetwork(), limits),
         timeout=timeout,
         trust_env=False,
         cookies=NoCookies(),
     )
 
 
-class _PublicTransport(httpx.AsyncHTTPTransport):
+class _PublicTransport(HttpTransport):
     def __init__(self, network: PublicNetwork, limits: httpx.Limits) -> None:
         tls = httpx.create_ssl_context(trust_env=False)
         super().__init__(tls)
