@@ -35,13 +35,21 @@ def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0, shown.output
     listed = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
-    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "keys"}
+    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "keys", "manifests"}
     training = {"collect", "export", "train", "runs", "releases"}
     assert listed == own | training | {"demo-apis", "bootstrap", "environments", "eval", "reproduce"}
 
 
 def test_every_command_reports_an_invalid_setting_in_one_line() -> None:
-    for command in (["up"], ["serve"], ["runner"], ["worker"], ["migrate"], ["keys", "create", "x"]):
+    for command in (
+        ["up"],
+        ["serve"],
+        ["runner"],
+        ["worker"],
+        ["migrate"],
+        ["keys", "create", "x"],
+        ["manifests", "--for", "llm-d"],
+    ):
         shown = CliRunner().invoke(main, command, env={"SAGE_PORT": "http"})
         assert (shown.exit_code, shown.output) == (1, "Error: SAGE_PORT='http': Expected `int`, got `str`\n"), (
             command
