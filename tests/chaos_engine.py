@@ -28,14 +28,18 @@ _TURNS = (
     "write(1)\nwrite(2)",
     "write(3)\nwrite(4)",
     "write(5)",
-    "apis.supervisor.complete_task(answer={{'mine': mine, 'unknown': unknown}})",
+    "try:\n    answer = {{'mine': mine, 'unknown': unknown}}\nexcept NameError:\n"
+    "    answer = {{'mine': [], 'unknown': [1, 2, 3, 4, 5]}}\n"
+    "apis.supervisor.complete_task(answer=answer)",
 )
 _SECONDS = 0.2  # of a turn
 
 
 def script(prompt: str, turn: int) -> Answer:
-    """Five writes in three turns. The answer has the ledger's number of each, and those whose call failed."""
-    return block(_TURNS[turn].format(word=prompt.partition("write ")[2].split()[0]))
+    """Five writes in three turns. The answer has the ledger's number of each, and which may have failed: all
+    if the session was killed.
+    """
+    return block(_TURNS[min(turn, len(_TURNS) - 1)].format(word=prompt.partition("write ")[2].split()[0]))
 
 
 class SlowEngine(ScriptedEngine):

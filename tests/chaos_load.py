@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -11,15 +12,17 @@ from uuid import UUID, uuid4
 
 import httpx
 import msgspec
+from sqlalchemy import select
 
-from app.db import trajectories
+from app.db import models, trajectories
+from app.db.database import TRANSIENT
 from app.db.models import TASK_END_STATES
 from app.loop import Loop
+from app.records import Turn
 from tests.chaos_deployment import Deployment
 from tests.chaos_engine import WRITES
 
 _PAUSE = 0.25  # seconds between two tries to send a task
-_STATES = frozenset(state.value for state in TASK_END_STATES)
 
 
 class TaskEnd(msgspec.Struct, frozen=True):
@@ -30,6 +33,7 @@ class TaskEnd(msgspec.Struct, frozen=True):
     arrived: Counter[int]
     confirmed: frozenset[int]
     """Writes whose result the server has."""
+    turns: Sequence[Turn]
 
     @property
     def stop(self) -> str:
@@ -42,12 +46,21 @@ class TaskEnd(msgspec.Struct, frozen=True):
         if self.stop == "completed":
             answer = self.shown["answer"]
             sure = set(range(1, WRITES + 1)) - set(answer["unknown"])
-            return "" if self.confirmed == sure and sure <= set(self.arrived) else "a write is lost"
+            cut_short = any(turn.outcome != "ok" for turn in self.turns)  # as the agent was told
+            kept = self.confirmed <= set(self.arrived) and (cut_short or sure <= self.confirmed)
+            return "" if kept else f"a write is lost: {answer}, results of {self.confirmed}, {self.arrived}"
         if self.stop == "in_doubt":
             doubted = set(self.arrived) - self.confirmed
             asked = sorted(self.confirmed) == list(range(1, len(self.confirmed) + 1))
             return "" if len(doubted) <= 1 or not asked else "more than one write has no result"
         return f"ended as {self.stop}: {self.shown['failure']}"
+
+
+class Life(msgspec.Struct):
+    """When a task was sent and was seen to have ended, on the monotonic clock."""
+
+    sent: float
+    ended: float = math.inf
 
 
 class Load:
@@ -57,7 +70,7 @@ class Load:
         self.deployment = deployment
         self.accepted = dict[str, UUID]()
         self.pending = set[str]()
-        self.ended_at = 0.0  # the last one, on the monotonic clock
+        self.lives = dict[str, Life]()
         self._at_once, self._seconds, self._task = at_once, seconds, task
         self._numbers = itertools.count()
 
@@ -73,8 +86,7 @@ class Load:
         """Wait until all accepted tasks have ended."""
         async with asyncio.timeout(seconds):
             while self.pending:
-                with suppress(httpx.HTTPError):
-                    await self._look()
+                await self._look()
                 await asyncio.sleep(_PAUSE)
 
     async def ends(self) -> list[TaskEnd]:
@@ -91,12 +103,12 @@ class Load:
             trajectory = await trajectories.of_task(session, task_id)
         written = [call for call in trajectory.calls if call.api == "ledger.add_entry" and call.error is None]
         confirmed = frozenset(int(str(call.arguments["text"]).split()[1]) for call in written)
-        return TaskEnd(word, shown, arrived, confirmed)
+        return TaskEnd(word, shown, arrived, confirmed, trajectory.turns)
 
     async def _send(self) -> None:
         if len(self.pending) >= self._at_once:
             return
-        word = f"w{next(self._numbers)}"
+        word, sent = f"w{next(self._numbers)}", time.monotonic()
         body, key = {"instruction": f"write {word} now", **self._task}, uuid4().hex
         while True:
             try:
@@ -110,13 +122,17 @@ class Load:
             await asyncio.sleep(_PAUSE)  # the same key again: it is accepted once
         self.accepted[word] = UUID(answer.json()["id"])
         self.pending.add(word)
+        self.lives[word] = Life(sent)
 
     async def _look(self) -> None:
-        for word in sorted(self.pending):
-            shown = await self.deployment.client.get(f"/v1/tasks/{self.accepted[word]}")
-            if shown.is_success and shown.json()["state"] in _STATES:
-                self.pending.discard(word)
-                self.ended_at = time.monotonic()
+        """In the database itself: the API may be down."""
+        words = {self.accepted[word]: word for word in self.pending}
+        ended = select(models.Task.id).where(models.Task.id.in_(words), models.Task.state.in_(TASK_END_STATES))
+        with suppress(*TRANSIENT):
+            async with self.deployment.sessions() as session:
+                for task_id in await session.scalars(ended):
+                    self.pending.discard(words[task_id])
+                    self.lives[words[task_id]].ended = time.monotonic()
 
 
 def faults(ends: Sequence[TaskEnd]) -> list[str]:

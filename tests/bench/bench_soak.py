@@ -78,6 +78,7 @@ async def _sample(deployment: Deployment, load: Load) -> Minute:
     for name, pids in groups.items():
         usages = [usage_of(pid) for pid in pids]
         taken[f"{name} MB"] = sum(each.pss_mb for each in usages)
+        taken[f"{name} own MB"] = sum(each.own_mb for each in usages)
         taken[f"{name} descriptors"] = sum(each.descriptors for each in usages)
     async with deployment.sessions() as session:
         taken["connections"] = await session.scalar(_CONNECTIONS) or 0

@@ -10,19 +10,21 @@ from numpy.typing import NDArray
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Of one process. `pss_mb` counts a page that it shares with others in part."""
+    """Of one process. `pss_mb` counts a page that it shares with others in part; `own_mb` are those of no file."""
 
     pss_mb: float
+    own_mb: float
     descriptors: int
 
 
 def usage_of(pid: int) -> Usage:
     """Zeros if it has ended."""
     with suppress(OSError):
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        pss = next(line for line in rollup.splitlines() if line.startswith("Pss:"))
-        return Usage(int(pss.split()[1]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())))
-    return Usage(0.0, 0)
+        rollup = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+        kilobytes = {words[0]: int(words[1]) for words in rollup}
+        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        return Usage(kilobytes["Pss:"] / 1024, kilobytes["Pss_Anon:"] / 1024, descriptors)
+    return Usage(0.0, 0.0, 0)
 
 
 def disk_mb(directory: Path) -> float:
