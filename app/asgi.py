@@ -8,15 +8,15 @@ from litestar import Litestar
 from app.agent.prompt_profiles import prompt_hash
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
+from app.api.http_server import Shutdown
 from app.api.readiness import readiness_checks
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
-from app.composition import Parts, freeze_memory, load_parts, open_services
+from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
 from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.disk_space import DiskSpace
 from app.db.migrate import check_schema
-from app.db.notifications import NotificationListener
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.project.project_settings import Limits
@@ -32,17 +32,17 @@ _CONNECTIONS = 20  # to the database, kept open
 _FETCH_SECONDS = 30.0  # for an OpenAPI document
 
 
-def app() -> Litestar:
+def app(shutdown: Shutdown | None = None) -> Litestar:
     """The application that `uvicorn --factory app.asgi:app` serves. Raises what `load_parts` raises.
 
     Services that may still be starting, such as the database or the engine, are checked by /readyz.
     """
     parts = load_parts()
-    return create_app(lambda: _open_dependencies(parts))
+    return create_app(lambda: _open_dependencies(parts, shutdown or Shutdown()))
 
 
 @asynccontextmanager
-async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
+async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[Dependencies]:
     settings = parts.settings
     async with AsyncExitStack() as stack:
         services = await stack.enter_async_context(open_services(parts, connections=_CONNECTIONS))
@@ -51,7 +51,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
         prompt = prompt_hash(parts.profile, parts.tokenizer)
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(ReleaseReconciler(sessions, promoter, prompt))
-        listener = await stack.enter_async_context(NotificationListener(settings.database_url))
+        listener = await stack.enter_async_context(open_listener(settings))
         private = settings.allow_private_hosts
         documents = open_client(allow_private_hosts=private, timeout=_FETCH_SECONDS)
         webhooks = open_client(allow_private_hosts=private)  # slow documents do not delay webhooks
@@ -78,7 +78,7 @@ async def _open_dependencies(parts: Parts) -> AsyncIterator[Dependencies]:
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
-                **readiness_checks(sessions, DiskSpace(sessions, settings)),
+                **readiness_checks(sessions, DiskSpace(sessions, settings), shutdown),
             },
             occupancy=services.engine.occupancy,
             limits=Limits.defaults(settings),

@@ -53,15 +53,14 @@ def up_command() -> None:
 @main.command()
 def serve() -> None:
     """Run only the API, with DATABASE_URL and ENGINE_URLS. Runners execute its tasks."""
-    import uvicorn  # noqa: PLC0415
-
-    from app.api.http_server import server_options  # noqa: PLC0415
+    from app.api.http_server import serve as serve_app  # noqa: PLC0415
+    from app.asgi import app  # noqa: PLC0415
     from app.ports import check_port  # noqa: PLC0415
 
     guard_output()
     settings = Settings.from_env()
     check_port(settings.host, settings.port, "SAGE_PORT")
-    uvicorn.run("app.asgi:app", factory=True, **server_options(settings))
+    serve_app(app, settings)
 
 
 @main.command("runner")

@@ -14,6 +14,8 @@ import msgspec
 from app.adapters.store import AdapterStore
 from app.agent.prompt_profiles import Profile, choose_profile
 from app.db.database import Database, Sessions, open_database
+from app.db.notifications import NotificationListener
+from app.db.pooler import check_pooler
 from app.engine.capability import Capabilities, ServerRequirements
 from app.engine.health_monitor import HealthChecks
 from app.engine.http_engine import HttpEmbedder, HttpEngine, Topology
@@ -52,6 +54,7 @@ def load_parts() -> Parts:
     for name in ("database_url", "engine_urls"):
         if not getattr(settings, name):
             raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
+    check_pooler(settings)
     tokenizer = ChatTokenizer.load(settings.model_dir)
     return Parts(
         settings=settings,
@@ -77,7 +80,9 @@ async def open_services(parts: Parts, *, connections: int) -> AsyncIterator[Shar
     settings = parts.settings
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(
-            open_database(settings.database_url, connections=connections, keys=parts.keys)
+            open_database(
+                settings.database_url, connections=connections, keys=parts.keys, direct_url=settings.direct_url
+            )
         )
         engine = await stack.enter_async_context(open_engine(settings, parts.tokenizer))
         store = AdapterStore(settings.adapters_dir, settings.adapter_store)
@@ -99,6 +104,11 @@ def _library(stack: AsyncExitStack, parts: Parts, sessions: Sessions, files: Ind
         limit=settings.skills_offered,
         files=files,
     )
+
+
+def open_listener(settings: Settings) -> NotificationListener:
+    """An async context manager."""
+    return NotificationListener(settings.direct_url, pooler=bool(settings.database_direct_url))
 
 
 def open_engine(settings: Settings, tokenizer: ChatTokenizer) -> HttpEngine:

@@ -140,6 +140,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     skill_calls: tuple[SkillCall, ...] = ()  # in order; of very many in one turn the first ones
     engine_seconds: float = 0.0
     sandbox_seconds: float = 0.0
+    prompt: str = ""  # hash of the prompt that it was sampled under; "" where no one recorded it
 
     def __post_init__(self) -> None:
         if len(self.sampled_ids) != len(self.logprobs):
@@ -180,6 +181,11 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def calls(self) -> tuple[Call, ...]:
         return tuple(call for turn in self.turns for call in turn.calls)
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The hashes of the prompts it was sampled under, in order: several if another version continued it."""
+        return tuple(dict.fromkeys(turn.prompt for turn in self.turns if turn.prompt))
 
     def used(self) -> Iterator[Offer]:
         """The offered skills of which a call returned and had called an API, as the host saw it."""

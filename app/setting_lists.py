@@ -1,10 +1,43 @@
-"""Lists that a setting holds as one text: networks, and URLs; and which settings of model servers fit together."""
+"""What settings hold as text: lists of networks and of URLs, names and paths; which ones fit together."""
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from urllib.parse import urlsplit
 
-from app.errors import SettingError
+from app.errors import InvalidError, SettingError
+from app.plugins import registry
+
+_HTTP = {
+    "engine_urls",
+    "engine_router_url",
+    "rollout_engine_urls",
+    "embeddings_url",
+    "otel_exporter_otlp_endpoint",
+}
+_PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
+
+
+def check_value(name: str, variable: str, value: str) -> None:
+    """Raises SettingError for a value that does not fit the setting of this name."""
+    if name in _HTTP and value and not are_http(value):
+        raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
+    if name == "trusted_proxies":
+        try:
+            networks_in(value)
+        except ValueError as error:
+            raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
+    if name in _PARTS:
+        try:
+            registry.find(_PARTS[name], value)
+        except InvalidError as error:
+            raise SettingError(f"{variable}={value!r}: {error}") from error
+
+
+def from_text(kind: type, text: str) -> object:
+    """For the types msgspec does not know, such as Path."""
+    if not text:
+        raise ValueError("it is empty; name a directory, or leave it unset")  # Path("") would be this one
+    return kind(text)
 
 
 def networks_in(text: str) -> list[IPv4Network | IPv6Network]:

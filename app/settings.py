@@ -7,30 +7,23 @@ from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
-from app.errors import InvalidError, SettingError
-from app.plugins import registry
-from app.setting_lists import are_http, check_servers, networks_in
+from app.errors import SettingError
+from app.setting_lists import check_servers, check_value, from_text
 
 _SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {  # names that other tools also set
     "database_url",
+    "database_direct_url",
     "broker_url",
     "engine_urls",
     "embeddings_url",
     "otel_exporter_otlp_endpoint",
 }
-_HTTP = {
-    "engine_urls",
-    "engine_router_url",
-    "rollout_engine_urls",
-    "embeddings_url",
-    "otel_exporter_otlp_endpoint",
-}
-_PARTS = {"retrieval": "sage.retrieval"}  # setting -> entry-point group
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Pause = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 
 
@@ -44,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Address the API listens on."""
     port: Port = 8000
     """Port of the API."""
+    shutdown_delay_seconds: Pause = 0
+    """After SIGTERM, the API serves on for so long while `/readyz` answers 503, for load balancers to notice."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe level that is logged."""
     min_free_disk_mb: Limit = 500
@@ -67,6 +62,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Database and broker
     database_url: str = ""
     """Any PostgreSQL 15 or newer. Empty: an embedded one in the data directory."""
+    database_direct_url: str = ""
+    """The same database without a pooler, if `DATABASE_URL` goes through one, such as PgBouncer in transaction
+    mode: for notifications, locks and migrations. Empty: `DATABASE_URL`."""
     broker_url: str = ""
     """Redis or RabbitMQ for Celery. Empty: files in the data directory."""
 
@@ -123,6 +121,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A task whose runner has been silent for this long is taken over by another."""
     runner_memory_mb: Count = 2048
     """Memory of one runner: allocations beyond it fail, and a runner that comes near it is replaced."""
+    drain_seconds: Pause = 0
+    """After SIGTERM, a runner lets its tasks go on for this long before it suspends them, for others to resume."""
     runner_watchdog_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 10
     """A runner whose event loop does not respond for this long ends, and is replaced."""
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
@@ -227,6 +227,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine_model or self.model
 
     @property
+    def direct_url(self) -> str:
+        """The database, for what is bound to one connection."""
+        return self.database_direct_url or self.database_url
+
+    @property
     def runner_count(self) -> int:
         """Runners on this machine."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -256,10 +261,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             if variable in env:
                 kind = cls.__annotations__[name]
                 try:
-                    values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=_from_text)
+                    values[name] = msgspec.convert(env[variable], kind, strict=False, dec_hook=from_text)
                 except msgspec.ValidationError as error:
                     raise SettingError(f"{variable}={env[variable]!r}: {error}") from error
-                _check(name, variable, env[variable])
+                check_value(name, variable, env[variable])
         settings = cls(**values)
         check_servers(
             settings.engine_urls,
@@ -271,21 +276,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return settings
 
 
-def _check(name: str, variable: str, value: str) -> None:
-    if name in _HTTP and value and not are_http(value):
-        raise SettingError(f"{variable}={value!r}: write http://host:port, or https://")
-    if name == "trusted_proxies":
-        try:
-            networks_in(value)
-        except ValueError as error:
-            raise SettingError(f"{variable}={value!r}: {error}; write addresses or networks") from error
-    if name in _PARTS:
-        try:
-            registry.find(_PARTS[name], value)
-        except InvalidError as error:
-            raise SettingError(f"{variable}={value!r}: {error}") from error
-
-
 def variable_of(name: str) -> str:
     """The environment variable of a setting.
 
@@ -293,10 +283,3 @@ def variable_of(name: str) -> str:
     ('SAGE_PORT', 'DATABASE_URL')
     """
     return name.upper() if name in _PLAIN else f"SAGE_{name.upper()}"
-
-
-def _from_text(kind: type, text: str) -> object:
-    """For the types msgspec does not know, such as Path."""
-    if not text:
-        raise ValueError("it is empty; name a directory, or leave it unset")  # Path("") would be this one
-    return kind(text)

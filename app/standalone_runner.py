@@ -14,7 +14,7 @@ from uvicorn.loops.auto import auto_loop_factory
 
 from app.agent.limits import RolloutLimits
 from app.agent.rollout_loop import Agent
-from app.composition import Parts, freeze_memory, load_parts, open_services
+from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
 from app.db.disk_space import DiskSpace
 from app.db.notifications import NotificationListener
 from app.engine.http_engine import HttpEngine
@@ -49,7 +49,7 @@ class RunnerFailedError(AppError):
 
 
 def main() -> None:
-    """Execute tasks until SIGINT or SIGTERM, which hand back those under way.
+    """Execute tasks until SIGINT or SIGTERM; those that do not end within the settings' time are handed back.
 
     Raises SettingError and ModelError like the API; SandboxError if generated code cannot be confined here; and
     RunnerFailedError when the process has outgrown its memory.
@@ -67,18 +67,32 @@ def main() -> None:
 
 
 async def _run(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> None:
-    stop = _stop_event()
+    stop = _StopSignals()
     async with Watchdog(parts.settings.runner_watchdog_seconds), _open(parts, judge, spans_of) as opened:
-        memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.set), opened.executor.sessions
-        presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy)
+        memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.at_once), opened.executor.sessions
+        prompt = opened.executor.agent.prompt_hash
+        presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy, prompt)
         async with memory, DiskWatch(opened.runner, DiskSpace(sessions, parts.settings)), presence:
             freeze_memory()
             log.info("a runner started", runner=opened.runner.owner, sandbox=opened.sandbox.describe())
-            await stop.wait()
+            await stop.first.wait()
+            await _drain(opened.runner, presence, parts.settings.drain_seconds, stop.second)
             if memory.excess:
                 await opened.runner.abandon()
     if memory.excess:
         raise RunnerFailedError(memory.excess)
+
+
+async def _drain(runner: Runner, presence: RunnerPresence, seconds: float, stop: asyncio.Event) -> None:
+    """Let tasks end, until `stop` is set. The others learn at once that this runner claims nothing more."""
+    runner.draining = True
+    presence.wake()
+    if runner.running:
+        log.info("a runner drains", runner=runner.owner, tasks=runner.running, seconds=seconds)
+    waiting = [asyncio.create_task(runner.drain(seconds)), asyncio.create_task(stop.wait())]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
 
 
 class _Opened(NamedTuple):
@@ -103,7 +117,7 @@ async def _open(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> 
         client = await stack.enter_async_context(_api_client(settings))
         agent = _agent(parts, RetryingEngine(loader), sandbox)
         executor = TaskExecutor(sessions, agent, services.library, client, settings, judge, spans_of)
-        listener = await stack.enter_async_context(NotificationListener(settings.database_url))
+        listener = await stack.enter_async_context(open_listener(settings))
         runner = await _start_runner(stack, executor, listener, services.engine)
         yield _Opened(executor, runner, sandbox, services.engine)
 
@@ -133,6 +147,7 @@ async def _start_runner(
     options = RunnerOptions(
         concurrency=settings.max_tasks_in_flight,
         lease_seconds=settings.lease_seconds,
+        prompt=executor.agent.prompt_hash,
         limits=Limits.defaults(settings),
     )
     runner = Runner(executor.sessions, executor.execute, options)
@@ -151,12 +166,20 @@ def _api_client(settings: Settings) -> httpx.AsyncClient:
     return open_client(allow_private_hosts=settings.allow_private_hosts, limits=limits)
 
 
-def _stop_event() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM. Further ones are ignored."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+class _StopSignals:
+    """Set by the first and the second SIGINT or SIGTERM. Further ones are ignored."""
+
+    def __init__(self) -> None:
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._next)
+
+    def at_once(self) -> None:
+        self.first.set()
+        self.second.set()
+
+    def _next(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
 
 
 def _lower_priority() -> None:

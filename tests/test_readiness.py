@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.api.http_server import Shutdown
 from app.api.readiness import readiness_checks
 from app.db import runners
 from app.db.database import Sessions, open_database
@@ -28,7 +29,7 @@ NOWHERE = "postgresql://127.0.0.1:9/none"
 @pytest.fixture
 async def api(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[ApiApp]:
     settings = Settings(data_dir=tmp_path, database_url=NOWHERE)
-    checks = readiness_checks(committed, DiskSpace(committed, settings))
+    checks = readiness_checks(committed, DiskSpace(committed, settings), Shutdown())
     async with open_api_app(committed, database_url, checks) as opened:
         yield opened
 
@@ -65,7 +66,7 @@ async def test_a_full_disk_of_the_api_itself_is_not_ready(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
     settings = Settings(data_dir=tmp_path, database_url=NOWHERE, min_free_disk_mb=10**9)
-    checks = readiness_checks(committed, DiskSpace(committed, settings))
+    checks = readiness_checks(committed, DiskSpace(committed, settings), Shutdown())
     async with open_api_app(committed, database_url, checks) as api:
         await report(api, "a")
         assert "SAGE_MIN_FREE_DISK_MB" in (await not_ready(api))["disk"]

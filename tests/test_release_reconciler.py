@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from app.db import audit, models, projects, releases
+from app.db import audit, models, projects, releases, runners
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import AdapterError, EngineError
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from tests.recording_swapper import RecordingSwapper
-from tests.rows import project_row
+from tests.rows import project_row, runner_report
 from tests.single_connection import single_connection
 
 PROMPT = "the present prompt"
@@ -184,3 +184,19 @@ async def releases_of(setup: ReconciledProject) -> list[models.Release]:
     async with setup.sessions() as session:
         project = await projects.by_id(session, setup.project_id)
         return list(await releases.of_project(session, project.id))
+
+
+async def test_the_prompt_of_a_release_changes_when_the_last_runner_with_the_one_before_is_gone(
+    committed: Sessions,
+) -> None:
+    setup = await ReconciledProject(committed).open()
+    async with committed.begin() as session:
+        first = await releases.active(session, setup.project_id)
+        first.prompt = "the prompt before"
+        await runners.report(session, runner_report("of the version before", prompt="the prompt before"))
+    async with setup.reconcilers[0]:
+        await setup.until(await setup.approve(over="other weights"), lambda each: each.state == "candidate")
+        assert (await setup.get(first.id)).prompt == "the prompt before"
+        async with committed.begin() as session:
+            await runners.remove(session, "of the version before")
+        assert await setup.until(first.id, lambda each: each.prompt == PROMPT)

@@ -23,14 +23,14 @@ WORKER = ("-m", "celery", "--quiet", "-A", "tests.training_worker:celery", "work
 class WorkerHost:
     """Starts and kills workers, queues runs and waits for them."""
 
-    def __init__(self, sessions: Sessions, database_url: str, directory: Path) -> None:
+    def __init__(self, sessions: Sessions, database_url: str, directory: Path, broker_url: str = "") -> None:
         self.sessions = sessions
         self.directory = directory
-        self.settings = Settings(data_dir=directory, database_url=database_url)
+        self.settings = Settings(data_dir=directory, database_url=database_url, broker_url=broker_url)
         self._env = {
             **os.environ,
             "DATABASE_URL": database_url,
-            "BROKER_URL": "",
+            "BROKER_URL": broker_url,
             "SAGE_DATA_DIR": str(directory),
             "SAGE_LEASE_SECONDS": "2",
         }

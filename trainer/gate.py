@@ -86,6 +86,8 @@ async def evaluate_candidate(
         )
     if evaluator is None or candidate.settings.gate_scenarios < rules.min_scenarios:
         return await gate.wait(_not_evaluated(candidate.settings, rules, gate.by_hand))
+    if incumbent.prompt not in (None, evaluator.prompt_hash):
+        return await gate.wait(_other_prompt(gate.by_hand))
     seed, count = zlib.crc32(candidate.run_id.bytes), candidate.settings.gate_scenarios
     results = await evaluate_pair(evaluator, release.model, incumbent.model, scenarios=count, seed=seed)
     if directory is not None:
@@ -170,6 +172,14 @@ class _Gate:
             release_id=release.id,
         )
         await evaluations.add(session, self.candidate.project_id, new)
+
+
+def _other_prompt(by_hand: str) -> dict[str, Json]:
+    return {
+        "verdict": "untested",
+        "reason": "this worker renders another prompt than the one that is served",
+        "next": f"give workers and runners one version and one SAGE_PROMPT_PROFILE and train again, or {by_hand}",
+    }
 
 
 def _not_evaluated(settings: RunSettings, rules: GateRules, by_hand: str) -> dict[str, Json]:

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 import msgspec
 
@@ -14,7 +15,7 @@ from app.agent.chat import Chat, Prompt
 from app.agent.generation_span import completion_attributes, generation_span
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
-from app.agent.prompt_profiles import Profile
+from app.agent.prompt_profiles import Profile, prompt_hash
 from app.agent.repl import DivergedError, Repl, SessionStart
 from app.agent.stop_signal import SuspendedError
 from app.engine.protocol import Engine, Sampling
@@ -38,6 +39,10 @@ class Agent:
     sandbox: Sandbox
     limits: RolloutLimits
     temperature: float = 0.0
+
+    @cached_property
+    def prompt_hash(self) -> str:
+        return prompt_hash(self.profile, self.tokenizer)
 
 
 class ResumeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +189,7 @@ class _Rollout:
             text=self._chat.text_of(completion.ids),
             finish=completion.finish,
             extends=prompt.extends,
+            prompt=self._agent.prompt_hash,
             engine_seconds=time.monotonic() - started,
         )
 

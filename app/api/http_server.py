@@ -1,8 +1,16 @@
 """Serves the application on a socket, within the limits of the settings."""
 
 import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from types import FrameType
 from typing import Any, cast
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from app.api.http_protocol import ConnectionCounter, ConnectionLimits, LimitedHttpProtocol
 from app.setting_lists import networks_in
@@ -10,6 +18,45 @@ from app.settings import Settings
 
 _SHUTDOWN_SECONDS = 3  # for open event streams to end
 _OTHER_FILES = 256  # of the process, besides connections
+
+
+class Shutdown:
+    """Whether this process was told to shut down."""
+
+    begun = False
+
+
+def serve(open_app: Callable[[Shutdown], Any], settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM. `open_app` makes the application."""
+    shutdown = Shutdown()
+    config = uvicorn.Config(partial(open_app, shutdown), factory=True, **server_options(settings))
+    config.load_app()
+    server = _Server(config, shutdown, settings.shutdown_delay_seconds)
+    with suppress(KeyboardInterrupt):  # raised again once it has stopped
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+class _Server(uvicorn.Server):
+    """After the first SIGINT or SIGTERM, serves on for some seconds, in which readiness is false."""
+
+    def __init__(self, config: uvicorn.Config, shutdown: Shutdown, delay: float) -> None:
+        super().__init__(config)
+        self._shutdown, self._delay, self._until = shutdown, delay, 0.0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._shutdown.begun or not self._delay:
+            self._shutdown.begun = True
+            super().handle_exit(sig, frame)
+            return
+        self._shutdown.begun = True
+        self._until = time.monotonic() + self._delay
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._until and time.monotonic() >= self._until:
+            self.should_exit = True
+        return await super().on_tick(counter)
 
 
 def server_options(settings: Settings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from app.api.health import ReadinessCheck
+from app.api.http_server import Shutdown
 from app.db import models, notifications, runners
 from app.db.database import TRANSIENT, Sessions
 from app.db.disk_space import DiskSpace
@@ -22,8 +23,12 @@ class PartError(AppError):
     status = 503
 
 
-def readiness_checks(sessions: Sessions, disk: DiskSpace) -> Mapping[str, ReadinessCheck]:
+def readiness_checks(sessions: Sessions, disk: DiskSpace, shutdown: Shutdown) -> Mapping[str, ReadinessCheck]:
     """By component."""
+
+    async def check_process() -> None:
+        if shutdown.begun:
+            raise PartError("it is shutting down")
 
     async def check_disk() -> str:
         if shortage := await disk.shortage():
@@ -31,6 +36,7 @@ def readiness_checks(sessions: Sessions, disk: DiskSpace) -> Mapping[str, Readin
         return await check_part(sessions, runners.DISK)
 
     return {
+        "process": check_process,
         "runners": lambda: check_runners(sessions),
         "claims": lambda: check_part(sessions, runners.CLAIMS),
         "sandbox": lambda: check_part(sessions, runners.SANDBOX),
@@ -77,7 +83,9 @@ async def _live(sessions: Sessions) -> Sequence[models.RunnerProcess]:
         raise RunnerError("unknown while the database does not answer") from error
     if not live:
         raise RunnerError("no runner has reported for some seconds: start one with `sage runner`, or read its log")
-    return live
+    if not (staying := [each for each in live if not each.draining]):
+        raise RunnerError("all runners are shutting down: start another with `sage runner`")
+    return staying
 
 
 def _faults(live: Sequence[models.RunnerProcess], part: str) -> list[str]:

@@ -14,7 +14,7 @@ from app.errors import ForbiddenError
 
 class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
     """`in_flight` are tasks, `capacity` their limit; `error` is why it cannot execute any, `faults` what is wrong
-    by part.
+    by part. One that is `draining` only ends what it has. `prompt_hash` is of the prompt it serves with.
     """
 
     id: str
@@ -26,6 +26,8 @@ class RunnerView(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     memory_bytes: int
     sandbox: str
+    prompt: str | None = msgspec.field(name="prompt_hash")
+    draining: bool
     error: str | None
     faults: dict[str, str]
 

@@ -131,6 +131,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     check: str | None
     cancel_requested: bool
     attempt: int
+    prompt_hash: str | None  # of the prompt that it began under
     seconds: float | None  # from the first start to the end
     links: TaskLinks
 
@@ -156,6 +157,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             check=task.check_code,
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,
+            prompt_hash=task.prompt,
             seconds=(finished - started).total_seconds() if started and finished else None,
             links=TaskLinks.of(task.id),
             **columns(task, TaskSummary, "project"),

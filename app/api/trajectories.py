@@ -39,6 +39,7 @@ class TrajectoryView(msgspec.Struct, frozen=True, kw_only=True):
     task_id: UUID
     policy: Policy
     profile: str
+    prompt_hashes: tuple[str, ...]  # of the prompts it was sampled under: several if another version continued it
     temperature: float  # 0 is greedy
     stop_reason: Stop
     stop_detail: str
@@ -80,6 +81,7 @@ def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
         task_id=trajectory.task.id,
         policy=trajectory.policy,
         profile=trajectory.profile,
+        prompt_hashes=trajectory.prompts,
         temperature=trajectory.temperature,
         stop_reason=trajectory.stop,
         stop_detail=trajectory.detail,

@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import Boolean, ColumnElement, literal_column, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.database import Sessions
+from app.db.database import Sessions, unpooled
 from app.errors import ConflictError
 
 _CLASS_ID = "('x' || left(md5(CAST({} AS text)), 7))::bit(28)::int"  # a project's id as PostgreSQL's int
@@ -48,7 +48,7 @@ async def load_lock(sessions: Sessions, adapter: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _locking(sessions: Sessions) -> AsyncIterator[AsyncConnection]:
-    async with sessions() as session:
+    async with unpooled(sessions)() as session:
         connection = await session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         try:
             yield connection

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from app.db.column_types import to_json
 from app.errors import DatabaseError, SettingError, first_line
@@ -50,7 +50,11 @@ _KEYS = "keys"
 _AUTOCOMMIT = "autocommit"  # the engine that commits each statement by itself, on the same connections
 _USED = "used"  # when a connection was last used, on the monotonic clock
 _IDLE_SECONDS = 1.0  # after which a connection is checked before it is used
-_KEEP_ALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
+_UNPOOLED = "unpooled"
+_SET_UP = (
+    "SELECT pg_backend_pid(), set_config('tcp_keepalives_idle', '30', false),"
+    " set_config('tcp_keepalives_interval', '10', false), set_config('tcp_keepalives_count', '3', false)"
+)
 
 
 class Database(msgspec.Struct, frozen=True):
@@ -69,15 +73,20 @@ class Database(msgspec.Struct, frozen=True):
         await self.dispose()
 
 
-def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = None) -> Database:
-    """Sessions need `keys` to store or read a secret. Raises DatabaseError if the URL is not a PostgreSQL URL."""
+def open_database(
+    url: str, *, connections: int = 20, keys: KeyRing | None = None, direct_url: str = ""
+) -> Database:
+    """Sessions need `keys` to store or read a secret. `direct_url` leads to the same database without a pooler.
+
+    Raises DatabaseError if the URL is not a PostgreSQL URL.
+    """
     engine = create_async_engine(
         full_url(url),
         pool_size=connections,
         json_serializer=to_json,
         hide_parameters=True,  # errors are logged
     )
-    event.listen(engine.sync_engine, "connect", _keep_alive)
+    event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "connect", lambda _, record: record.info.update(session_info(keys)))
     event.listen(engine.sync_engine, "checkin", _note_use)
     event.listen(
@@ -86,7 +95,24 @@ def open_database(url: str, *, connections: int = 20, keys: KeyRing | None = Non
         lambda connection, record, _: _check_idle(connection, record, engine.dialect),
     )
     event.listen(engine.sync_engine, "handle_error", _classify)
-    return Database(engine, sessions_on(engine, keys))
+    sessions = sessions_on(engine, keys)
+    if direct_url and direct_url != url:
+        sessions.kw["info"][_UNPOOLED] = _unpooled(direct_url)
+    return Database(engine, sessions)
+
+
+def _unpooled(url: str) -> Sessions:
+    """A connection for each session, for as long as it lasts."""
+    engine = create_async_engine(full_url(url), poolclass=NullPool, hide_parameters=True)
+    event.listen(engine.sync_engine, "connect", _set_up)
+    event.listen(engine.sync_engine, "handle_error", _classify)
+    return async_sessionmaker(engine)
+
+
+def unpooled(sessions: Sessions) -> Sessions:
+    """Sessions for what ends with its connection, such as a lock: a pooler would hand it to someone else."""
+    direct_sessions = sessions.kw.get("info", {}).get(_UNPOOLED)
+    return direct_sessions if isinstance(direct_sessions, async_sessionmaker) else sessions
 
 
 def sessions_on(engine: AsyncEngine, keys: KeyRing | None = None) -> Sessions:
@@ -129,13 +155,19 @@ def is_lost_connection(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
-def _keep_alive(connection: Any, _: object) -> None:
+def _set_up(connection: Any, _: object) -> None:
     """Have PostgreSQL free the locks of a lost host after a minute, not after its system's two hours.
 
     Not in the options of the URL, because poolers such as PgBouncer refuse those. No effect on a Unix socket.
+    Through a pooler, nothing is prepared: the next statement may be another server connection's.
     """
     connection.autocommit = True
-    connection.cursor().execute(_KEEP_ALIVE)
+    cursor = connection.cursor()
+    cursor.execute(_SET_UP)
+    driver = connection.driver_connection
+    if cursor.fetchone()[0] != driver.info.backend_pid:
+        driver.prepare_threshold = None
+    cursor.close()
     connection.autocommit = False
 
 

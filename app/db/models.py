@@ -223,6 +223,7 @@ class Task(Entity, Leased):
     lone_deaths: Mapped[int] = mapped_column(default=0, server_default="0")  # in a row, of those without another
     sandbox_failures: Mapped[int] = mapped_column(default=0, server_default="0")  # for which it was postponed
     alone: Mapped[bool] = mapped_column(default=False, server_default=false())  # its latest runner had no other
+    prompt: Mapped[str | None]  # hash of the prompt that it began under
     started_at: Mapped[datetime | None]  # of the first attempt; also the clock the sandbox shows
 
 

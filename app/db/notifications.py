@@ -13,7 +13,8 @@ from uuid import UUID
 import psycopg
 
 from app.db import events, releases, runs, tasks
-from app.db.database import full_url
+from app.db.pooler import NEEDS_DIRECT, passes_pooler, plain_url
+from app.errors import SettingError
 from app.loop import Loop
 
 PART = "notifications"
@@ -25,13 +26,14 @@ Callback = Callable[[], None]
 class NotificationListener:
     """Notifications are hints: the data is read from the tables, so a lost one costs only time."""
 
-    def __init__(self, database_url: str, *, ping_seconds: float = 15.0) -> None:
+    def __init__(self, database_url: str, *, ping_seconds: float = 15.0, pooler: bool = False) -> None:
+        """`pooler`: the URL may lead through one, which then has to be in session mode."""
         self.ping_seconds = ping_seconds  # an event stream without news reads again, and sends a comment
-        self._url = full_url(database_url).replace("postgresql+psycopg://", "postgresql://", 1)
+        self._url, self._pooler = plain_url(database_url), pooler
         self._streams: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self._task_callbacks: list[Callback] = []
         self._release_callbacks: list[Callback] = []
-        connection_errors = (psycopg.Error, OSError)
+        connection_errors = (psycopg.Error, OSError, SettingError)
         self._loop = Loop(
             "notification listener", self._connect, _RETRY_SECONDS, expected=connection_errors, part=PART
         )
@@ -83,6 +85,8 @@ class NotificationListener:
             self._wake_all()  # while there is no connection, everyone polls
 
     async def _listen(self, connection: psycopg.AsyncConnection) -> None:
+        if not self._pooler and await passes_pooler(connection):
+            raise SettingError(NEEDS_DIRECT)
         for channel in (tasks.CHANNEL, releases.CHANNEL, runs.CHANNEL, events.CHANNEL):
             await connection.execute(f"LISTEN {channel}")
         self._loop.recover()

@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, ScalarSelect, delete, func, literal_column, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    ScalarSelect,
+    SQLColumnExpression,
+    and_,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -32,6 +44,8 @@ class RunnerReport(msgspec.Struct, frozen=True, kw_only=True):
     generating: int = 0
     waiting: int = 0
     sandbox: str
+    prompt: str | None = None
+    draining: bool = False
     error: str | None = None
     faults: dict[str, str] = {}
     loop_failures: int = 0
@@ -58,6 +72,17 @@ async def live(session: AsyncSession) -> Sequence[models.RunnerProcess]:
     return (await session.scalars(select(_row).where(_is_live()).order_by(_row.number))).all()
 
 
+async def prompts(session: AsyncSession) -> set[str]:
+    """The hashes of the prompts that claimed tasks are served with at present."""
+    found = await session.scalars(select(_row.prompt).where(_claims(), _row.prompt.is_not(None)).distinct())
+    return {each for each in found if each is not None}
+
+
+def serve_with(prompt: SQLColumnExpression[str | None]) -> ColumnElement[bool]:
+    """SQL condition: a runner with this prompt can claim tasks."""
+    return exists(select(_row.id).where(_claims(), _row.prompt == prompt))
+
+
 async def others_in(session: AsyncSession, pid_space: str, runner_id: str) -> Sequence[models.RunnerProcess]:
     """The other runners whose pids mean something where `pid_space` is valid, live or not."""
     rows = select(_row).where(_row.pid_space == pid_space, _row.id != runner_id)
@@ -72,6 +97,10 @@ async def starts(session: AsyncSession) -> int:
 
 def count_of_live() -> ScalarSelect[int]:
     return select(func.count()).select_from(_row).where(_is_live()).scalar_subquery()
+
+
+def _claims() -> ColumnElement[bool]:
+    return and_(_is_live(), ~_row.draining, _row.error.is_(None))
 
 
 def _is_live() -> ColumnElement[bool]:

@@ -20,8 +20,11 @@ from sqlalchemy import (
     all_,
     and_,
     bindparam,
+    case,
     cast,
+    exists,
     func,
+    or_,
     select,
     true,
     tuple_,
@@ -30,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from app.db import canaries, events, lease, models, suspects, task_end, usage
+from app.db import canaries, events, lease, models, runners, suspects, task_end, usage
 from app.db.clock import from_now
 from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
@@ -46,6 +49,7 @@ _TRIES = 20  # of a claim that others overtake
 _PAUSE = 0.002  # seconds between two tries, at most; each is longer
 NO_LIMITS = Limits()
 _OWNER, _PROCESS = bindparam("new_owner", type_=Text), bindparam("new_process", type_=Text)  # of a claim
+_PROMPT = bindparam("prompt", type_=Text)  # hash of the claiming runner's; NULL: it takes any task
 _OURS = bindparam("ours", type_=ARRAY(Uuid))  # tasks that the claim leaves alone
 
 
@@ -62,7 +66,7 @@ class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
 
 
-async def claim(
+async def claim(  # noqa: PLR0913  the last ones are each a condition of its own
     session: AsyncSession,
     owner: str,
     lease_seconds: float,
@@ -71,16 +75,20 @@ async def claim(
     abandoned: bool = True,
     ours: Collection[UUID] = (),
     held_off: Collection[UUID] = (),
+    prompt: str | None = None,
 ) -> models.Task | None:
     """The next task whose project may run it within its limits, or None; `limits` are the server's.
 
     Two runners never get the same task, nor does one that is still busy with it: those are in `ours`. `owner` is a
     new claim. The first one pins the release, the canary for its share of the tasks and otherwise the active one,
     and sets the clock that the sandbox shows. A claim of a task that another runner let expire counts as a death
-    of that runner; without `abandoned` these tasks are left alone, as are those of the projects `held_off`.
+    of that runner; without `abandoned` these tasks are left alone, as are those of the projects `held_off`. A task
+    that began under another prompt than the one with the hash `prompt` is left to the runners that have that one,
+    while there are any.
     """
     waiting = {"held_off": list(held_off)}
-    given = {"new_owner": owner, "new_process": lease.process_of(owner), "ours": list(ours), **waiting}
+    given: dict[str, object] = {"new_owner": owner, "new_process": lease.process_of(owner), "prompt": prompt}
+    given |= {"ours": list(ours), **waiting}
     connection = (
         await session.connection()
     )  # the statements are large: only those of the core keep their cache key
@@ -100,6 +108,7 @@ def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) 
     """Returns the id of the claimed task, if there is one."""
     died = and_(_task.owner.is_not(None), _queue.process() != _PROCESS)  # of a task whose lease has expired
     resumable = [_task.id != all_(_OURS), _task.project_id != all_(HELD_OFF), suspects.may_run(died)]
+    resumable += [_may_continue()]
     found, charged = next_task(limits, skip, *resumable, *([] if abandoned else [_task.owner.is_(None)]))
     active = _release_in(ReleaseState.ACTIVE)
     canary = _release_in(ReleaseState.CANARY, canaries.is_assigned())
@@ -109,10 +118,21 @@ def _claiming(lease_seconds: float, limits: Limits, abandoned: bool, skip: int) 
         _task.id == found.c.id,
         state=TaskState.RUNNING,
         started_at=func.coalesce(_task.started_at, func.clock_timestamp()),
+        prompt=case((and_(_task.prompt.is_not(None), _has_turns()), _task.prompt), else_=_PROMPT),
         release_id=func.coalesce(_task.release_id, canary, active),
         **suspects.after_death(died),
     )
     return claimed.add_cte(charged).returning(_task.id)
+
+
+def _may_continue() -> ColumnElement[bool]:
+    """A task goes on under the prompt it began under, as long as a runner has that one."""
+    own = or_(_PROMPT.is_(None), _task.prompt.is_(None), _task.prompt == _PROMPT)
+    return or_(own, ~runners.serve_with(_task.prompt))
+
+
+def _has_turns() -> ColumnElement[bool]:
+    return exists(select(models.TaskTurn.task_id).where(models.TaskTurn.task_id == _task.id))
 
 
 @lru_cache(maxsize=8)

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, func
+from sqlalchemy import BigInteger, Identity, false, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -40,6 +40,8 @@ class RunnerProcess(Base):
     generating: Mapped[int] = mapped_column(default=0, server_default="0")  # requests under way to model servers
     waiting: Mapped[int] = mapped_column(default=0, server_default="0")  # requests that wait for a model server
     sandbox: Mapped[str]  # its layers of confinement
+    prompt: Mapped[str | None]  # hash of the prompt that it serves with
+    draining: Mapped[bool] = mapped_column(default=False, server_default=false())  # it claims nothing more
     error: Mapped[str | None]  # why it cannot execute tasks
     faults: Mapped[dict[str, str]] = mapped_column(JSONB, default=dict, server_default="{}")  # by part of it
     loop_failures: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")  # rounds that raised

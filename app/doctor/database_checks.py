@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psycopg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -11,8 +12,9 @@ from app.db import environments, runners
 from app.db.database import Database
 from app.db.encrypted_rows import missing_keys
 from app.db.migrate import check_schema
+from app.db.pooler import NEEDS_DIRECT, is_pooled
 from app.doctor.finding import Finding, Verdict
-from app.errors import DatabaseError, SettingError
+from app.errors import DatabaseError, SettingError, first_line
 from app.security.encryption import KeyRing
 from app.settings import Settings
 
@@ -45,6 +47,22 @@ def skew_finding(skew: float, trip: float) -> Finding:
         return Finding("ok", "clock", "agrees with the database's")
     shown = f"this host is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database"
     return Finding("fault" if beyond > _SKEW_FAULT else "warning", "clock", f"{shown}: run an NTP client on both")
+
+
+def check_addresses(settings: Settings) -> Finding:
+    """Whether what is bound to one connection gets one. Blocks."""
+    try:
+        pooled = is_pooled(settings.database_url)
+        if pooled and not settings.database_direct_url:
+            return Finding("fault", "pooler", NEEDS_DIRECT)
+        if settings.database_direct_url and is_pooled(settings.database_direct_url):
+            text = (
+                "DATABASE_DIRECT_URL goes through a pooler: let it lead to PostgreSQL itself, or to a pooler in "
+            )
+            return Finding("warning", "pooler", f"{text}session mode")
+    except psycopg.OperationalError as error:
+        return Finding("fault", "pooler", f"DATABASE_DIRECT_URL: {first_line(error)}")
+    return Finding("ok", "pooler", "passed by notifications and locks" if pooled else "none")
 
 
 async def check_key(database: Database, settings: Settings) -> Finding:

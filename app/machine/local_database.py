@@ -32,7 +32,7 @@ async def run_database(settings: Settings) -> AsyncIterator[str]:
     Raises DatabaseError. The caller must hold the lock on the data directory.
     """
     if settings.database_url:
-        await _finish(lambda: _migrate(settings.database_url, settings))
+        await _finish(lambda: _migrate(settings.direct_url, settings))
         yield settings.database_url
         return
     directory = _directory(settings)
@@ -57,7 +57,7 @@ def use_database(settings: Settings) -> Iterator[str]:
 def use_unmigrated(settings: Settings) -> Iterator[str]:
     """Like `use_database`, with the schema that the database has."""
     if settings.database_url:
-        yield settings.database_url
+        yield settings.direct_url
         return
     directory = _directory(settings)
     with ExitStack() as stack:
@@ -77,7 +77,7 @@ def use_stopped(settings: Settings) -> Iterator[str]:
     """
     with lock_data_dir(settings.data_dir):
         if settings.database_url:
-            yield settings.database_url
+            yield settings.direct_url
             return
         directory = _directory(settings)
         try:

@@ -105,6 +105,8 @@ def _environment(settings: Settings, url: str) -> dict[str, str]:
         "EMBEDDINGS_URL": settings.embeddings_url or next(iter(urls_in(settings.engine_urls)), engine),
         "SAGE_DATA_DIR": str(settings.data_dir.absolute()),
         "PYTHONUNBUFFERED": "1",
+        "SAGE_DRAIN_SECONDS": "0",  # everything stops together, model servers too
+        "SAGE_SHUTDOWN_DELAY_SECONDS": "0",
     }
 
 

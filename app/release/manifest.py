@@ -206,10 +206,15 @@ async def update_tools(
     return await _succeed(session, serving, actor, reason, tools=tools)
 
 
-async def update_prompt(session: AsyncSession, project_id: UUID, prompt_hash: str) -> models.Release:
-    """Ensure the active release has this prompt: a new release if it served with another one."""
+async def update_prompt(
+    session: AsyncSession, project_id: UUID, prompt_hash: str, in_use: Collection[str] = ()
+) -> models.Release:
+    """Ensure the active release has this prompt: a new release if it served with another one.
+
+    Nothing changes while its own is among those `in_use`, as in a rolling upgrade.
+    """
     serving = await lock_active(session, project_id)
-    if serving.prompt == prompt_hash:
+    if serving.prompt == prompt_hash or serving.prompt in in_use:
         return serving
     if serving.prompt is None:
         serving.prompt = prompt_hash

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from app.db import models, projects, releases
+from app.db import models, projects, releases, runners
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError
@@ -56,18 +56,24 @@ class ReleaseReconciler:
 
     async def _reconcile(self) -> float | None:
         if not self._prompt_recorded:
-            await self._record_prompt()
-            self._prompt_recorded = True
-        return None if await self._reconcile_states() else self._idle
+            self._prompt_recorded = await self._record_prompt()
+        waits = await self._reconcile_states() or not self._prompt_recorded
+        return None if waits else self._idle
 
-    async def _record_prompt(self) -> None:
-        """Give active releases of an earlier version of this program the prompt of this one."""
+    async def _record_prompt(self) -> bool:
+        """Give active releases of an earlier version of this program the prompt of this one. False: runners of
+        that version still serve them.
+        """
         async with self._sessions() as session:
             owners = [project.id for project in await projects.list_all(session)]
+            in_use = await runners.prompts(session)
+        recorded = True
         for project_id in owners:
             with suppress(NotFoundError):  # the project was deleted
                 async with self._sessions.begin() as session:
-                    await manifest.update_prompt(session, project_id, self._prompt)
+                    release = await manifest.update_prompt(session, project_id, self._prompt, in_use)
+                recorded = recorded and release.prompt == self._prompt
+        return recorded
 
     async def _reconcile_states(self) -> bool:
         """Return whether a release still waits or is a canary."""

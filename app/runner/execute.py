@@ -10,7 +10,6 @@ import msgspec
 import structlog
 from sqlalchemy.exc import DataError
 
-from app.agent.prompt_profiles import prompt_hash
 from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
@@ -90,10 +89,6 @@ class TaskExecutor:
     def skill_replays(self) -> SkillReplays:
         return SkillReplays(self.sessions, self.agent.sandbox, self.agent.limits.session, self.client)
 
-    @cached_property
-    def prompt(self) -> str:
-        return prompt_hash(self.agent.profile, self.agent.tokenizer)
-
     async def execute(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
         """Roll the task out and write how it ended to its row, unless it was suspended or the owner lost it.
 
@@ -133,6 +128,7 @@ class TaskExecutor:
             await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
+        await journal.begin_attempt(self.agent.prompt_hash)
         secrets = journal.secrets
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
@@ -180,7 +176,7 @@ class TaskExecutor:
         if found is None or (serves and found.prompt is None):
             async with self.sessions.begin() as session:
                 found = await manifest.begin_serving(
-                    session, project_id, release_id, self.prompt if serves else None
+                    session, project_id, release_id, self.agent.prompt_hash if serves else None
                 )
         catalog = await self.catalogs.of(found.documents)
         rules = msgspec.convert(found.settings, ProjectSettings).approvals

@@ -37,11 +37,12 @@ class RunnerPresence:
         sandbox: ForkedSandbox,
         memory: MemoryWatch,
         occupancy: Callable[[], Occupancy],
+        prompt: str | None = None,
     ) -> None:
-        """`occupancy` is of the model servers, by this process."""
+        """`occupancy` is of the model servers, by this process; `prompt` the hash of what it serves with."""
         self._sessions, self._runner, self._sandbox = sessions, runner, sandbox
         self._memory, self._occupancy = memory, occupancy
-        self._pid_space = pid_space()
+        self._prompt, self._pid_space = prompt, pid_space()
         self._reports = Loop("report the runner", self._report, _REPORT_SECONDS, expected=TRANSIENT)
         self._checks = Loop("check the sandbox", self._check_sandbox, _SANDBOX_SECONDS)
 
@@ -49,6 +50,10 @@ class RunnerPresence:
         self._reports.start()
         self._checks.start()
         return self
+
+    def wake(self) -> None:
+        """Report now."""
+        self._reports.wake()
 
     async def __aexit__(self, *_: object) -> None:
         await self._checks.stop()
@@ -73,6 +78,8 @@ class RunnerPresence:
             generating=busy.in_flight,
             waiting=busy.waiting,
             sandbox=self._sandbox.describe(),
+            prompt=self._prompt,
+            draining=self._runner.draining,
             error="; ".join(faults[part] for part in ESSENTIAL if part in faults) or None,
             faults=faults,
             loop_failures=sum(each.failed for each in loops),

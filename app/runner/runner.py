@@ -48,6 +48,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()  # of projects that have none of their own
     poll_seconds: float = 1.0  # between polls of an empty queue, unless woken
     grace_seconds: float = 5.0  # on leaving, for turns whose code is running
+    prompt: str | None = None  # hash of the one that tasks are executed with
     postpone_seconds: float = 10.0  # until what failed a task, through no fault of its own, is tried again
 
 
@@ -76,6 +77,7 @@ class Runner:
     ) -> None:
         self.owner = new_owner()
         self.faults: dict[str, str] = {}  # by part: while there is one, no task is claimed
+        self.draining = False  # it claims nothing more
         self.is_shared: Callable[[], bool] = lambda: False  # this process does other work that might end it
         self._sessions = sessions
         self._execute = execute
@@ -110,7 +112,7 @@ class Runner:
         """It may execute one more task beside those under way."""
         suspected = any(execution.suspect for execution in self._executions.values())
         full = len(self._executions) >= self._options.concurrency
-        return not (full or suspected or self.faults) and self.answers()
+        return not (full or suspected or self.draining or self.faults) and self.answers()
 
     def wake(self) -> None:
         """Poll the queue now. A missed call costs a moment, never a task."""
@@ -138,6 +140,15 @@ class Runner:
         except TRANSIENT as error:
             log.warning("tasks wait until their leases expire", cause=first_line(error))
 
+    async def drain(self, seconds: float) -> None:
+        """Claim nothing more, and wait until the tasks under way have ended, for so long at most."""
+        self.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._executions:
+                    self._one_ended.clear()
+                    await self._one_ended.wait()
+
     async def abandon(self) -> None:
         """Claim nothing more, and let other runners execute what this one has: some of it may have harmed this
         process, so it counts as a death.
@@ -161,6 +172,7 @@ class Runner:
                 abandoned=abandoned,
                 ours=ours,
                 held_off=self._projects_held_off(),
+                prompt=options.prompt,
             )
         self._contact.confirm()
         if task is None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import structlog
 
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import ResumeState
@@ -20,6 +21,8 @@ from app.records import Call, Offer, Turn
 from app.runner.database_contact import boot_time
 from app.security.secret_values import SecretValues
 from app.telemetry.phases import Phase, timed
+
+log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS = 1.0  # repeatable calls are held this long to be written in one batch
 _SENDING_SECONDS = 2.0  # for which nobody else can claim the task, from the confirmation of the claim on
@@ -78,6 +81,17 @@ class TaskJournal(RolloutHooks):
             begun=begun.turn if begun else None,
             known=known,
         )
+
+    @timed(Phase.JOURNAL)
+    async def begin_attempt(self, prompt_hash: str) -> None:
+        """Report, as an event, that a task goes on under another prompt than it began under."""
+        was = self._task.prompt
+        if was in (None, prompt_hash):
+            return
+        log.warning("no runner has the prompt that the task began under", task=str(self._task.id), was=was)
+        async with self._sessions.begin() as session:
+            await task_queue.hold(session, self._task.id, self._owner)
+            await events.append(session, self._task.id, "prompt", {"was": was, "now": prompt_hash})
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:

@@ -31,6 +31,10 @@ class Evaluator:
     at_once: int = 32  # chains
     temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get
 
+    @property
+    def prompt_hash(self) -> str:
+        return self.agent.prompt_hash
+
     async def evaluate(self, model: str, scenarios: Sequence[Scenario]) -> list[TaskResult]:
         """As `evaluate_scenarios`, with the library on, and with the adapter `model` or the base model."""
         if model != BASE:
@@ -71,5 +75,6 @@ async def evaluate_pair(
             "seed": seed,
             "library": True,
             "temperature": evaluator.temperature,
+            "prompt_hash": evaluator.prompt_hash,
         },
     )

@@ -13,6 +13,7 @@ class DropReason(StrEnum):
     STALE = "stale"  # sampled by a release too many releases ago
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
     OTHER_BASE = "other_base"  # sampled by another base model
+    OTHER_PROMPT = "other_prompt"  # sampled under another prompt than the one that is served, or under several
     REWRITTEN = "rewritten"  # the chat template rewrote earlier turns, so the turns do not form a single sequence
     EMPTY = "empty"  # the policy sampled no token
     BAD_LOGPROBS = "bad_logprobs"  # not finite
@@ -33,6 +34,7 @@ ADVICE = {
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",
     DropReason.OTHER_BASE: "wait for tasks of the model that is being served",
+    DropReason.OTHER_PROMPT: "wait for tasks of the version, or the prompt profile, that serves now",
     DropReason.REWRITTEN: "serve with a chat template that keeps earlier turns unchanged",
     DropReason.EMPTY: "look at the trajectories: the model generated nothing",
     DropReason.BAD_LOGPROBS: "check the model server: it reported logprobs that are not finite",

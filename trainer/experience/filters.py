@@ -46,6 +46,14 @@ def find_flaw(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -
     return None
 
 
+def has_other_prompt(trajectory: Trajectory, release: str | None, served: str | None) -> bool:
+    """A turn was sampled under another prompt than the one `served` now. What an earlier version sampled has that
+    of its `release`; where neither is known, the prompt is taken to be the same.
+    """
+    known = set(trajectory.prompts or filter(None, [release]))
+    return served is not None and bool(known - {served})
+
+
 def staleness_by_release(releases: Sequence[ReleaseWeights], active: int, learner: str) -> dict[UUID, int]:
     """How many weight changes lie between each release and the one numbered `active`, at least 1.
 

@@ -14,7 +14,7 @@ from app.run_settings import RunSettings
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason
-from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, staleness_by_release
+from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, has_other_prompt, staleness_by_release
 from trainer.experience.scenario_inference import infer_scenarios
 from trainer.experience.scored_task import ScoredTask
 
@@ -68,6 +68,7 @@ async def _scored_tasks(
     active = await releases.active(session, project_id)
     every = await releases.of_project(session, project_id)
     numbers = {release.id: release.number for release in every}
+    prompts = {release.id: release.prompt for release in every}
     learner = active.model if settings.start == "active" else BASE
     staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
     tasks = []
@@ -75,6 +76,8 @@ async def _scored_tasks(
         row = rows[trajectory.task.id]
         assert row.release_id is not None  # a finished task has a release
         flaw = find_flaw(trajectory, row.base, base)
+        if flaw is None and has_other_prompt(trajectory, prompts[row.release_id], active.prompt):
+            flaw = DropReason.OTHER_PROMPT
         tasks.append(_scored_task(row, trajectory, numbers[row.release_id], staleness[row.release_id], flaw))
     return sorted(tasks, key=lambda task: (task.began, task.id))
 
