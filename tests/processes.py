@@ -1,6 +1,7 @@
 """Processes and ports of this machine, seen from outside."""
 
 import asyncio
+import os
 import random
 import socket
 from collections.abc import Iterable
@@ -42,6 +43,15 @@ def descendants(pid: int) -> set[int]:
         generation = {child for each in generation for child in children.get(each, ())}
         found |= generation
     return found
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """User and system time, with that of children that it has waited for. 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def command_of(pid: int) -> str:

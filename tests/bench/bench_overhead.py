@@ -32,14 +32,13 @@ from tests.bench.deepen import deepen
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from tests.processes import command_of, descendants, free_ports
+from tests.processes import command_of, cpu_seconds_of, descendants, free_ports
 from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
 from trainer.client import SageClient
 
 _KINDS = 20  # of tasks
 _ROOM = ("--kv-cache-memory-bytes", str(1 << 30))  # many layers remember much
 _ENDED = ("done", "failed", "cancelled")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @click.command()
@@ -150,16 +149,7 @@ class Town:
         """Seconds that API, sandboxes, worker and database have computed; the live APIs are not the server's."""
         postgres = int(self._postgres.read_text().split()[0])
         own = {self._root, postgres} | descendants(self._root) | descendants(postgres)
-        return sum(_cpu_seconds(pid) for pid in own if "demo-apis" not in command_of(pid))
-
-
-def _cpu_seconds(pid: int) -> float:
-    """With those of its children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    return sum(map(int, fields[11:15])) / _TICKS
+        return sum(cpu_seconds_of(pid) for pid in own if "demo-apis" not in command_of(pid))
 
 
 @contextmanager
