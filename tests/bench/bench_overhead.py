@@ -17,7 +17,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +36,9 @@ from tests.processes import command_of, cpu_seconds_of, descendants, free_ports
 from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
 from trainer.client import SageClient
 
+ROOT = Path(__file__).parents[2]
 _KINDS = 20  # of tasks
+_SAMPLING = {"SAGE_TEMPERATURE": "1", "SAGE_RETRIEVAL": "query_ngram"}
 _ROOM = ("--kv-cache-memory-bytes", str(1 << 30))  # many layers remember much
 _ENDED = ("done", "failed", "cancelled")
 
@@ -57,7 +59,7 @@ def main(layers: int, tasks: int, at_once: int, repeats: int, *, together: bool)
         with only(cores[half:]):
             url = stack.enter_context(vllm(folder, model))
         stack.enter_context(only(cores[:half] or cores))
-        town = stack.enter_context(agent_server(folder, model, url, at_once))
+        town = stack.enter_context(agent_server(folder, model, url, at_once, settings=_SAMPLING))
         rounds = []
         town.serve(at_once, seed=0)  # whatever is done only once
         for repeat in range(repeats):
@@ -110,9 +112,10 @@ def vllm(directory: Path, model: Path) -> Iterator[str]:
 class Town:
     """The demo project, and those who send it tasks."""
 
-    def __init__(self, url: str, key: str, root: int, postgres: Path) -> None:
+    def __init__(self, url: str, key: str, root: int, env: Mapping[str, str]) -> None:
+        self.url, self.key, self.env, self.data = url, key, env, Path(env["SAGE_DATA_DIR"])
+        self.roots = [root]  # processes that count with their descendants
         self._server = SageClient(url, key)
-        self._root, self._postgres = root, postgres
 
     def serve(self, count: int, seed: int) -> dict[str, Any]:
         """Seconds from the first task that was accepted to the last that ended; what vLLM was asked for it."""
@@ -147,15 +150,26 @@ class Town:
 
     def _cpu(self) -> float:
         """Seconds that API, sandboxes, worker and database have computed; the live APIs are not the server's."""
-        postgres = int(self._postgres.read_text().split()[0])
-        own = {self._root, postgres} | descendants(self._root) | descendants(postgres)
+        postgres = int((self.data / "postgres" / "postmaster.pid").read_text().split()[0])
+        roots = [*self.roots, postgres]
+        own = {*roots}.union(*map(descendants, roots))
         return sum(cpu_seconds_of(pid) for pid in own if "demo-apis" not in command_of(pid))
 
 
 @contextmanager
-def agent_server(directory: Path, model: Path, engine_url: str, at_once: int) -> Iterator[Town]:
-    """`sage up`, as a user starts it."""
+def agent_server(
+    directory: Path,
+    model: Path,
+    engine_url: str,
+    at_once: int,
+    *,
+    tree: Path = ROOT,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Town]:
+    """`sage up` of a checkout, as a user starts it."""
+    settings = settings or {}
     port, demo = free_ports(2)
+    runners = int(settings.get("SAGE_RUNNERS", len(os.sched_getaffinity(0))))
     env = os.environ | {
         "DATABASE_URL": "",
         "ENGINE_URLS": engine_url,
@@ -163,16 +177,16 @@ def agent_server(directory: Path, model: Path, engine_url: str, at_once: int) ->
         "SAGE_DATA_DIR": str(directory / "data"),
         "SAGE_PORT": str(port),
         "SAGE_DEMO_PORT": str(demo),
-        "SAGE_MAX_TASKS_IN_FLIGHT": str(max(1, at_once // len(os.sched_getaffinity(0)))),  # of one runner
-        "SAGE_TEMPERATURE": "1",
-        "SAGE_RETRIEVAL": "query_ngram",
+        "SAGE_MAX_TASKS_IN_FLIGHT": str(max(1, at_once // runners)),  # of one runner
+        "PYTHONPATH": str(tree),
+        **settings,
     }
-    with Popen([sys.executable, "-m", "app.cli", "up"], env=env, stdout=PIPE, text=True) as process:
+    with Popen([sys.executable, "-m", "app.cli", "up"], env=env, cwd=tree, stdout=PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             key = next(line for line in process.stdout if line.strip().startswith("export KEY="))
-            postgres = directory / "data" / "postgres" / "postmaster.pid"
-            yield Town(f"http://127.0.0.1:{port}", key.strip().removeprefix("export KEY="), process.pid, postgres)
+            key = key.strip().removeprefix("export KEY=")
+            yield Town(f"http://127.0.0.1:{port}", key, process.pid, env)
         finally:
             process.terminate()
 

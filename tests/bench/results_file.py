@@ -6,13 +6,13 @@ import platform
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parent / "results"
 
 
 def write_results(name: str, figures: dict[str, Any]) -> None:
     """To results/<name>.json, with what it was measured on."""
     machine = {"processor": platform.machine(), "cores": os.cpu_count()}
-    _FOLDER.mkdir(exist_ok=True)
-    path = _FOLDER / f"{name}.json"
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine, **figures}, indent=1) + "\n")
     print(f"figures: {path}")
