@@ -53,6 +53,8 @@ class TaskEnd(msgspec.Struct, frozen=True):
             doubted = set(self.arrived) - self.confirmed
             asked = sorted(self.confirmed) == list(range(1, len(self.confirmed) + 1))
             return "" if len(doubted) <= 1 or not asked else "more than one write has no result"
+        if self.stop == "crashed":  # whether runners were interrupted is seen from the events
+            return ""
         return f"ended as {self.stop}: {self.shown['failure']}"
 
 

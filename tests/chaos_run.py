@@ -34,6 +34,20 @@ _SPARES_CALLS = frozenset(
     )
 )
 """After which the server knows of every call what became of it."""
+_INTERRUPTS = frozenset(
+    event.__name__
+    for event in (
+        events.kill_runner,
+        events.kill_all_runners,
+        events.stall_runner,
+        events.stall_runners,
+        events.stall_all,
+        events.step_clocks,
+        events.silence_database,
+    )
+)
+"""By which a runner dies, or its lease expires before it can renew it."""
+_CONDEMNING = 2
 
 
 class Inflicted(msgspec.Struct, frozen=True):
@@ -114,15 +128,19 @@ class ChaosRun:
                 since = time.monotonic()
 
     def needless(self, ends: Iterable[TaskEnd]) -> list[str]:
-        """Tasks that are in doubt although nothing happened that a call can be lost by."""
+        """Tasks in doubt although no call can be lost, or given up although no two runners were interrupted."""
         return [
             f"{end.word}: {end.shown['failure']} after {met}"
             for end in ends
-            if end.stop == "in_doubt" and (met := self._met(self._load.lives[end.word])) <= _SPARES_CALLS
+            for met in (self._met(self._load.lives[end.word]),)
+            if (
+                (end.stop == "in_doubt" and set(met) <= _SPARES_CALLS)
+                or (end.stop == "crashed" and sum(kind in _INTERRUPTS for kind in met) < _CONDEMNING)
+            )
         ]
 
-    def _met(self, life: Life) -> set[str]:
-        return {each.kind for each in self.inflicted if each.began < life.ended and each.ended > life.sent}
+    def _met(self, life: Life) -> list[str]:
+        return [each.kind for each in self.inflicted if each.began < life.ended and each.ended > life.sent]
 
     def recoveries(self) -> dict[str, list[float]]:
         """Seconds by kind of event, of those that came alone."""
