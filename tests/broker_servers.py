@@ -2,12 +2,13 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,20 @@ class BrokerServer:
             shutil.chown(self._directory, self._user)
         with (self._directory.parent / f"{self._directory.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, env=self._env, stdout=log, stderr=log, user=self._user, cwd=self._directory
+                self._command,
+                env=self._env,
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                cwd=self._directory,
+                start_new_session=True,
             )
         self._await()
 
     def kill(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # a script that waits for the broker, and the broker
             self._process.wait()
 
     def _await(self) -> None:
