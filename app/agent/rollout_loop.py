@@ -108,6 +108,7 @@ class _Rollout:
         self._gateway = gateway
         self._origin = resume
         self._unfinished: Turn | None = None
+        self._prompt_hash = agent.prompt_hash  # before the opening: a profile may remember what it rendered last
         apps = {app.name: app.description for app in gateway.catalog.apps.values()}
         self._chat = Chat(agent.tokenizer, agent.profile.opening(task, offers, apps))
         limits = msgspec.structs.replace(agent.limits.session, project=task.project)
@@ -189,7 +190,7 @@ class _Rollout:
             text=self._chat.text_of(completion.ids),
             finish=completion.finish,
             extends=prompt.extends,
-            prompt=self._agent.prompt_hash,
+            prompt=self._prompt_hash,
             engine_seconds=time.monotonic() - started,
         )
 
