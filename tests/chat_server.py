@@ -2,18 +2,17 @@
 
 import asyncio
 import re
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 from uuid import uuid4
 
-import uvicorn
 from litestar import Litestar, Request, Response, post
 from litestar.params import JSONBody
 
 from app.records import Offer
+from tests.listening_app import listening_app
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.scenarios import site_of
@@ -71,12 +70,8 @@ async def chat_server(scenarios: Sequence[Scenario]) -> AsyncIterator[tuple[str,
         return await server.answer(data, request.headers.get("authorization", ""))
 
     app = Litestar([complete], openapi_config=None, logging_config=None)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))
-        serving = asyncio.create_task(running.serve(sockets=[listener]))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", server
-        running.should_exit = True
-        await serving
+    async with listening_app(app, lifespan="off") as url:
+        yield url, server
 
 
 def _error(status: int, message: str) -> Response[Any]:

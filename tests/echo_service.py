@@ -1,14 +1,12 @@
 """An HTTP service that echoes requests, for tests of what is sent over the wire."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import httpx
 import pytest
-import uvicorn
 from litestar import Litestar, MediaType, Request, Response, get, post, route
 from litestar.params import FromPath
 
@@ -17,6 +15,7 @@ from app.apis.catalog import App, Catalog
 from app.errors import HostError
 from app.gateway.gateway import Gateway
 from app.records import Json
+from tests.listening_app import listening_app
 
 
 @route("/echo/{rest:path}", http_method=("GET", "POST", "PUT"), media_type=MediaType.JSON, status_code=200)
@@ -92,13 +91,8 @@ class Echo:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         """Serve on a socket; yields the URL."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(self.asgi, lifespan="off", ws="none", log_level="critical")
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            server.should_exit = True
-            await serving
+        async with listening_app(self.asgi, lifespan="off") as url:
+            yield url
 
 
 class EchoSetup:

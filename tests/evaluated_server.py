@@ -1,18 +1,14 @@
 """The server and the demo APIs on sockets of this process; the server's policy is the scripted expert."""
 
-import asyncio
 import re
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 from uuid import uuid4
 
 import httpx
 import msgspec
-import uvicorn
 
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
@@ -34,6 +30,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from tests.api_app import BUSY
+from tests.listening_app import listening_app
 from tests.recording_swapper import RecordingSwapper
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
@@ -124,7 +121,10 @@ async def open_evaluated_server(
                     datasets=DatasetStore(Path("data/datasets")),
                 )
 
-    async with serving(create_app(open_dependencies)) as server, serving(create_services(TOKEN)) as services:
+    async with (
+        listening_app(create_app(open_dependencies)) as server,
+        listening_app(create_services(TOKEN)) as services,
+    ):
         evaluation = RestEvaluation(
             server=server,
             key=admin,
@@ -135,16 +135,3 @@ async def open_evaluated_server(
             at_once=4,
         )
         yield EvaluatedServer(evaluation, sessions, tasks)
-
-
-@asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[str]:
-    """Serve the app on a free port; gives its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, ws="none", log_level="critical"))
-        running = asyncio.create_task(server.serve([listener]))
-        while not server.started and not running.done():  # noqa: ASYNC110  it rings no bell
-            await asyncio.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        await running

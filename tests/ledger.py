@@ -1,7 +1,6 @@
 """A live API for tests of the agent: a ledger that records what is written to it."""
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +8,6 @@ from typing import Annotated, Any, cast
 
 import httpx
 import msgspec
-import uvicorn
 from litestar import Litestar, get, post
 from litestar.openapi import OpenAPIConfig
 from litestar.params import Body, FromQuery
@@ -18,6 +16,7 @@ from app.apis.api_documents import parse_document
 from app.apis.catalog import App, Catalog
 from app.gateway.gateway import Gateway
 from app.records import Json
+from tests.listening_app import listening_app
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -72,10 +71,5 @@ class Ledger:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
         """Serve on a socket; yields the URL."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(self.asgi, lifespan="off", ws="none", log_level="critical")
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            server.should_exit = True
-            await serving
+        async with listening_app(self.asgi, lifespan="off") as url:
+            yield url

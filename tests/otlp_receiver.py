@@ -1,18 +1,17 @@
 """A receiver of OTLP over HTTP on a socket, which keeps the spans that it got."""
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-import uvicorn
 from litestar import Litestar, Request, Response, post
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.listening_app import listening_app
 
 
 class ReceivedSpan(msgspec.Struct, frozen=True):
@@ -47,12 +46,8 @@ class OtlpReceiver:
             return Response(reply, media_type="application/x-protobuf")
 
         app = Litestar([receive], openapi_config=None, logging_config=None)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-            server.should_exit = True
-            await serving
+        async with listening_app(app, lifespan="off") as url:
+            yield url
 
     def named(self, start: str) -> list[ReceivedSpan]:
         """The spans whose name starts so, in the order of their start."""

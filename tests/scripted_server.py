@@ -1,16 +1,14 @@
 """A scripted model server over HTTP, for tests of processes that use ENGINE_URLS."""
 
-import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
 from litestar import Litestar, Response, get, post
 from litestar.params import JSONBody
 
 from app.engine.protocol import Completion, Sampling
+from tests.listening_app import listening_app
 from tests.scripted_engine import ScriptedEngine
 
 
@@ -66,10 +64,5 @@ def create_server(engine: ScriptedEngine) -> Litestar:
 @asynccontextmanager
 async def scripted_server(engine: ScriptedEngine) -> AsyncIterator[str]:
     """Yields its URL."""
-    app = create_server(engine)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="critical"))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        await serving
+    async with listening_app(create_server(engine), lifespan="off") as url:
+        yield url

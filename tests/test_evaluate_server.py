@@ -17,7 +17,8 @@ from sqlalchemy import select
 from app.cli import main
 from app.db import models
 from app.db.database import Sessions
-from tests.evaluated_server import SCENARIOS, SITES, TOKEN, EvaluatedServer, open_evaluated_server, serving
+from tests.evaluated_server import SCENARIOS, SITES, TOKEN, EvaluatedServer, open_evaluated_server
+from tests.listening_app import listening_app
 from trainer.cli.evaluate import evaluate
 from trainer.demo.admin_token import make_token, read_token
 from trainer.evaluation.over_rest import EvaluationError, evaluate_server
@@ -126,7 +127,7 @@ async def test_another_server_at_the_address_is_reported(evaluated: EvaluatedSer
         if scope["type"] == "http":
             await page(scope, receive, send)
 
-    async with serving(app) as url:
+    async with listening_app(app) as url:
         with pytest.raises(EvaluationError, match="does not answer in JSON: check the address"):
             await evaluate_server(msgspec.structs.replace(evaluated.evaluation, server=url), ignore)
 

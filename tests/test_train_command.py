@@ -14,8 +14,8 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from app.errors import AdapterError
 from tests.api_app import open_api_app
-from tests.evaluated_server import serving
 from tests.http_server import served
+from tests.listening_app import listening_app
 from tests.sage_command import SageCommand
 from trainer.client import SageClient
 
@@ -152,7 +152,7 @@ async def test_a_stream_that_breaks_off_is_resumed_after_the_last_event() -> Non
         with SageClient(url, "key") as server:
             return [(event.kind, event.data) for event in server.run_events(uuid4())]
 
-    async with serving(app) as url:
+    async with listening_app(app) as url:
         events = await asyncio.to_thread(listen, url)
     assert events == [("step", {"index": 3}), ("done", {"state": "done"})]
     assert last_ids == [b"0", b"3"]

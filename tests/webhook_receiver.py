@@ -4,15 +4,15 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-import uvicorn
 from litestar import Litestar, Request, Response, post
+
+from tests.listening_app import listening_app
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
@@ -48,15 +48,8 @@ class WebhookReceiver:
             return Response(b"", status_code=status, headers=headers)
 
         app = Litestar([receive], openapi_config=None, logging_config=None)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(
-                app, lifespan="off", ws="none", log_level="critical", timeout_graceful_shutdown=1
-            )
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
-            server.should_exit = True
-            await serving
+        async with listening_app(app, lifespan="off") as url:
+            yield f"{url}/hook"
 
     async def count(self, number: int) -> bool:
         return len(self.received) >= number
