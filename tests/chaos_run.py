@@ -34,19 +34,8 @@ _SPARES_CALLS = frozenset(
     )
 )
 """After which the server knows of every call what became of it."""
-_INTERRUPTS = frozenset(
-    event.__name__
-    for event in (
-        events.kill_runner,
-        events.kill_all_runners,
-        events.stall_runner,
-        events.stall_runners,
-        events.stall_all,
-        events.step_clocks,
-        events.silence_database,
-    )
-)
-"""By which a runner dies, or its lease expires before it can renew it."""
+_KILLS = frozenset(event.__name__ for event in (events.kill_runner, events.kill_all_runners))
+"""By which a runner dies."""
 _CONDEMNING = 2
 
 
@@ -128,14 +117,14 @@ class ChaosRun:
                 since = time.monotonic()
 
     def needless(self, ends: Iterable[TaskEnd]) -> list[str]:
-        """Tasks in doubt although no call can be lost, or given up although no two runners were interrupted."""
+        """Tasks in doubt although no call can be lost, or given up although no two runners died."""
         return [
             f"{end.word}: {end.shown['failure']} after {met}"
             for end in ends
             for met in (self._met(self._load.lives[end.word]),)
             if (
                 (end.stop == "in_doubt" and set(met) <= _SPARES_CALLS)
-                or (end.stop == "crashed" and sum(kind in _INTERRUPTS for kind in met) < _CONDEMNING)
+                or (end.stop == "crashed" and sum(kind in _KILLS for kind in met) < _CONDEMNING)
             )
         ]
 

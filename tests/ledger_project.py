@@ -49,10 +49,14 @@ class LedgerProject:
     ) -> Runner:
         return Runner(self.sessions, self.executor(engine, limits).execute, options)
 
-    async def submit(self, instruction: str = "write hello into the ledger", **more: Any) -> UUID:
+    async def submit(
+        self, instruction: str = "write hello into the ledger", *, deaths: int = 0, **more: Any
+    ) -> UUID:
+        """`deaths`: so many runners have died of it already."""
         async with self.sessions.begin() as session:
-            new = tasks.NewTask(instruction=instruction, **more)
-            return (await tasks.submit(session, self.id, new)).id
+            task = await tasks.submit(session, self.id, tasks.NewTask(instruction=instruction, **more))
+            task.deaths = deaths
+            return task.id
 
     async def row(self, task_id: UUID) -> models.Task:
         async with self.sessions() as session:

@@ -1,8 +1,10 @@
 """A runner that dies, is cut off or leaves: its tasks and shadows are resumed, and a harmful one is given up."""
 
 import asyncio
+from datetime import UTC, datetime
 from uuid import UUID
 
+import pytest
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.agent.stop_signal import StopSignal
@@ -77,9 +79,7 @@ async def test_a_suspect_waits_for_the_tasks_under_way_and_nothing_starts_beside
     async with project.runner(engine, OPTIONS) as runner:
         first = await project.submit("write first into the ledger")
         await until(lambda: engine.waiting == {"first"})
-        suspect = await project.submit("write suspect into the ledger")
-        async with project.sessions.begin() as session:
-            await session.merge(models.Task(id=suspect, deaths=1))
+        suspect = await project.submit("write suspect into the ledger", deaths=1)
         await until(lambda: runner.running == 2)
         later = await project.submit("write later into the ledger")
         await asyncio.sleep(0.4)
@@ -94,6 +94,35 @@ async def test_a_suspect_waits_for_the_tasks_under_way_and_nothing_starts_beside
         assert not (await project.ended(later)).alone
 
 
+@pytest.mark.parametrize("suspected", [False, True])
+@pytest.mark.parametrize("noticed", ["renewing", "writing"])
+async def test_a_runner_that_stalled_withdraws_the_death_that_was_counted(
+    project: LedgerProject, suspected: bool, noticed: str
+) -> None:
+    """It executes the task alone if that is suspected; another task claimed by then would clear it."""
+    engine = Gated(project.tokenizer)
+    options = RunnerOptions(lease_seconds=3 if noticed == "renewing" else 600, poll_seconds=0.1)
+    task_id = await project.submit("write once into the ledger", deaths=int(suspected))
+    async with project.runner(engine, options) as runner:
+        await until(lambda: engine.waiting == {"once"})
+        async with project.sessions.begin() as session:
+            await session.merge(models.Task(id=task_id, lease_until=datetime(2020, 1, 1, tzinfo=UTC)))
+        async with project.sessions.begin() as session:
+            claimed = await task_queue.claim(session, "another", 600)
+        assert claimed is not None
+        assert (claimed.deaths, claimed.lone_deaths) == (1 + suspected, int(suspected))
+        if noticed == "writing":
+            engine.open.add("once")
+        await until(lambda: runner.running == 0)
+        await until(lambda: row_is(project, task_id, (int(suspected), 0)))
+    assert project.ledger.entries == []
+
+
+async def row_is(project: LedgerProject, task_id: UUID, deaths: tuple[int, int]) -> bool:
+    row = await project.row(task_id)
+    return row.owner == "another" and (row.deaths, row.lone_deaths) == deaths
+
+
 async def test_a_runner_that_abandons_its_tasks_counts_a_death_and_claims_nothing_more(
     project: LedgerProject,
 ) -> None:
@@ -103,7 +132,8 @@ async def test_a_runner_that_abandons_its_tasks_counts_a_death_and_claims_nothin
         await until(lambda: engine.pending == 1)
         await runner.abandon()
         runner.wake()
-        await asyncio.sleep(0.3)
+        await until(lambda: runner.running == 0)
+        await asyncio.sleep(1)
         row = await project.row(task_id)
         assert (row.owner, row.deaths, row.attempt) == (None, 1, 1)
 

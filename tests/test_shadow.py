@@ -1,6 +1,7 @@
 """Finished tasks are replayed by another release: real database, sandbox and API; scripted policies."""
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -24,7 +25,7 @@ DONE = "apis.supervisor.complete_task(answer=7)"
 CHECK = "score = 1.0 if answer == 7 else 0.25"
 
 
-async def served(project: LedgerProject, *codes: str, **more: object) -> UUID:
+async def served(project: LedgerProject, *codes: str, **more: Any) -> UUID:
     """A finished task with these turns."""
     engine = ScriptedEngine(project.tokenizer, *map(block, codes))
     async with project.runner(engine):

@@ -19,6 +19,7 @@ class StopSignal:
         self.cancelled = False
         self.suspended = False
         self.released = False  # the rollout has handed the task back, and writes nothing more
+        self.lost = False  # another runner claimed the task, whose lease had expired
         self._lossless = False
         self._timeout: asyncio.Timeout | None = None
 

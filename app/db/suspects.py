@@ -2,7 +2,8 @@
 
 A task whose runner died is a suspect: its next runner executes it alone, so that the tasks that ran beside a
 harmful one are cleared. If two runners die while they execute a suspect alone, and it makes no progress in
-between, the suspect is condemned. Outages count against no task.
+between, the suspect is condemned. Outages count against no task, nor does a stall: a runner that goes on after its
+lease has expired withdraws its death.
 """
 
 from sqlalchemy import ColumnElement, ScalarSelect, and_, case, false, func, or_, select
@@ -37,6 +38,14 @@ def after_death(died: ColumnElement[bool]) -> dict[str, ColumnElement[int] | Col
     """The counts of a task, by whether its runner has just been lost."""
     deaths = _task.deaths + case((died, 1), else_=0)
     return {"deaths": deaths, "lone_deaths": _lone_deaths(died), "alone": alone(died)}
+
+
+def without_death(*, alone: bool) -> dict[str, ColumnElement[int]]:
+    """The counts of a task, without the death of a runner that turned out to be alive."""
+    return {
+        "deaths": func.greatest(_task.deaths - 1, 0),
+        "lone_deaths": func.greatest(_task.lone_deaths - int(alone), 0),
+    }
 
 
 def alone(died: ColumnElement[bool] = false()) -> ColumnElement[bool]:  # noqa: B008  immutable

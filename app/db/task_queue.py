@@ -271,6 +271,15 @@ async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
     await session.execute(update(_task).where(held).values(lone_deaths=0))
 
 
+async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -> None:
+    """A runner whose claim expired is alive after all: the claim that followed counted its death. Call it once.
+
+    `alone`: the runner executed nothing else.
+    """
+    without = suspects.without_death(alone=alone)
+    await session.execute(update(_task).where(_task.id == task_id).values(**without))
+
+
 async def abandon(session: AsyncSession, process: str) -> Sequence[UUID]:
     """Let others resume the tasks of a process that died or is about to. Counts the death, returns their ids."""
     return await _free(session, _queue.hand_back_all(process, **suspects.after_death(true())))

@@ -41,7 +41,6 @@ from app.security.secret_values import SecretValues
 from app.settings import Settings
 from app.skills import lifecycle
 from app.skills.library import Library
-from app.telemetry import metrics
 from app.telemetry.phases import Phase, phase, phase_seconds, timed
 
 log = structlog.get_logger(__name__)
@@ -140,7 +139,7 @@ class TaskExecutor:
             except InvalidError as error:  # a check that breaks vouches for nothing
                 scored, failure = 0.0, str(error)
             except SandboxError as error:
-                await self._finish(row, owner, trajectory, unchecked(trajectory, error), secrets)
+                await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
                 return
         elif self.judge and trajectory.stop != Stop.CANCELLED:
             with phase(Phase.CHECK):
@@ -149,17 +148,17 @@ class TaskExecutor:
             with phase(Phase.SKILLS):
                 await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
                 await self.skill_replays.run(row, context.catalog, trajectory)
-        await self._finish(row, owner, trajectory, outcome_of(trajectory, scored, failure), secrets)
+        await self._finish(row, owner, trajectory, outcome_of(trajectory, scored, failure), journal)
         if scored is not None:
             count_score(context.release, scored)
 
     async def _give_up(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if row.lone_deaths > _MAX_DEATHS:
-            await self._fail_unrecorded(row, owner, unrecorded_failure_of(row), journal.secrets)
+            await self._fail_unrecorded(row, owner, unrecorded_failure_of(row), journal)
             return
         trajectory = await self._recorded(row, journal)
         outcome = msgspec.structs.replace(outcome_of(trajectory, None, trajectory.detail), state=TaskState.FAILED)
-        await self._finish(row, owner, trajectory, outcome, journal.secrets)
+        await self._finish(row, owner, trajectory, outcome, journal)
 
     async def _recorded(self, row: models.Task, journal: TaskJournal, failure: str | None = None) -> Trajectory:
         made_by = self.agent.profile.name, self.agent.temperature
@@ -250,14 +249,15 @@ class TaskExecutor:
         owner: str,
         trajectory: Trajectory,
         outcome: task_queue.TaskOutcome,
-        secrets: SecretValues,
+        journal: TaskJournal,
     ) -> None:
+        secrets = journal.secrets
         outcome = secrets.mask_value(outcome)
         trajectory = msgspec.structs.replace(trajectory, phases=phase_seconds())
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))
-                metrics.LEASES_LOST.inc()
+                journal.stop_signal.lost = True
                 return
             await trajectories.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
@@ -273,15 +273,16 @@ class TaskExecutor:
             trajectory = await self._recorded(row, journal, failure)
             failed = {"state": TaskState.FAILED, "stop": None}
             outcome = msgspec.structs.replace(outcome_of(trajectory, None, failure), **failed)
-            await self._finish(row, owner, trajectory, outcome, journal.secrets)
+            await self._finish(row, owner, trajectory, outcome, journal)
         except (AppError, DataError, msgspec.DecodeError) as error:
             log.warning("a task fails without a trajectory", task=str(row.id), cause=type(error).__name__)
-            await self._fail_unrecorded(row, owner, failure, journal.secrets)
+            await self._fail_unrecorded(row, owner, failure, journal)
 
-    async def _fail_unrecorded(self, row: models.Task, owner: str, failure: str, secrets: SecretValues) -> None:
-        outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=secrets.mask(failure))
+    async def _fail_unrecorded(self, row: models.Task, owner: str, failure: str, journal: TaskJournal) -> None:
+        outcome = task_queue.TaskOutcome(state=TaskState.FAILED, failure=journal.secrets.mask(failure))
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
+                journal.stop_signal.lost = True
                 return
-            await tell_end(session, row.id, outcome, secrets)
+            await tell_end(session, row.id, outcome, journal.secrets)
         count_end(outcome)

@@ -1,7 +1,7 @@
 """Claims tasks from the queue and executes several at once, each under a lease that is renewed.
 
 A task that is under way here is never claimed here again: after a stall, its claim is renewed if nobody else has
-claimed it, and its rollout is stopped if somebody has.
+claimed it. If somebody has, its rollout is stopped, and the death of this runner that was counted is withdrawn.
 
 A suspect, a task during which a runner died, is executed alone: it is claimed and held until the tasks under way
 have ended, while no other is claimed.
@@ -22,7 +22,7 @@ from app.db import models, shadows, suspects, task_queue
 from app.db.database import TRANSIENT, Sessions, autocommit, direct
 from app.db.lease import new_claim
 from app.db.runners import CLAIMS
-from app.errors import first_line
+from app.errors import ConflictError, first_line
 from app.loop import Loop
 from app.project.project_settings import Limits
 from app.runner.database_contact import DatabaseContact
@@ -54,7 +54,7 @@ class RunnerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Execution(msgspec.Struct, frozen=True):
     claim: str  # the owner of the task
-    project_id: UUID
+    task: models.Task
     suspect: bool
     stop_signal: StopSignal
     work: asyncio.Task[None]
@@ -85,6 +85,7 @@ class Runner:
         self._executions: dict[UUID, _Execution] = {}
         self.answers: Callable[[], bool] = lambda: True  # there is a model server that does
         self._dropped: dict[UUID, _Dropped] = {}  # ended without a result, to be handed back
+        self._taken_over: list[models.Task] = []  # while this runner stalled: its death was counted
         self._held_off: dict[UUID, float] = {}  # projects, until when on the event loop's clock
         self._one_ended = asyncio.Event()
         self._extend_at = 0.0  # on the event loop's clock
@@ -154,8 +155,12 @@ class Runner:
         process, so it counts as a death.
         """
         await self._claims.stop()
+        for execution in self._executions.values():
+            execution.stop_signal.released = True
         async with self._sessions.begin() as session:
             await abandon_all(session, self.owner)
+        for execution in self._executions.values():
+            execution.work.cancel()
 
     async def _claim(self) -> float | None:
         """Return 0 while there may be more to claim; None at an empty queue, or when there is no room."""
@@ -190,7 +195,7 @@ class Runner:
         suspect, stop_signal = suspects.is_suspect(task), StopSignal()
         execute = self._execute_alone if suspect else self._execute
         work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}")
-        self._executions[task.id] = _Execution(claim, task.project_id, suspect, stop_signal, work)
+        self._executions[task.id] = _Execution(claim, task, suspect, stop_signal, work)
         work.add_done_callback(lambda done: self._drop(task.id, done))
 
     async def _execute_alone(self, task: models.Task, claim: str, stop_signal: StopSignal) -> None:
@@ -202,12 +207,20 @@ class Runner:
                     await self._one_ended.wait()
         if stop_signal.suspended:
             return
-        async with self._sessions.begin() as session:
-            await task_queue.mark_alone(session, task.id, claim)
+        try:
+            async with self._sessions.begin() as session:
+                await task_queue.mark_alone(session, task.id, claim)
+        except ConflictError:
+            stop_signal.lost = True
+            return
+        task.alone = True
         await self._execute(task, claim, stop_signal)
 
     def _drop(self, task_id: UUID, work: asyncio.Task[None]) -> None:
         execution = self._executions.pop(task_id)
+        if execution.stop_signal.lost and not execution.stop_signal.released:
+            metrics.LEASES_LOST.inc()
+            self._taken_over.append(execution.task)
         self._one_ended.set()
         self._claims.wake()
         if not work.cancelled() and (error := work.exception()) is not None:
@@ -220,7 +233,7 @@ class Runner:
         seconds = self._options.postpone_seconds
         log.warning("a task is postponed", task=str(task_id), seconds=seconds, cause=str(error))
         if not error.sandbox:
-            self._held_off[execution.project_id] = asyncio.get_running_loop().time() + seconds
+            self._held_off[execution.task.project_id] = asyncio.get_running_loop().time() + seconds
         return _Dropped(execution.claim, seconds, int(error.sandbox))
 
     async def _keep(self) -> None:
@@ -228,6 +241,10 @@ class Runner:
         now = asyncio.get_running_loop().time()
         if self._dropped:
             await self._hand_back_dropped()
+        for task in list(self._taken_over):
+            async with self._sessions.begin() as session:
+                await task_queue.withdraw_death(session, task.id, alone=task.alone)
+            self._taken_over.remove(task)
         if not self._executions:
             return
         if now < self._extend_at:
@@ -262,7 +279,7 @@ class Runner:
                 execution.stop_signal.cancel()
             elif task_id not in cancellations and not execution.stop_signal.released:
                 log.warning("the task was claimed again, this rollout is stopped", task=str(task_id))
-                metrics.LEASES_LOST.inc()
+                execution.stop_signal.lost = True
                 execution.work.cancel()
 
     async def _cancel(self) -> None:
