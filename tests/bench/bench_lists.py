@@ -96,7 +96,7 @@ def _nanoseconds(process: int) -> int:
     return int(Path(f"/proc/{process}/schedstat").read_text().split()[0])
 
 
-async def _measure(url: str, rows: int, repeats: int) -> None:
+async def _measure(url: str, rows: int, repeats: int) -> dict[str, Any]:
     lists = dict[str, dict[str, float]]()
     async with open_database(url) as database:
         before = time.perf_counter()
@@ -115,20 +115,25 @@ async def _measure(url: str, rows: int, repeats: int) -> None:
     for figure in ("time_p99_ms", "cpu_p99_ms"):
         slow = sorted(name for name, each in lists.items() if each[figure] > _GOAL_MS)
         print(f"{figures}; {figure} over {_GOAL_MS}: {slow or 'none'}")
-    write_results("lists", {**figures, "lists": lists})
+    return {**figures, "lists": lists}
+
+
+def measure(rows: int, repeats: int = 100) -> dict[str, Any]:
+    """The times of each listing over so many tasks, in a PostgreSQL of its own."""
+    with TemporaryDirectory(prefix="sage-bench-") as directory:
+        url = embedded_postgres.start(Path(directory) / "postgres")
+        try:
+            migrate(url)
+            return asyncio.run(_measure(url, rows, repeats))
+        finally:
+            embedded_postgres.stop(Path(directory) / "postgres")
 
 
 @click.command()
 @click.option("--tasks", "rows", default=1_000_000)
 @click.option("--repeats", default=100)
 def main(rows: int, repeats: int) -> None:
-    with TemporaryDirectory(prefix="sage-bench-") as directory:
-        url = embedded_postgres.start(Path(directory) / "postgres")
-        try:
-            migrate(url)
-            asyncio.run(_measure(url, rows, repeats))
-        finally:
-            embedded_postgres.stop(Path(directory) / "postgres")
+    write_results("lists", measure(rows, repeats))
 
 
 if __name__ == "__main__":

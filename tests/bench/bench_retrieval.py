@@ -59,12 +59,13 @@ _COLUMNS = {  # figure -> heading and digits
 def main(counts: tuple[int, ...], tree: Path) -> None:
     """Measure searches among so many skills."""
     print(" ".join(f"{heading:>11}" for heading, _ in _COLUMNS.values()))
-    found = [_measure(count, tree.absolute()) for count in counts or (1_000, 10_000, 100_000, 1_000_000)]
+    found = [measure(count, tree.absolute()) for count in counts or (1_000, 10_000, 100_000, 1_000_000)]
     if tree == _ROOT:
         write_results("retrieval", {"skills": found})
 
 
-def _measure(count: int, tree: Path) -> dict[str, Any]:
+def measure(count: int, tree: Path = _ROOT) -> dict[str, Any]:
+    """Print and return the figures of one number of skills."""
     with TemporaryDirectory(prefix="sage-retrieval-") as name, _postgres(Path(name) / "postgres") as url:
         directory = Path(name)
         project_id = asyncio.run(_project(url))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import click
 
+from tests.bench import bench_lists, bench_retrieval
 from tests.bench.growth import crowd, trajectories
 from tests.bench.growth.pictures import draw
 from tests.bench.results_file import RESULTS, write_results
@@ -28,9 +29,27 @@ class Series(NamedTuple):
     unit: str
 
 
+def _lists(sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """The p99 of the slowest list, by the number of tasks."""
+    for size in sizes:
+        yield size, max(each["cpu_p99_ms"] for each in bench_lists.measure(size)["lists"].values())
+
+
+def _searches(sizes: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """The p99 of an exact search by n-grams, by the number of skills."""
+    for size in sizes:
+        yield size, bench_retrieval.measure(size)["ngrams_ms_99"]
+
+
 SERIES = {
     "at_once": Series(crowd.at_once, (1, 4, 16, 64, 250, 1000), "tasks at once", "ms of CPU a task"),
     "replicas": Series(crowd.replicas, (1, 2, 3, 4), "model servers", "ms of CPU a task"),
+    "tasks": Series(
+        _lists, (1_000, 10_000, 100_000, 1_000_000, 10_000_000), "tasks stored", "ms of CPU, slowest list, p99"
+    ),
+    "skills": Series(
+        _searches, (1_000, 10_000, 100_000, 1_000_000), "skills", "ms of CPU to search their n-grams, p99"
+    ),
     "trajectories": Series(
         trajectories.read,
         (1_000, 3_000, 10_000, 30_000, 100_000),
