@@ -1,10 +1,11 @@
 """Response times of the API while tasks try to stop the server, beside those without.
 
-    python -m tests.bench.bench_isolation [--seconds 15] [--runners 2] [--only WORD]
+    python -m tests.bench.bench_isolation [--seconds 15] [--runners 2] [--only WORD] [--apart]
 
 The API, the runners and an embedded PostgreSQL as in production, a model server with scripted answers, and live
 APIs of which one is hostile. The response time is that of `GET /v1/tasks`, from a process of its own: idle, under
-honest tasks, twice, and under each kind of attack. Give it a machine of its own.
+honest tasks, twice, and under each kind of attack. Give it a machine of its own. With `--apart` the API and that
+process have one core, and all else the others, as on hosts of their own.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ from tests.scripted_server import scripted_server
 from tests.test_asgi import environment
 
 _TASKS = 48  # of an attack, so that there are always some
+_API_CORE = 0
+_ON_API_CORE = list[str]()  # before a command: it runs on the API's core
 _HONEST = "print(len(apis.ledger.list_entries()))\napis.supervisor.complete_task()"
 
 
@@ -56,15 +59,22 @@ class Phase(msgspec.Struct, frozen=True):
 @click.option("--seconds", default=15.0, show_default=True, help="of each phase")
 @click.option("--runners", default=len(os.sched_getaffinity(0)), show_default=True)
 @click.option("--only", default="", help="attacks whose name has this word")
-def main(seconds: float, runners: int, only: str) -> None:
+@click.option("--apart", is_flag=True, help="a core for the API alone")
+def main(seconds: float, runners: int, only: str, *, apart: bool) -> None:
     """Measure how flat the API's response times stay."""
+    if apart:
+        os.sched_setaffinity(0, os.sched_getaffinity(0) - {_API_CORE})
+        _ON_API_CORE.extend(("taskset", "--cpu-list", str(_API_CORE)))
     with TemporaryDirectory(prefix="sage-isolation-") as directory:
         phases = asyncio.run(_measure(Path(directory), seconds, runners, only))
     idle, honest = phases[0], max(each.p99 for each in phases[1:3])
     for each in phases:
         print(f"{each.name:45} p50 {each.p50:7.1f}  p99 {each.p99:7.1f}  worst {each.worst:7.1f} ms", end="")
         print(f"  p99: {each.p99 / idle.p99:4.1f} x idle, {each.p99 / honest:4.1f} x honest")
-    write_results("isolation", {"seconds": seconds, "runners": runners, "phases": msgspec.to_builtins(phases)})
+    write_results(
+        "isolation_apart" if apart else "isolation",
+        {"seconds": seconds, "runners": runners, "phases": msgspec.to_builtins(phases)},
+    )
 
 
 async def _measure(directory: Path, seconds: float, runners: int, only: str) -> list[Phase]:
@@ -91,7 +101,7 @@ class Stage(msgspec.Struct):
 
     async def phase(self, name: str, seconds: float) -> Phase:
         url = f"{self.client.base_url}v1/tasks"
-        command = (sys.executable, "-m", "tests.bench.latency_probe", url, self.key, str(seconds))
+        command = (*_ON_API_CORE, sys.executable, "-m", "tests.bench.latency_probe", url, self.key, str(seconds))
         probe = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         times: list[float] = sorted(json.loads((await probe.communicate())[0]))
         return Phase(name, len(times), statistics.median(times), times[int(0.99 * len(times))], times[-1])
@@ -197,7 +207,7 @@ async def _prepare(url: str) -> str:
 def _processes(env: dict[str, str], ready: str, runners: int) -> Iterator[ChildProcess]:
     """As `sage up` starts them."""
     sage = (sys.executable, "-m", "app.cli")
-    yield ChildProcess(name="api", argv=(*sage, "serve"), env=env, ready=ready)
+    yield ChildProcess(name="api", argv=(*_ON_API_CORE, *sage, "serve"), env=env, ready=ready)
     for number in range(runners):
         yield ChildProcess(name=f"runner-{number + 1}", argv=(*sage, "runner"), env=env)
 

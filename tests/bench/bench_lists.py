@@ -31,18 +31,32 @@ _FILL_EVENTS = f"""
 INSERT INTO task_events (task_id, seq, kind, data)
 SELECT id, seq, 'turn', '{{"turn": 1}}' FROM tasks, generate_series(1, {_EVENTS}) seq
 """
+_INDEXES = """
+SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'tasks' AND indexdef NOT LIKE 'CREATE UNIQUE%'
+"""
+"""Built afterwards, which takes a fraction of the time."""
 _GOAL_MS = 20
 
 
 async def _fill(database: Database, rows: int) -> None:
     async with database.engine.connect() as opened:
         connection = await opened.execution_options(isolation_level="AUTOCOMMIT")
-        for setting in ("fsync = off", "full_page_writes = off", "max_wal_size = '8GB'"):
+        for setting in (
+            "fsync = off",
+            "full_page_writes = off",
+            "max_wal_size = '8GB'",
+            "maintenance_work_mem = '1GB'",
+        ):
             await connection.execute(text(f"ALTER SYSTEM SET {setting}"))
         await connection.execute(text("SELECT pg_reload_conf()"))
+        indexes = (await connection.execute(text(_INDEXES))).all()
+        for index in indexes:
+            await connection.execute(text(f"DROP INDEX {index.indexname}"))
         for statement in FILL:
             number = rows if "INTO tasks" in statement else min(rows, _OTHERS)
             await connection.execute(text(statement), {"rows": number} if ":rows" in statement else {})
+        for index in indexes:
+            await connection.execute(text(index.indexdef))
         await connection.execute(text(_FILL_EVENTS))
         await connection.execute(text("VACUUM ANALYZE"))
 
