@@ -76,7 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Model
     model: str = "seed"
     """A model directory; `seed` is the model in the package."""
-    prompt_profile: Literal["", "full", "compact"] = ""
+    prompt_profile: Literal["", "full", "brief", "compact"] = ""
     """System prompt to use. Empty: the one named by the model's card, or `full`."""
 
     # Model servers

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from app.agent.prompt_brief import Brief
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
 from app.engine.tokenizer import ChatTokenizer, Message
@@ -30,7 +31,7 @@ class Profile(Protocol):
         ...
 
 
-PROFILES: dict[str, Profile] = {profile.name: profile for profile in (Full(), Compact())}
+PROFILES: dict[str, Profile] = {profile.name: profile for profile in (Full(), Compact(), Brief())}
 
 
 def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:

@@ -1,0 +1,39 @@
+"""The `brief` prompt profile, for a small policy trained on APIs that it does not know by heart. Pure.
+
+It is `compact` with one line more: the apps, and what each is for. Without it a policy must guess which app has
+the tickets, or spend a turn on asking.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from app.agent.prompt_compact import Compact
+from app.engine.tokenizer import Message
+from app.records import Offer, Task
+
+_SHOWN = 24  # apps
+_DESCRIPTION = 60  # characters
+_LOOK_UPS = "api_docs"  # in every project
+
+
+class Brief(Compact, frozen=True):
+    """One user message: the apps in one line, then as `compact`. The apps come first: tasks share that prefix."""
+
+    name: ClassVar[str] = "brief"
+
+    def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
+        [message] = super().opening(task, offers, apps)
+        return [Message("user", f"{_listed(apps)}\n{message.content}")]
+
+
+def _listed(apps: Mapping[str, str]) -> str:
+    entries = [_entry(name, about) for name, about in apps.items() if name != _LOOK_UPS]
+    more = ["more in api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
+    return f"apps: {'; '.join([*entries[:_SHOWN], *more]) or 'none'}"
+
+
+def _entry(name: str, description: str) -> str:
+    about = " ".join(description.split()).rstrip(".")
+    if len(about) > _DESCRIPTION:
+        about = f"{about[:_DESCRIPTION].rpartition(' ')[0]} ..."
+    return f"{name}, {about}" if about else name
