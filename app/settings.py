@@ -18,6 +18,7 @@ _PLAIN = {  # names that other tools also set
     "engine_urls",
     "embeddings_url",
     "otel_exporter_otlp_endpoint",
+    "notify_socket",
 }
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -49,7 +50,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_files: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
     """Older copies that are kept of each log file."""
     hang_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 60
-    """`sage up` restarts an API, a model server or demo APIs that answer nothing for this long."""
+    """`sage up` restarts an API, a model server or demo APIs that answer nothing for this long, and a runner or a
+    worker that gives no sign of life; a worker does so with its runs."""
+    notify_socket: str = ""
+    """Unix socket that runners and workers send signs of life to; `sage up` and systemd set it."""
 
     # Monitoring
     metrics_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0

@@ -23,6 +23,7 @@ from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
+from app.liveness import LivenessReporter
 from app.project.project_settings import Limits
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
@@ -68,7 +69,9 @@ def main() -> None:
 
 async def _run(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> None:
     stop = _StopSignals()
-    async with Watchdog(parts.settings.runner_watchdog_seconds), _open(parts, judge, spans_of) as opened:
+    life = LivenessReporter(parts.settings.notify_socket)
+    watchdog = Watchdog(parts.settings.runner_watchdog_seconds)
+    async with watchdog, life, _open(parts, judge, spans_of) as opened:
         memory, sessions = MemoryWatch(limit_memory(parts.settings), stop.at_once), opened.executor.sessions
         prompt = opened.executor.agent.prompt_hash
         presence = RunnerPresence(sessions, opened.runner, opened.sandbox, memory, opened.engine.occupancy, prompt)

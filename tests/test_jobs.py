@@ -13,7 +13,7 @@ from app.db import environments, models, releases, runs, schedules
 from app.db.database import Sessions, open_database
 from app.db.models import RunState
 from app.run_settings import RunSettings
-from tests.processes import command_of, descendants, gone
+from tests.processes import alive, command_of, descendants, gone
 from tests.rows import project_row
 from tests.worker_host import ENDED, WorkerHost
 
@@ -144,6 +144,28 @@ async def test_a_process_that_was_suspended_beyond_its_lease_writes_nothing(host
     os.kill(int(sleeper), signal.SIGCONT)
     await gone([int(sleeper)], seconds=3)
     assert ((await host.ended(run_id)).state, len(host.notes(run_id))) == (RunState.DONE, 3)
+
+
+async def test_a_stopped_process_is_killed_and_its_only_worker_resumes_the_run(host: WorkerHost) -> None:
+    await host.only_worker(SAGE_HANG_SECONDS="3")
+    run_id = await host.queue(steps=8)
+    await host.started(run_id)
+    [[_, _, sleeper]] = host.notes(run_id)
+    os.kill(int(sleeper), signal.SIGSTOP)
+    await gone([int(sleeper)], seconds=20)
+    run = await host.ended(run_id)
+    assert (run.state, run.attempt) == (RunState.DONE, 2)
+    await host.workers(0)
+
+
+async def test_a_process_that_computes_for_longer_than_the_limit_is_not_killed(host: WorkerHost) -> None:
+    await host.only_worker(SAGE_HANG_SECONDS="2")
+    run_id = await host.queue("deaf", steps=3)
+    await host.wait_for(run_id, lambda run: run.step == 2)
+    [[_, _, busy]] = host.notes(run_id)
+    await asyncio.sleep(5)
+    assert alive(int(busy)), "its heartbeat is a thread"
+    await host.workers(0)
 
 
 async def test_runs_whose_messages_are_lost_start_later(host: WorkerHost) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -24,6 +25,16 @@ SERVE = (
     "import http.server as h, os; print(os.getpid(), flush=True)\n"
     "h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
 )
+REPORT = """
+import asyncio, os
+from app.liveness import LivenessReporter
+async def main():
+    print(os.getpid(), flush=True)
+    async with LivenessReporter(os.environ["NOTIFY_SOCKET"]):
+        await asyncio.sleep({seconds})
+        {then}
+asyncio.run(main())
+"""
 DIE_TWICE = """
 import pathlib, sys
 deaths = pathlib.Path({path!r})
@@ -97,6 +108,33 @@ async def test_a_child_that_hangs_is_restarted_and_one_that_refuses_is_not(
         return "child answered nothing for 2 s and was killed. Restarting" in "".join(shown)
 
     await until(is_shown)
+
+
+@pytest.mark.parametrize("hangs", ["stopped", "in its event loop"])
+async def test_a_child_without_a_port_that_gives_no_sign_of_life_is_restarted(
+    supervisor: Supervisor, tmp_path: Path, capfd: pytest.CaptureFixture[str], hangs: str
+) -> None:
+    code = REPORT.format(seconds=1 if hangs == "in its event loop" else 600, then="__import__('time').sleep(600)")
+    await supervisor.start([msgspec.structs.replace(child(code), reports=True)])
+    [hung] = await pids(tmp_path / "child.log", 1)
+    if hangs == "stopped":
+        await asyncio.sleep(4)
+        assert alive(hung), "it reports"
+        os.kill(hung, signal.SIGSTOP)
+    [_, restarted] = await pids(tmp_path / "child.log", 2)
+    assert restarted != hung
+    assert "child gave no sign of life for 2 s and was killed. Restarting" in capfd.readouterr().err
+
+
+async def test_a_supervisor_that_was_stopped_itself_kills_no_child(supervisor: Supervisor, tmp_path: Path) -> None:
+    await supervisor.start([msgspec.structs.replace(child(REPORT.format(seconds=600, then="")), reports=True)])
+    [pid] = await pids(tmp_path / "child.log", 1)
+    await asyncio.sleep(1.5)
+    os.kill(pid, signal.SIGSTOP)  # as when the machine sleeps
+    time.sleep(4)  # noqa: ASYNC251  the supervisor sleeps too
+    os.kill(pid, signal.SIGCONT)
+    await asyncio.sleep(3)
+    assert alive(pid)
 
 
 async def test_a_supervisor_that_cannot_write_to_its_output_restarts_its_children(tmp_path: Path) -> None:

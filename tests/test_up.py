@@ -71,6 +71,7 @@ def settings(directory: Path) -> dict[str, str]:
         "SAGE_ENGINE_PORT": str(engine),
         "SAGE_DEMO_PORT": str(demo),
         "SAGE_RUNNERS": str(RUNNERS),
+        "SAGE_HANG_SECONDS": "15",
     }
 
 
@@ -100,6 +101,7 @@ async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_pat
             first = up.everything()
             await _kill_each_process(up, client)
             assert (await _ended(client, task))["state"] == "done", "the death of a process fails no task"
+            await _stop_a_runner_and_the_worker(up)
         born = up.everything() | first
         up.process.kill()
         await up.process.wait()
@@ -157,6 +159,23 @@ async def _kill_each_process(up: Up, client: httpx.AsyncClient) -> None:
         while not (await _is_ready(client) and _all_new(up, before)):  # noqa: ASYNC110  none of them rings
             await asyncio.sleep(0.1)
     assert up.postgres() != postgres
+
+
+async def _stop_a_runner_and_the_worker(up: Up) -> None:
+    """Each has no port, and is replaced."""
+    before = {"app.cli worker": up.process_ids("app.cli worker")}
+    await asyncio.sleep(5)  # a process that has yet to give its first sign is given more time
+    stopped = {up.process_id("app.cli runner"), *before["app.cli worker"]}
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    async with asyncio.timeout(READY_SECONDS):
+        while not (_all_new(up, before) and _is_replaced(up, "app.cli runner", stopped)):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+def _is_replaced(up: Up, name: str, stopped: set[int]) -> bool:
+    now = up.process_ids(name)
+    return len(now) == RUNNERS and not now & stopped
 
 
 async def _is_ready(client: httpx.AsyncClient) -> bool:

@@ -48,7 +48,13 @@ class WorkerHost:
         self._workers = alive[:count] + [await self._start() for _ in range(count - len(alive))]
         return self._workers
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def only_worker(self, **env: str) -> asyncio.subprocess.Process:
+        """Kill the others, and start one with further settings."""
+        await self.workers(0)
+        self._workers = [await self._start(**env)]
+        return self._workers[0]
+
+    async def _start(self, **env: str) -> asyncio.subprocess.Process:
         arguments = (
             *WORKER,
             "--queues",
@@ -60,7 +66,7 @@ class WorkerHost:
         )
         with (self.directory / "worker.log").open("ab") as output:
             return await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, env=self._env, stdout=output, stderr=output
+                sys.executable, *arguments, env=self._env | env, stdout=output, stderr=output
             )
 
     async def _end(self, worker: asyncio.subprocess.Process) -> None:

@@ -11,9 +11,10 @@ import httpx
 import msgspec
 
 from app.errors import AppError
+from app.liveness import LivenessListener
 from app.loop import Loop
 from app.machine.child_process import ChildProcess, StartedChild, start_child
-from app.machine.hang_watch import HangLimits, HangWatch
+from app.machine.hang_watch import HangLimits, HangWatch, LivenessProbe, ReportProbe, UrlProbe
 
 _STABLE_SECONDS = 60.0  # of uptime after which the restart backoff resets
 _RESTART_DELAYS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds
@@ -121,9 +122,14 @@ class _KeptChild:
         self._logs, self._hang_limits = logs, hang_limits
         self._started: StartedChild | None = None
         self._hung = ""
+        self._listener: LivenessListener | None = None
         self._lives = Loop(f"keep {child.name}", self._live, _RESTART_DELAYS[-1])
 
     async def start(self) -> None:
+        if self.child.reports:
+            self._listener = LivenessListener()
+            env = self.child.env | {"NOTIFY_SOCKET": self._listener.address}
+            self.child = msgspec.structs.replace(self.child, env=env)
         await self._spawn()
         self._lives.start()
 
@@ -131,6 +137,8 @@ class _KeptChild:
         await self._lives.stop()
         if self._started is not None:
             await self._started.end(seconds)
+        if self._listener is not None:
+            self._listener.close()
 
     async def _live(self) -> float:
         """Wait until it dies. Returns the seconds until it is started again."""
@@ -140,9 +148,8 @@ class _KeptChild:
         started, born = self._started, clock()
         if started is not None:
             async with AsyncExitStack() as stack:
-                if self.child.alive:
-                    watch = HangWatch(self.child.alive, self._hang_limits, self._kill_hung)
-                    await stack.enter_async_context(watch)
+                if (probe := self._probe()) is not None:
+                    await stack.enter_async_context(HangWatch(probe, self._hang_limits, self._kill_hung))
                 await started.process.wait()
             self._started = None
             self.refused = not self.has_started and started.refused()
@@ -162,9 +169,14 @@ class _KeptChild:
         except OSError as error:  # of memory, processes or disk space that the system lacks
             self.cause = f"cannot be started: {error}"
 
-    def _kill_hung(self, seconds: float) -> None:
+    def _probe(self) -> LivenessProbe | None:
+        if self._listener is not None:
+            return ReportProbe(self._listener)
+        return UrlProbe(self.child.alive) if self.child.alive else None
+
+    def _kill_hung(self, reason: str) -> None:
         if self._started is not None:
-            self._hung = f"answered nothing for {seconds:g} s and was killed"
+            self._hung = f"{reason} and was killed"
             self._started.signal(signal.SIGKILL)
 
 

@@ -79,10 +79,14 @@ def _workers(settings: Settings, url: str) -> list[ChildProcess]:
     ready, alive = f"{api_url}/readyz", f"{api_url}/livez"
     api = ChildProcess(name="api", argv=(*_sage(), "serve"), env=env, ready=ready, alive=alive)
     runners = [
-        ChildProcess(name=f"runner-{number}", argv=(*_sage(), "runner"), env=env | _metrics(settings, number))
+        _reporting(f"runner-{number}", "runner", env | _metrics(settings, number))
         for number in range(1, settings.runner_count + 1)
     ]
-    return [api, *runners, ChildProcess(name="worker", argv=(*_sage(), "worker"), env=env)]
+    return [api, *runners, _reporting("worker", "worker", env)]
+
+
+def _reporting(name: str, command: str, env: dict[str, str]) -> ChildProcess:
+    return ChildProcess(name=name, argv=(*_sage(), command), env=env, reports=True)
 
 
 def _metrics(settings: Settings, number: int) -> dict[str, str]:

@@ -33,6 +33,7 @@ def build(settings: Settings, command: Sequence[str] = TRAIN_COMMAND) -> Celery:
         runs=runs_directory(settings),
         seconds=min(_RECONCILE_SECONDS, settings.lease_seconds / 4),
         servers_that_sleep=servers_that_sleep(settings),
+        notify_socket=settings.notify_socket,
     )
     signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     signals.worker_shutdown.connect(lambda **_: reconciler.stop(), weak=False)

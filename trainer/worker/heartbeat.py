@@ -17,6 +17,7 @@ from app.db import run_queue
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import ConflictError, first_line
+from app.liveness import LivenessReporter
 
 log = structlog.get_logger(__name__)
 
@@ -37,8 +38,12 @@ class RunLease(msgspec.Struct, frozen=True, kw_only=True):
 class Heartbeat:
     """Beats from `start` until `stop`. Calls `cancel`, in its own thread, when the run is to be cancelled."""
 
-    def __init__(self, database_url: str, lease: RunLease, cancel: Callable[[], object]) -> None:
+    def __init__(
+        self, database_url: str, lease: RunLease, cancel: Callable[[], object], notify_socket: str = ""
+    ) -> None:
+        """Signs of life go to `notify_socket`, whether the database answers or not."""
         self._url = database_url
+        self._life = LivenessReporter(notify_socket)
         self._lease = lease
         self._cancel = cancel
         self._cancelled_at: float | None = None
@@ -70,7 +75,7 @@ class Heartbeat:
                 os._exit(LOST)
 
     async def _beat_until_ended(self) -> None:
-        async with open_database(self._url, connections=1) as database:
+        async with self._life, open_database(self._url, connections=1) as database:
             renewed = time.monotonic()
             while not self._ended.is_set():
                 try:

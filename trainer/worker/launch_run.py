@@ -17,6 +17,7 @@ from app.db import run_queue, runs
 from app.db.database import TRANSIENT, open_database
 from app.db.models import RunState
 from app.errors import NotFoundError, first_line
+from app.liveness import LivenessListener
 from app.settings import Settings
 from trainer.run_job import run_directory
 
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 TRAIN_COMMAND = (sys.executable, "-m", "trainer.worker.run_process")
 _POLL_SECONDS = 0.2
+_START_SECONDS = 120.0  # until its first sign of life
 
 
 def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stopping: Callable[[], bool]) -> None:
@@ -33,7 +35,7 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
     try:
         if not is_stopping() and asyncio.run(_is_queued(run_id, settings)):
             with _output(run_id, settings) as output:
-                code = _run(arguments, output, is_stopping)
+                code = _run(arguments, output, is_stopping, settings.hang_seconds)
             if code:
                 log.warning("a training process died", run=str(run_id), code=code)
                 asyncio.run(_expire(run_id, owner, settings))
@@ -45,24 +47,48 @@ def launch_run(run_id: UUID, settings: Settings, command: Sequence[str], is_stop
         )
 
 
-def _run(command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool]) -> int:
+def _run(
+    command: Sequence[str], output: IO[bytes] | None, is_stopping: Callable[[], bool], hang_seconds: float
+) -> int:
     """Run the process and return its exit code. Spawned, because CUDA does not survive a fork."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-    )
-    terminated = False
-    try:
-        while True:
-            try:
-                return process.wait(_POLL_SECONDS)
-            except subprocess.TimeoutExpired:
-                if is_stopping() and not terminated:
-                    process.terminate()
-                    terminated = True
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with contextlib.closing(LivenessListener()) as listener:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "NOTIFY_SOCKET": listener.address},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            return _attend(process, listener, is_stopping, hang_seconds)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # the whole group has ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _attend(
+    process: "subprocess.Popen[bytes]",
+    listener: LivenessListener,
+    is_stopping: Callable[[], bool],
+    hang_seconds: float,
+) -> int:
+    """Wait until the process has ended, or kill it once it gives no sign of life. Returns its exit code."""
+    terminated, silent, allowed = False, 0.0, max(hang_seconds, _START_SECONDS)
+    while True:
+        try:
+            return process.wait(_POLL_SECONDS)
+        except subprocess.TimeoutExpired:
+            if is_stopping() and not terminated:
+                process.terminate()
+                terminated = True
+        if listener.heard():
+            silent, allowed = 0.0, hang_seconds
+        silent += _POLL_SECONDS  # not what a clock shows: this process may have been stopped itself
+        if silent > allowed:
+            log.warning("a training process gave no sign of life and is killed", seconds=allowed)
+            process.kill()
 
 
 @contextlib.contextmanager

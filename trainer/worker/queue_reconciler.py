@@ -15,6 +15,7 @@ from uuid import UUID
 from app.db import environments, run_queue, schedules
 from app.db.database import TRANSIENT, Sessions, open_database
 from app.errors import EngineError
+from app.liveness import LivenessReporter
 from app.loop import Loop
 from trainer.engines.sleep import wake_servers
 from trainer.worker.environment_report import EnvironmentReport
@@ -37,11 +38,12 @@ class QueueReconciler:
         runs: Path,
         seconds: float = 2.0,
         servers_that_sleep: Sequence[str] = (),
+        notify_socket: str = "",
     ) -> None:
         """`notify` is called while this worker `is_idle`; busy ones would fill the broker with messages.
 
         `runs` has the directories of runs. `servers_that_sleep` are model servers that sleep during updates, and
-        are woken while no run is running.
+        are woken while no run is running. Signs of life of this thread go to `notify_socket`.
         """
         self._url = database_url
         self._notify = notify
@@ -49,6 +51,7 @@ class QueueReconciler:
         self._runs = runs
         self._servers_that_sleep = servers_that_sleep
         self._seconds = seconds
+        self._notify_socket = notify_socket
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="queue reconciler", daemon=True)
 
@@ -78,6 +81,7 @@ class QueueReconciler:
 
             report = EnvironmentReport(database.sessions).send
             async with (
+                LivenessReporter(self._notify_socket),
                 Loop("reconcile the queue of runs", tick, self._seconds, expected=TRANSIENT),
                 Loop("report the environments", report, environments.REPORT_SECONDS, expected=TRANSIENT),
                 Loop("clear the files of runs", clear, _CLEAR_SECONDS, expected=TRANSIENT),

@@ -25,6 +25,7 @@ from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import StorageError, first_line
 from app.guarded_output import guard_output
+from app.liveness import LivenessReporter
 from app.records import Json
 from app.run_settings import read_settings
 from app.settings import Settings
@@ -67,7 +68,12 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
             return 0
         work = asyncio.create_task(_work(run, settings, RowProgress(database.sessions, lease), execute))
         loop = asyncio.get_running_loop()
-        heartbeat = Heartbeat(settings.database_url, lease, lambda: loop.call_soon_threadsafe(work.cancel))
+        heartbeat = Heartbeat(
+            settings.database_url,
+            lease,
+            lambda: loop.call_soon_threadsafe(work.cancel),
+            settings.notify_socket,
+        )
         signal.signal(signal.SIGTERM, lambda *_: heartbeat.hand_back())
         heartbeat.start()
         await asyncio.wait([work])
@@ -75,7 +81,8 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
         end = _end(work, heartbeat.cancelled, run_directory(settings, run.id))
         if end is None:
             return 1
-        await _write(database.sessions, lease, end)
+        async with LivenessReporter(settings.notify_socket):
+            await _write(database.sessions, lease, end)
     if end["state"] is RunState.DONE:
         clear(run_directory(settings, run.id))
     if end["state"] is RunState.CANCELLED:
