@@ -102,6 +102,30 @@ class ModelError(AppError):
     """A model directory cannot be served: a file is missing or does not fit."""
 
 
+class ModelHashError(ModelError):
+    """A downloaded or copied file is not the one that the catalogue names."""
+
+
+class ModelDownloadError(ModelError):
+    """A model could not be downloaded, or only in part. The next attempt goes on where this one ended."""
+
+
+class GgufError(ModelError):
+    """A GGUF file is damaged, or of a kind that cannot be converted."""
+
+
+class ModelTokenizerError(ModelError):
+    """A tokenizer does not fit the weights, or cannot represent all text."""
+
+
+class ChatTemplateError(ModelError):
+    """A chat template rewrites earlier messages, or rejects the roles of an agent."""
+
+
+class ModelMemoryError(ModelError):
+    """A model needs more memory than there is."""
+
+
 class HostError(Exception):
     """Raised by a HostCall. The sandboxed code sees an exception of class `kind` with this message."""
 

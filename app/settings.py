@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 
 from app.errors import SettingError
+from app.model_catalog import SEED, find_model
 from app.setting_lists import check_servers, check_value, from_text
 
-_SEED = Path(__file__).parent / "seed_policy"
 _PLAIN = {  # names that other tools also set
     "database_url",
     "database_direct_url",
@@ -78,8 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     characters each. The same on all hosts. Empty: the file `secret.key` in the data directory."""
 
     # Model
-    model: str = "seed"
-    """A model directory; `seed` is the model in the package."""
+    model: str = SEED
+    """A model directory, or the name of a model from `sage models`; `seed` is the model in the package."""
     prompt_profile: Literal["", "full", "brief", "compact"] = ""
     """System prompt to use. Empty: the one named by the model's card, or `full`."""
 
@@ -223,7 +223,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_dir(self) -> Path:
-        return _SEED if self.model == "seed" else Path(self.model)
+        """Raises ModelError for a name of no model on this machine."""
+        return find_model(self.model, self.data_dir)
 
     @property
     def served_model(self) -> str:

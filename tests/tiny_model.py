@@ -1,6 +1,7 @@
 """A model directory with random weights and a real tokenizer, made in a second."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,10 +19,12 @@ TEMPLATE = """{%- for message in messages %}
 MAX_LENGTH = 512
 
 
-def make_model_dir(path: Path, architecture: str = "qwen2", *, spread: float = 0.3) -> Path:
+def make_model_dir(
+    path: Path, architecture: str = "qwen2", *, spread: float = 0.3, merges: Sequence[tuple[str, str]] = ()
+) -> Path:
     """Weights with enough variance that distributions are neither flat nor certain."""
     path.mkdir(parents=True, exist_ok=True)
-    vocabulary = write_tokenizer(path)
+    vocabulary = write_tokenizer(path, merges)
     model = _model(architecture, vocabulary)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -32,10 +35,10 @@ def make_model_dir(path: Path, architecture: str = "qwen2", *, spread: float = 0
     return path
 
 
-def write_tokenizer(path: Path) -> int:
-    """A byte-level tokenizer without merges, with the chat's special tokens; returns the vocabulary's size."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+def write_tokenizer(path: Path, merges: Sequence[tuple[str, str]] = ()) -> int:
+    """A byte-level tokenizer with these merges and the chat's special tokens; returns the vocabulary's size."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet()) + [left + right for left, right in merges]
+    tokenizer = Tokenizer(models.BPE({token: number for number, token in enumerate(alphabet)}, list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))

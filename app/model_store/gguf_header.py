@@ -1,0 +1,133 @@
+"""Reads a GGUF file: its architecture as a config of transformers, and the tensors that it must have.
+
+Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import struct
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from gguf import GGUFReader, ReaderTensor
+
+from app.errors import GgufError, first_line
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_NO_SCALING = (None, "none")
+
+T = TypeVar("T")
+
+
+class GgufFile:
+    """The metadata and the memory-mapped tensors of a file of a known architecture."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises GgufError."""
+        try:
+            reader = GGUFReader(path)
+            self._values = {key: field.contents() for key, field in reader.fields.items()}
+            self.tensors: dict[str, ReaderTensor] = {tensor.name: tensor for tensor in reader.tensors}
+        except (OSError, ValueError, LookupError, OverflowError, struct.error) as error:
+            raise GgufError(
+                f"{path} cannot be read as GGUF: it was cut off or damaged ({first_line(error)}). Copy it again"
+            ) from error
+        self.path = path
+        self.architecture = self.value("general.architecture", str)
+        if self.architecture not in ARCHITECTURES:
+            raise GgufError(
+                f"{path} is of the architecture {self.architecture!r}: only {', '.join(ARCHITECTURES)} can be "
+                "converted. Name a model directory in transformers format instead"
+            )
+
+    def value(self, key: str, kind: type[T]) -> T:
+        """Raises GgufError if the metadata lacks it, or has it in another type."""
+        found = self.optional(key, kind)
+        if found is None:
+            raise GgufError(f"{self.path} does not set {key}. Name another GGUF file of this model")
+        return found
+
+    def optional(self, key: str, kind: type[T]) -> T | None:
+        found = self._values.get(key)
+        if kind is float and isinstance(found, int):
+            found = float(found)
+        if found is not None and (not isinstance(found, kind) or (kind is int and isinstance(found, bool))):
+            raise GgufError(f"{self.path} sets {key} to no {kind.__name__}. Name another GGUF file of this model")
+        return found
+
+    def own(self, key: str, kind: type[T]) -> T:
+        """A value of the architecture."""
+        return self.value(f"{self.architecture}.{key}", kind)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of a decoder."""
+
+    vocabulary: int
+    hidden: int
+    mlp: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head: int
+    tied: bool  # one matrix is both the embedding and the output layer
+    biased: bool  # queries, keys and values have a bias
+
+
+def shape_of(file: GgufFile) -> Shape:
+    """Raises GgufError for what the architecture of transformers does not compute."""
+    if (scaling := file.optional(f"{file.architecture}.rope.scaling.type", str)) not in _NO_SCALING:
+        raise GgufError(f"{file.path} scales its positions ({scaling}), which is not supported")
+    if file.optional(f"{file.architecture}.expert_count", int):
+        raise GgufError(f"{file.path} is a mixture of experts, which is not supported")
+    hidden, heads = file.own("embedding_length", int), file.own("attention.head_count", int)
+    kv_heads = file.optional(f"{file.architecture}.attention.head_count_kv", int) or heads
+    head = file.optional(f"{file.architecture}.attention.key_length", int) or hidden // max(heads, 1)
+    turned = file.optional(f"{file.architecture}.rope.dimension_count", int) or head
+    if min(hidden, heads) < 1 or heads % kv_heads or turned != head or head % 2:
+        raise GgufError(f"{file.path} has {heads} heads of {head} numbers and turns {turned}: not supported")
+    return Shape(
+        vocabulary=len(file.value("tokenizer.ggml.tokens", list)),
+        hidden=hidden,
+        mlp=file.own("feed_forward_length", int),
+        layers=file.own("block_count", int),
+        heads=heads,
+        kv_heads=kv_heads,
+        head=head,
+        tied="output.weight" not in file.tensors,
+        biased=file.architecture == "qwen2",
+    )
+
+
+def config_of(file: GgufFile, shape: Shape) -> dict[str, Any]:
+    """The content of config.json."""
+    theta = file.optional(f"{file.architecture}.rope.freq_base", float) or 10_000.0
+    return {
+        "architectures": [ARCHITECTURES[file.architecture]],
+        "model_type": file.architecture,
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.mlp,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head,
+        "hidden_act": "silu",
+        "max_position_embeddings": file.own("context_length", int),
+        "rms_norm_eps": _shortest(file.own("attention.layer_norm_rms_epsilon", float)),
+        "rope_theta": theta,
+        "rope_parameters": {"rope_theta": theta, "rope_type": "default"},
+        "tie_word_embeddings": shape.tied,
+        "bos_token_id": file.optional("tokenizer.ggml.bos_token_id", int),
+        "eos_token_id": file.value("tokenizer.ggml.eos_token_id", int),
+        "pad_token_id": file.optional("tokenizer.ggml.padding_token_id", int),
+        "dtype": "bfloat16",
+    }
+
+
+def _shortest(value: float) -> float:
+    """A float32 as people write it.
+
+    >>> _shortest(9.999999747378752e-06)
+    1e-05
+    """
+    return float(f"{value:.7g}")
