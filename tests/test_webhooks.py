@@ -1,14 +1,17 @@
 """Messages to webhooks: signed, retried, resent, pruned, and none held up by another project's receiver."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from uuid import UUID
 
 import msgspec
 import pytest
+from sqlalchemy import Update, func, update
 
-from app.db import webhooks
+from app.db import models, webhooks
 from app.db.database import Sessions
+from app.db.webhooks import DeliveryResult
 from app.runner.webhook_sender import WebhookOptions
 from tests.api_app import ApiApp, open_api_app
 from tests.ledger_project import until
@@ -146,10 +149,48 @@ async def test_the_message_that_is_due_longest_is_claimed_of_a_project_with_few_
             claimed.append(row and row.task_id)
     assert claimed == [ended[0], ended[1], ended[3], ended[4], None]
     async with api.sessions.begin() as session:
-        await webhooks.hand_back(session, "b")
+        await webhooks.hand_back_all(session, "b")
         row = await webhooks.claim(session, "f", 60, per_project=2)
     assert row is not None
     assert (row.task_id, row.attempt) == (ended[1], 1)
+
+
+async def test_of_two_claims_of_one_process_only_the_later_one_sends_and_records(api: ApiApp) -> None:
+    await set_webhook(api, "http://127.0.0.1:9/")
+    await end_task(api)
+    async with api.sessions.begin() as session:
+        stalled = await webhooks.claim(session, "process/first", 60, per_project=2)
+        assert stalled is not None
+        assert await webhooks.is_claimed(session, stalled)
+        await session.execute(_expire())
+        assert not await webhooks.is_claimed(session, stalled), "another may claim it any moment"
+    async with api.sessions.begin() as session:
+        later = await webhooks.claim(session, "process/second", 60, per_project=2)
+        assert later is not None
+        assert not await webhooks.is_claimed(session, stalled)
+        assert not await webhooks.record(session, stalled, DeliveryResult(status=500, error="late"), None)
+    async with api.sessions.begin() as session:
+        assert await webhooks.record(session, later, DeliveryResult(status=204), None)
+    [row] = await deliveries(api)
+    assert (row["state"], row["status"], row["attempts"]) == ("delivered", 204, 2)
+
+
+async def test_a_result_that_arrives_after_the_message_was_claimed_again_changes_nothing(api: ApiApp) -> None:
+    receiver = WebhookReceiver(500, 204, pause=2)
+    async with receiver.listening() as url, sending(api.sessions):
+        await set_webhook(api, url)
+        await end_task(api)
+        await until(lambda: receiver.count(1))
+        await asyncio.sleep(1)
+        async with api.sessions.begin() as session:
+            await session.execute(_expire())  # as if the process had stalled
+        [row] = await settled(api)
+    assert len(receiver.received) == 2, "the failure of the first attempt starts no third one beside the second"
+    assert (row["state"], row["status"], row["attempts"]) == ("delivered", 204, 2)
+
+
+def _expire() -> Update:
+    return update(models.WebhookDelivery).values(lease_until=func.clock_timestamp())
 
 
 async def test_messages_are_deleted_some_time_after_they_were_delivered_or_given_up(api: ApiApp) -> None:

@@ -61,6 +61,8 @@ async def claim(
 ) -> models.WebhookDelivery | None:
     """The message that is due longest, of a project with fewer than `per_project` under way; or None.
 
+    `owner` is of this claim alone.
+
     Concurrent claims wait for each other: each sees how many are under way. Of each project only the first message
     is read, so that a receiver that is down does not make the claims of others slow.
     """
@@ -96,23 +98,31 @@ async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | Non
     return WebhookTarget(webhook.url, signing_key(keys_of(session).decrypt(row.webhook_secret)))
 
 
+async def is_claimed(session: AsyncSession, row: models.WebhookDelivery) -> bool:
+    """Whether the claim that returned `row` is still valid: otherwise another sends the message, or soon will."""
+    valid = _queue.held(row.owner or "", _delivery.id == row.id, _delivery.lease_until > func.clock_timestamp())
+    return await session.scalar(select(_delivery.id).where(valid)) is not None
+
+
 async def record(
-    session: AsyncSession, row: models.WebhookDelivery, owner: str, result: DeliveryResult, retry_in: float | None
-) -> None:
-    """Record an attempt: delivered, to be repeated in some seconds, or failed. Ignored if others have it."""
-    mine = _delivery.id == row.id
+    session: AsyncSession, row: models.WebhookDelivery, result: DeliveryResult, retry_in: float | None
+) -> bool:
+    """Record an attempt: delivered, to be repeated in some seconds, or failed. False, and nothing is written: the
+    message was claimed again."""
+    owner, mine = row.owner or "", _delivery.id == row.id
     values = {"status": result.status, "error": result.error}
     if result.error is None:
-        await session.execute(_queue.finish(owner, mine, state=DeliveryState.DELIVERED, **values))
+        change = _queue.finish(owner, mine, state=DeliveryState.DELIVERED, **values)
     elif result.final or retry_in is None:
-        await session.execute(_queue.finish(owner, mine, state=DeliveryState.FAILED, **values))
+        change = _queue.finish(owner, mine, state=DeliveryState.FAILED, **values)
     else:
-        await session.execute(_queue.hand_back(owner, mine, next_at=from_now(retry_in), **values))
+        change = _queue.hand_back(owner, mine, next_at=from_now(retry_in), **values)
+    return await session.scalar(change.returning(_delivery.id)) is not None
 
 
-async def hand_back(session: AsyncSession, owner: str) -> None:
-    """Let others send the owner's messages at once; the attempts do not count."""
-    await session.execute(_queue.hand_back(owner, attempt=_delivery.attempt - 1))
+async def hand_back_all(session: AsyncSession, process: str) -> None:
+    """Let others send the process's messages at once; the attempts do not count."""
+    await session.execute(_queue.hand_back_all(process, attempt=_delivery.attempt - 1))
 
 
 async def prune(session: AsyncSession, keep_seconds: float) -> bool:

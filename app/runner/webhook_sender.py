@@ -13,6 +13,7 @@ import structlog
 
 from app.db import models, webhooks
 from app.db.database import TRANSIENT, Sessions
+from app.db.lease import new_claim
 from app.db.webhooks import DeliveryResult, WebhookTarget
 from app.errors import AppError, HostError, first_line
 from app.loop import Loop
@@ -74,7 +75,7 @@ class WebhookSender:
             await asyncio.wait(self._under_way)
         try:
             async with self._sessions.begin() as session:
-                await webhooks.hand_back(session, self.owner)
+                await webhooks.hand_back_all(session, self.owner)
         except TRANSIENT as error:
             log.warning("messages to webhooks wait until their leases expire", cause=first_line(error))
 
@@ -84,7 +85,8 @@ class WebhookSender:
             return None
         lease = self._options.timeout + _GRACE
         async with self._sessions.begin() as session:
-            row = await webhooks.claim(session, self.owner, lease, per_project=self._options.per_project)
+            per_project = self._options.per_project
+            row = await webhooks.claim(session, new_claim(self.owner), lease, per_project=per_project)
         if row is None:
             return None
         work = asyncio.create_task(self._deliver(row), name=f"webhook {row.id}")
@@ -106,14 +108,18 @@ class WebhookSender:
     async def _deliver(self, row: models.WebhookDelivery) -> None:
         try:
             async with self._sessions() as session:
+                if not await webhooks.is_claimed(session, row):  # this process has stalled
+                    return
                 target = await webhooks.target(session, row.project_id)
             result = _NO_TARGET if target is None else await self._send(row, target)
         except AppError as error:  # the secret cannot be decrypted here
             result = DeliveryResult(error=str(error))
         retry_in = self._delay_after(row.attempt)
         async with self._sessions.begin() as session:
-            await webhooks.record(session, row, self.owner, result, retry_in)
-        if result.error is not None:
+            recorded = await webhooks.record(session, row, result, retry_in)
+        if not recorded:
+            log.warning("a message to a webhook was claimed again, this result is dropped", delivery=str(row.id))
+        elif result.error is not None:
             about = {"delivery": str(row.id), "attempt": row.attempt, "cause": result.error}
             log.warning("a message to a webhook was not delivered", **about)
 
