@@ -103,6 +103,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the embedded model server."""
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of the embedded model server."""
+    engine_kv_mb: Count = 768
+    """Memory of the embedded model server for keys and values of running and recent sequences, besides its
+    weights. A request waits until its prompt and all of its tokens fit."""
     engine_max_in_flight: Count = 64
     """Requests in flight to one model server, per runner."""
     engine_timeout_seconds: Seconds = 600

@@ -159,7 +159,7 @@ def test_weights_that_are_not_the_models_are_refused(
     change(weights)
     save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=re.escape(words)):
-        Decoder(load_model(tmp_path, "cpu", torch.float32), 1)
+        Decoder(load_model(tmp_path, "cpu", torch.float32), 64)
 
 
 @pytest.mark.parametrize("length", [0, 5, 1000])

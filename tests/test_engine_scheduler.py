@@ -21,12 +21,12 @@ from tests.tiny_model import make_model_dir
 
 
 @contextmanager
-def scheduling(model_dir: Path, rows: int = 8, **adapters: Path) -> Iterator[Scheduler]:
+def scheduling(model_dir: Path, rows: int = 8, kv_mb: int = 64, **adapters: Path) -> Iterator[Scheduler]:
     """Adapters are numbered from 1, in the order given."""
     torch.set_num_threads(1)
     model = load_model(model_dir, "cpu", torch.float32)
     worn = AdapterSet(model)
-    scheduler = Scheduler(Decoder(model, rows), worn, EngineMetrics(), on_death=lambda: None)
+    scheduler = Scheduler(Decoder(model, kv_mb), worn, EngineMetrics(), on_death=lambda: None, max_rows=rows)
     for number, path in enumerate(adapters.values(), 1):
         worn.install(number, worn.read(path))
     scheduler.start()
@@ -126,7 +126,7 @@ def test_stopping_aborts_running_generations(tmp_path: Path) -> None:
 def test_an_error_in_the_thread_reaches_every_client_and_ends_the_server(tmp_path: Path) -> None:
     died = threading.Event()
     model = load_model(make_model_dir(tmp_path), "cpu", torch.float32)
-    scheduler = Scheduler(Decoder(model, 1), AdapterSet(model), EngineMetrics(), on_death=died.set)
+    scheduler = Scheduler(Decoder(model, 64), AdapterSet(model), EngineMetrics(), on_death=died.set)
     model.get_input_embeddings().weight.data = torch.zeros(3, 3)
     waits = [begin(scheduler, [9], 5) for _ in range(3)]
     scheduler.start()

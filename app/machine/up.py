@@ -59,7 +59,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
-        engine += ["--max-loras", str(_adapters(settings))]
+        engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(_adapters(settings))]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready, alive=ready))
     if settings.demo:

@@ -34,11 +34,13 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=150)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kv-mb", type=int, default=768)
     options = parser.parse_args()
     torch.set_num_threads(1)
     plain = load_model(options.model, options.device, torch.float32)
     model = load_model(options.model, options.device, torch.float32)
-    scheduler = Scheduler(Decoder(model, max(ROWS)), AdapterSet(model), EngineMetrics(), on_death=lambda: None)
+    decoder = Decoder(model, options.kv_mb)
+    scheduler = Scheduler(decoder, AdapterSet(model), EngineMetrics(), on_death=lambda: None)
     scheduler.start()
     print(
         f"{options.model.name}, {model.num_parameters():,} parameters, {options.device}, one thread; "

@@ -38,6 +38,7 @@ from trainer.engines.engine_messages import (
 @click.option("--model", required=True, type=click.Path(path_type=Path))
 @click.option("--device", required=True)
 @click.option("--rows", required=True, type=click.IntRange(1))
+@click.option("--kv-mb", required=True, type=click.IntRange(1))
 @click.option("--adapters", required=True, type=click.IntRange(1))
 @click.option("--threads", required=True, type=click.IntRange(1))
 def main(fd: int, threads: int, **options: object) -> None:
@@ -47,10 +48,10 @@ def main(fd: int, threads: int, **options: object) -> None:
     asyncio.run(_serve(socket.socket(fileno=fd), **options))  # type: ignore[arg-type]
 
 
-async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, adapters: int) -> None:
+async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, kv_mb: int, adapters: int) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=stream)
     try:
-        service = _start(model, device, rows, adapters, writer)
+        service = _start(model, device, rows, kv_mb, adapters, writer)
     except ModelError as error:
         write(writer, ErrorReply(0, str(error), error.status))
         writer.close()
@@ -63,16 +64,18 @@ async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, 
         service.scheduler.stop()
 
 
-def _start(model: Path, device: str, rows: int, adapters: int, writer: asyncio.StreamWriter) -> EngineService:
+def _start(
+    model: Path, device: str, rows: int, kv_mb: int, adapters: int, writer: asyncio.StreamWriter
+) -> EngineService:
     """An engine whose death closes the socket, so that pending requests fail."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
     loaded = load_model(model, resolve_device(device), torch.float32)
-    adapter_set, decoder = AdapterSet(loaded), Decoder(loaded, rows)
+    adapter_set, decoder = AdapterSet(loaded), Decoder(loaded, kv_mb)
 
     def close() -> None:
         loop.call_soon_threadsafe(writer.close)
 
-    scheduler = Scheduler(decoder, adapter_set, EngineMetrics(), on_death=close)
+    scheduler = Scheduler(decoder, adapter_set, EngineMetrics(), on_death=close, max_rows=rows)
     scheduler.start()
     return EngineService(tokenizer, adapter_set, scheduler, adapters)
 

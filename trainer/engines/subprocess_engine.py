@@ -104,14 +104,17 @@ class SubprocessEngine:
 
 @asynccontextmanager
 async def subprocess_engine(
-    model: Path, device: str = "auto", *, rows: int = 64, threads: int = 1
+    model: Path, device: str = "auto", *, rows: int = 64, kv_mb: int = 768, threads: int = 1
 ) -> AsyncIterator[SubprocessEngine]:
-    """`rows` is the maximum batch size. Raises ModelError if the model cannot be served."""
+    """`rows` is the maximum batch size, `kv_mb` the memory of the KV cache.
+
+    Raises ModelError if the model cannot be served.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "trainer.engines.engine_child", "--socket", str(theirs.fileno())),
-            *("--model", str(model), "--device", device, "--rows", str(rows)),
+            *("--model", str(model), "--device", device, "--rows", str(rows), "--kv-mb", str(kv_mb)),
             *("--adapters", str(_MAX_ADAPTERS), "--threads", str(threads)),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],

@@ -18,6 +18,7 @@ from app.guarded_output import guard_output
 @click.option("--dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
 @click.option("--embeddings", default="minilm", show_default=True, help="minilm, none, a directory or a name.")
 @click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Rows of a forward pass.")
+@click.option("--kv-mb", default=768, show_default=True, type=click.IntRange(1), help="Memory of the KV cache.")
 @click.option("--max-loras", default=8, show_default=True, type=click.IntRange(1), help="Adapters at a time.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
 def main(host: str, port: int, model: Path, **options: object) -> None:

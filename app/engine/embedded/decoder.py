@@ -1,4 +1,4 @@
-"""Forward passes for the scheduler: prefill rows, or advance all rows by one token."""
+"""Forward passes for the scheduler: prefill rows, or advance all rows by some tokens."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
-from app.engine.embedded.kv_cache import ATTENTION, RowCache, register_attention
+from app.engine.embedded.kv_cache import ATTENTION, PagedCache, register_attention
 from app.errors import ModelError, first_line
 
+MB = 2**20
+Tables = Sequence[Sequence[int]]  # the blocks of each row
 _PROBE = (1, 2, 3, 5, 8, 13)
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 
@@ -21,87 +23,74 @@ _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 class Decoder:
     """Not thread-safe: owned by one thread."""
 
-    def __init__(self, model: PreTrainedModel, rows: int) -> None:
-        """Raises ModelError if the logits for this architecture differ from those of transformers."""
+    def __init__(self, model: PreTrainedModel, kv_mb: int) -> None:
+        """Raises ModelError if the logits for this architecture differ from those of transformers, or `kv_mb`
+        holds next to nothing.
+        """
         self.model = model
         self.device, self.dtype = model.device, model.dtype
         expected, shapes = _reference_pass(model)
         if len(set(shapes)) != 1:
             raise _unsupported(model, "its layers have keys of different shapes")
         heads, width = shapes[0]
-        self.cache = RowCache(
-            layers=len(shapes), rows=rows, heads=heads, width=width, dtype=self.dtype, device=str(self.device)
+        self.cache = PagedCache(
+            layers=len(shapes),
+            heads=heads,
+            width=width,
+            dtype=self.dtype,
+            device=self.device,
+            max_bytes=kv_mb * MB,
         )
         register_attention()
         model.set_attn_implementation(ATTENTION)
         self._check(expected)
 
-    @torch.inference_mode()
-    def prefill(self, row: int, ids: Sequence[int], start: int) -> Tensor:
-        """Run `ids` at positions `start`... of a row. Returns the logits after the last: (1, vocabulary)."""
-        self.cache.select_row(row, start, len(ids))
-        positions = torch.arange(start, start + len(ids), device=self.device)
-        mask = None if start == 0 and len(ids) > 1 else self._mask(positions[None], start + len(ids))
-        return self._forward(torch.tensor([ids], device=self.device), positions[None], mask)[:, -1]
+    @property
+    def weight_bytes(self) -> int:
+        """Of parameters and buffers, without adapters."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]  # tied ones are listed once
+        return sum(tensor.nbytes for tensor in tensors)
 
     @torch.inference_mode()
-    def prefill_rows(self, row: int, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Prefill neighboring rows, one per part, in one pass. Returns logits (parts, vocabulary).
-
-        Shorter parts are padded at the end. Padding writes cache positions behind the row's own tokens, which are
-        masked until they are overwritten.
-        """
-        if len(parts) == 1:
-            return self.prefill(row, parts[0], starts[0])
-        width = max(len(part) for part in parts)
-        ids = torch.tensor([[*part, *[0] * (width - len(part))] for part in parts], device=self.device)
-        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
-        self.cache.select_rows(row, positions, max(starts) + width)
-        lasts = sorted({len(part) - 1 for part in parts})
-        mask = self._mask(positions, max(starts) + width)
-        logits = self._forward(ids, positions, mask, keep=torch.tensor(lasts, device=self.device))
-        return logits[range(len(parts)), [lasts.index(len(part) - 1) for part in parts]]
+    def prefill(self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Run each row's part of a prompt from a start. Returns the logits after each: (rows, vocabulary)."""
+        lengths = [len(part) for part in parts]
+        lasts = sorted({length - 1 for length in lengths})
+        logits = self._forward(tables, parts, starts, keep=torch.tensor(lasts, device=self.device))
+        return logits[range(len(parts)), [lasts.index(length - 1) for length in lengths]]
 
     @torch.inference_mode()
-    def advance(self, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Run one token in each of the first n rows. Returns the logits after each: (n, vocabulary)."""
-        length = max(positions) + 1
-        position_ids = torch.tensor(positions, device=self.device)
-        self.cache.select_rows(0, position_ids[:, None], length)
-        mask = self._mask(position_ids[:, None], length)
-        return self._forward(torch.tensor(tokens, device=self.device)[:, None], position_ids[:, None], mask)[:, -1]
+    def advance(self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """Run the next tokens of each row. Returns the logits after every one: (rows, tokens, vocabulary)."""
+        return self._forward(tables, parts, starts, keep=0)
 
-    def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor | None, keep: Tensor | int = 1) -> Tensor:
+    def _forward(
+        self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int], keep: Tensor | int
+    ) -> Tensor:
+        positions = self.cache.select(tables, starts, [len(part) for part in parts])
+        width = positions.shape[1]
         output = self.model(
-            input_ids=ids,
+            input_ids=torch.tensor([[*part, *[0] * (width - len(part))] for part in parts], device=self.device),
             position_ids=positions,
-            attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=keep,
+            paged_cache=self.cache,
         )
         logits: Tensor = output.logits.float()
         return logits
 
-    def _mask(self, positions: Tensor, length: int) -> Tensor:
-        """A causal mask. positions: (rows, tokens).
-
-        Returns (rows, 1, tokens, length), added to scores.
-        """
-        later = torch.arange(length, device=self.device) > positions[:, None, :, None]
-        return torch.zeros(later.shape, dtype=self.dtype, device=self.device).masked_fill_(later, float("-inf"))
-
     def _check(self, expected: Tensor) -> None:
         """Compare prefill, continuation, batches and single steps with expected: (tokens, vocabulary)."""
+        one, other = [[1], [2]]
         got = [
-            self.prefill(0, _PROBE[:3], 0),
-            self.prefill(0, _PROBE[3:5], 3),
-            self.advance(_PROBE[5:], [5]),
+            self.prefill([one], [_PROBE[:3]], [0]),
+            self.prefill([one], [_PROBE[3:5]], [3]),
+            self.advance([one], [_PROBE[5:]], [5])[:, 0],
+            self.prefill([other, one], [_PROBE[:2], _PROBE[3:5]], [0, 3]),
+            self.advance([other], [_PROBE[2:4]], [2])[0],
         ]
-        indices = [2, 4, 5]
-        if self.cache.rows > 1:
-            got.append(self.prefill_rows(0, [_PROBE[3:5], _PROBE[:2]], [3, 0]))
-            indices += [4, 1]
+        indices = [2, 4, 5, 1, 4, 2, 3]
         distance = (torch.log_softmax(torch.cat(got), -1) - expected[indices]).abs().max().item()
         if not distance <= _TOLERANCE[self.dtype]:
             raise _unsupported(self.model, f"logprobs differ by {distance:.2g} from those of transformers")

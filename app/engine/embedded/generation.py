@@ -38,6 +38,7 @@ class Generation:
         self.random = random.Random(sampling.seed)
         self.ids: list[int] = []
         self.logprobs: list[float] = []
+        self.blocks: list[int] = []  # of the KV cache, while it runs
         self.cancelled = False
         self._report, self._stream, self._reported = report, stream, 0
 

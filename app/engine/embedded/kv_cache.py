@@ -1,124 +1,191 @@
-"""A KV cache of all rows in one block of memory, written in place, and the attention that reads it."""
+"""A KV cache in blocks of fixed size, and the attention that reads it through block tables."""
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import AttentionInterface
 
-ATTENTION = "rows"
-_INITIAL_POSITIONS = 512  # doubled as sequences grow
+from app.errors import ModelError
+
+ATTENTION = "paged_rows"
+BLOCK = 32
+"""Positions of a block. Smaller ones waste less at the end of a row; larger ones are gathered faster."""
+SINK = 0  # the block that takes the keys of padding; never read
+_FEWEST_BLOCKS = 3  # the sink, and two rows of the decoder's self-check
+_FEW_TOKENS = 16  # a pass of so few per row reads keys faster with batched products
+_GATHERED_BYTES = {"cpu": 4 * 2**20}  # of keys and values at a time: what stays in the caches of a core
+_GATHERED_BYTES_OF_OTHERS = 256 * 2**20
 
 
-class RowCache(Cache):
-    """One row per sequence. Call `select_row` or `select_rows` before each forward pass.
+class AttentionGroup(NamedTuple):
+    """Rows of a pass whose keys and values are gathered together."""
 
-    `block` is (layers, 2, rows, heads, positions, width): keys and values. Rows in use are 0 to n - 1, so a pass
-    over all of them reads views and copies nothing.
+    rows: slice
+    chunks: Tensor | None  # indices of keys, then of values; None: nothing was cached before this pass
+    mask: Tensor | None  # (rows, 1, tokens, positions), added to scores; None: plain causal
+
+
+class PagedCache(Cache):
+    """Call `select` before each forward pass. Raises ModelError if `max_bytes` hold next to nothing.
+
+    `blocks` is (layers, 2 x heads, blocks, BLOCK, width): keys of all heads, then values. On a CPU the system
+    commits its memory page by page, when a block is first written.
     """
 
-    def __init__(self, *, layers: int, rows: int, heads: int, width: int, dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, *, layers: int, heads: int, width: int, dtype: torch.dtype, device: torch.device, max_bytes: int
+    ) -> None:
         super().__init__(layers=[])
-        self.heads, self.rows = heads, rows
-        self.block = torch.zeros(layers, 2, rows, heads, _INITIAL_POSITIONS, width, dtype=dtype, device=device)
-        self._row: int | None = None
-        self._first, self._start = 0, 0
-        self._indices = torch.empty(0, dtype=torch.long)
-        self._length = 0
+        self.heads, self.width = heads, width
+        self.block_bytes = layers * 2 * heads * BLOCK * width * dtype.itemsize
+        self.count = max_bytes // self.block_bytes
+        if self.count < _FEWEST_BLOCKS:
+            raise ModelError(
+                f"a KV cache of {max_bytes // 2**20} MB holds {self.count * BLOCK} tokens of this model: "
+                "raise SAGE_ENGINE_KV_MB (--kv-mb)."
+            )
+        self.blocks = _zeros((layers, 2 * heads, self.count, BLOCK, width), dtype, device)
+        self._gather_limit = _GATHERED_BYTES.get(device.type, _GATHERED_BYTES_OF_OTHERS)
+        self._slots = torch.empty(0, dtype=torch.long)
+        self._groups: list[AttentionGroup] = []
 
-    def select_row(self, row: int, start: int, count: int) -> None:
-        """The next pass holds `count` tokens of one row, from position `start`."""
-        self._grow(start + count)
-        self._row, self._start, self._length = row, start, start + count
+    @property
+    def device(self) -> torch.device:
+        return self.blocks.device
 
-    def select_rows(self, first: int, positions: Tensor, length: int) -> None:
-        """The next pass holds tokens of n neighboring rows. positions: (n, tokens), all below `length`."""
-        self._grow(length)
-        capacity = self.block.shape[4]
-        lanes = (
-            torch.arange(len(positions) * self.heads, device=self.block.device).view(-1, self.heads, 1) * capacity
+    def select(self, tables: Sequence[Sequence[int]], starts: Sequence[int], counts: Sequence[int]) -> Tensor:
+        """The next pass holds counts[i] tokens of row i from position starts[i], in the blocks of tables[i].
+
+        Returns the positions, (rows, max(counts)). Shorter rows are padded at the end.
+        """
+        width = max(counts)
+        used = [-(-(start + count) // BLOCK) for start, count in zip(starts, counts, strict=True)]
+        longest = max(used)
+        # Padded with a block of the row itself, so that values that are not finite stay in their row.
+        table = torch.tensor(
+            [[*row[:n], *[row[0]] * (longest - n)] for row, n in zip(tables, used, strict=True)],
+            device=self.device,
         )
-        self._indices = (lanes + positions[:, None]).flatten()
-        self._row, self._first, self._length = None, first, length
+        first = torch.tensor(starts, device=self.device)[:, None]
+        steps = torch.arange(width, device=self.device)
+        positions = first + steps
+        slots = table.gather(1, (positions // BLOCK).clamp_max(longest - 1)) * BLOCK + positions % BLOCK
+        if min(counts) < width:
+            padding = steps >= torch.tensor(counts, device=self.device)[:, None]
+            slots = torch.where(padding, SINK * BLOCK, slots)
+        heads = torch.arange(self.heads, device=self.device)[:, None] * self.count * BLOCK
+        self._slots = (heads + slots[:, None]).flatten()
+        self._groups = [
+            self._group(rows, table, positions, max(used[rows]), cached=any(starts[rows]) or width == 1)
+            for rows in self._split(used)
+        ]
+        return positions
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """key_states: (n, heads, tokens, width). Returns all keys and values so far: (n, heads, length, width)."""
-        keys, values = self.block[layer_idx, 0], self.block[layer_idx, 1]
-        if self._row is not None:
-            rows = slice(self._row, self._row + 1)
-            keys[rows, :, self._start : self._length] = key_states
-            values[rows, :, self._start : self._length] = value_states
-        else:
-            rows = slice(self._first, self._first + key_states.shape[0])
-            width = keys.shape[-1]
-            keys[rows].view(-1, width).index_copy_(0, self._indices, key_states.reshape(-1, width))
-            values[rows].view(-1, width).index_copy_(0, self._indices, value_states.reshape(-1, width))
-        return keys[rows, :, : self._length], values[rows, :, : self._length]
+        """Write keys and values of the pass: (rows, heads, tokens, width). `attend` reads all of a row."""
+        keys, values = self.blocks[layer_idx].view(2, -1, self.width)
+        keys.index_copy_(0, self._slots, key_states.reshape(-1, self.width))
+        values.index_copy_(0, self._slots, value_states.reshape(-1, self.width))
+        return key_states, value_states
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one row to another."""
-        self.block[:, :, target, :, :length] = self.block[:, :, source, :, :length]
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """query: (rows, query heads, tokens, width); key and value: of this pass alone. Returns query's shape."""
+        chunks = self.blocks[layer].view(-1, BLOCK * self.width)
+        mixed = []
+        for rows, indices, mask in self._groups:
+            if indices is None:
+                keys, values = key[rows], value[rows]
+            else:
+                count = rows.stop - rows.start
+                keys, values = chunks.index_select(0, indices).view(2, count, self.heads, -1, self.width)
+            mixed.append(_attend(query[rows], keys, values, mask, scaling))
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
-    def read(self, row: int, length: int) -> Tensor:
-        """A copy of a row: (layers, 2, heads, length, width)."""
-        return self.block[:, :, row, :, :length].clone()
+    def copy(self, source: int, target: int) -> None:
+        self.blocks[:, :, target] = self.blocks[:, :, source]
 
-    def write(self, row: int, block_part: Tensor, length: int) -> None:
-        self._grow(length)
-        self.block[:, :, row, :, :length] = block_part[:, :, :, :length]
+    def zero(self, blocks: Sequence[int]) -> None:
+        """Clear non-finite values: even masked ones would spoil the next sequence (0 * nan)."""
+        self.blocks[:, :, list(blocks)] = 0
 
-    def zero(self, row: int) -> None:
-        """Clear non-finite values: even masked ones would spoil the row's next sequence (0 * nan)."""
-        self.block[:, :, row] = 0
+    def _split(self, used: Sequence[int]) -> list[slice]:
+        """Neighboring rows whose blocks, padded to the longest, may be gathered at a time."""
+        limit = max(1, self._gather_limit * self.blocks.shape[0] // self.block_bytes)
+        splits, start, longest = [], 0, 0
+        for row, blocks in enumerate(used):
+            if row > start and max(longest, blocks) * (row + 1 - start) > limit:
+                splits.append(slice(start, row))
+                start, longest = row, 0
+            longest = max(longest, blocks)
+        return [*splits, slice(start, len(used))]
 
-    def _grow(self, length: int) -> None:
-        capacity = self.block.shape[4]
-        if length <= capacity:
-            return
-        while capacity < length:
-            capacity *= 2
-        layers, two, rows, heads, old, width = self.block.shape
-        grown = self.block.new_zeros(layers, two, rows, heads, capacity, width)
-        grown[:, :, :, :, :old] = self.block
-        self.block = grown
+    def _group(
+        self, rows: slice, table: Tensor, positions: Tensor, longest: int, *, cached: bool
+    ) -> AttentionGroup:
+        if not cached:
+            return AttentionGroup(rows, None, None)
+        lanes = torch.arange(2 * self.heads, device=self.device).view(2, 1, self.heads, 1) * self.count
+        chunks = (lanes + table[rows, None, :longest]).flatten()
+        later = torch.arange(longest * BLOCK, device=self.device) > positions[rows, None, :, None]
+        mask = torch.zeros(later.shape, dtype=self.blocks.dtype, device=self.device)
+        return AttentionGroup(rows, chunks, mask.masked_fill_(later, float("-inf")))
 
 
-def attend(
-    module: nn.Module,  # noqa: ARG001  the interface's
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **_: object,
-) -> tuple[Tensor, None]:
-    """query: (n, query heads, tokens, width); attention_mask: added to the scores, None for plain causal.
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """torch.zeros would touch every page; numpy's zeros are the system's."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
-    For one token per row, the two products are batched over rows and key heads: measured faster than
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
+    """key and value: (rows, heads, positions, width); mask: None for plain causal.
+
+    For few tokens per row, the two products are batched over rows and key heads: measured faster than
     scaled_dot_product_attention, because keys shared by several query heads are read once.
     """
     rows, query_heads, tokens, width = query.shape
     heads = key.shape[1]
-    if tokens > 1:
-        mixed = functional.scaled_dot_product_attention(
+    if mask is None or tokens > _FEW_TOKENS:
+        return functional.scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=attention_mask,
-            is_causal=attention_mask is None,
+            attn_mask=mask,
+            is_causal=mask is None,
             scale=scaling,
             enable_gqa=heads != query_heads,
         )
-        return mixed.transpose(1, 2), None
-    scaled = (query * (width**-0.5 if scaling is None else scaling)).reshape(rows * heads, -1, width)
-    scores = torch.bmm(scaled, key.flatten(0, 1).transpose(1, 2)).view(rows, heads, query_heads // heads, -1)
-    if attention_mask is not None:
-        scores += attention_mask
+    scaled = (query * scaling).reshape(rows * heads, -1, width)
+    scores = torch.bmm(scaled, key.flatten(0, 1).transpose(1, 2)).view(rows, query_heads, tokens, -1)
+    scores += mask
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
-    mixed = torch.bmm(weights.flatten(0, 1), value.flatten(0, 1))
-    return mixed.view(rows, 1, query_heads, width), None
+    return torch.bmm(weights.view(rows * heads, -1, weights.shape[-1]), value.flatten(0, 1)).view_as(query)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001  the interface's
+    scaling: float | None = None,
+    *,
+    paged_cache: PagedCache,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """The attention of transformers' interface, over what `paged_cache` has selected."""
+    layer: int = module.layer_idx  # type: ignore[assignment]  # by transformers' convention
+    mixed = paged_cache.attend(layer, query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    return mixed.transpose(1, 2), None
 
 
 def register_attention() -> None:

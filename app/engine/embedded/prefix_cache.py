@@ -1,45 +1,46 @@
 """Caches keys and values of finished rows, so that the next turn of a rollout computes only its new tokens."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 Ids = NDArray[np.int32]
 _MAX_ENTRIES = 256  # entries with the same start are compared one by one
-MIN_PREFIX = 16  # a shorter common prefix is not worth copying
+MIN_PREFIX = 16  # a shorter common prefix is not worth keeping
 
 
 class CachedPrefix(msgspec.Struct, frozen=True):
     adapter: int  # keys and values depend on the weights
     ids: Ids
-    block: Tensor  # (layers, 2, heads, len(ids), width)
+    blocks: Sequence[int]  # of the KV cache
 
 
 class PrefixCache:
-    """Least recently used rows are dropped beyond a number of bytes, or a few hundred."""
+    """`keep` and `drop` hold and free the blocks of an entry. The least recently used are dropped beyond a few
+    hundred, or by `drop_oldest`.
+    """
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self.size = max_bytes, 0
+    def __init__(self, keep: Callable[[Sequence[int]], None], drop: Callable[[Sequence[int]], None]) -> None:
+        self._keep, self._release = keep, drop
         self._entries: OrderedDict[int, CachedPrefix] = OrderedDict()
         self._by_start: dict[tuple[int, bytes], list[int]] = {}  # adapter and first ids -> numbers of entries
         self._next = 0
 
-    def longest_match(self, adapter: int, ids: Ids) -> tuple[int, Tensor | None]:
-        """The number of leading ids that the best entry shares, and its keys and values."""
+    def longest_match(self, adapter: int, ids: Ids) -> tuple[int, Sequence[int]]:
+        """The number of leading ids that the best entry shares, and its blocks."""
         best, best_number = 0, None
         for number in self._by_start.get(start_key(adapter, ids), ()):
             if (shared := common_prefix(self._entries[number].ids, ids)) > best:
                 best, best_number = shared, number
         if best_number is None:
-            return 0, None
+            return 0, ()
         self._entries.move_to_end(best_number)
-        return best, self._entries[best_number].block
+        return best, self._entries[best_number].blocks
 
-    def add(self, adapter: int, ids: Ids, block: Tensor) -> None:
+    def add(self, adapter: int, ids: Ids, blocks: Sequence[int]) -> None:
         """Replace entries that the new row extends."""
         if len(ids) < MIN_PREFIX:
             return
@@ -47,12 +48,15 @@ class PrefixCache:
             cached = self._entries[number].ids
             if common_prefix(cached, ids) == len(cached):
                 self._drop(number)
-        self._entries[self._next] = CachedPrefix(adapter, ids, block)
+        self._keep(blocks)
+        self._entries[self._next] = CachedPrefix(adapter, ids, blocks)
         self._by_start.setdefault(start_key(adapter, ids), []).append(self._next)
         self._next += 1
-        self.size += block.nbytes
-        while self.size > self.max_bytes or len(self._entries) > _MAX_ENTRIES:
-            self._drop(next(iter(self._entries)))
+        while len(self._entries) > _MAX_ENTRIES:
+            self.drop_oldest()
+
+    def drop_oldest(self) -> None:
+        self._drop(next(iter(self._entries)))
 
     def drop_adapter(self, adapter: int) -> None:
         for number in [number for number, entry in self._entries.items() if entry.adapter == adapter]:
@@ -60,7 +64,7 @@ class PrefixCache:
 
     def _drop(self, number: int) -> None:
         entry = self._entries.pop(number)
-        self.size -= entry.block.nbytes
+        self._release(entry.blocks)
         start = start_key(entry.adapter, entry.ids)
         self._by_start[start].remove(number)
         if not self._by_start[start]:

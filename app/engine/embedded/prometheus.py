@@ -9,7 +9,10 @@ class EngineMetrics:
     def __init__(self, max_loras: int = 1) -> None:
         self._registry = CollectorRegistry()
         self._running = self._gauge("vllm:num_requests_running", "Requests in the batch")
-        self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a row of the batch")
+        self._waiting = self._gauge(
+            "vllm:num_requests_waiting", "Requests that wait for a row of the batch, or for memory"
+        )
+        self._usage = self._gauge("vllm:kv_cache_usage_perc", "Part of the KV cache that running requests hold")
         self._prompt = self._counter("vllm:prompt_tokens", "Prompt tokens of all requests")
         self._generated = self._counter("vllm:generation_tokens", "Generated tokens of all requests")
         self._queried = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
@@ -36,9 +39,11 @@ class EngineMetrics:
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, list(_LABELS), registry=self._registry).labels(**_LABELS)
 
-    def set_load(self, running: int, waiting: int) -> None:
+    def set_load(self, running: int, waiting: int, usage: float) -> None:
+        """`usage`: the part of the KV cache that running requests hold, 0 to 1."""
         self._running.set(running)
         self._waiting.set(waiting)
+        self._usage.set(usage)
 
     def count_prompt(self, tokens: int, reused: int) -> None:
         self._prompt.inc(tokens)

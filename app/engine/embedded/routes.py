@@ -75,7 +75,7 @@ async def models(request: Http) -> Response[bytes]:
         **card,
         "root": BASE_NAME,
         "parent": None,
-        "max_model_len": service.tokenizer.max_length,
+        "max_model_len": service.max_length,
     }
     adapters = [
         {"id": name, **card, "root": str(loaded.path), "parent": BASE_NAME, "max_model_len": None}

@@ -6,20 +6,20 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from app.engine.embedded.decoder import Decoder
 from app.engine.embedded.generation import Generation
+from app.engine.embedded.kv_memory import KvMemory
 from app.engine.embedded.lora_layers import AdapterSet, LoraDelta
-from app.engine.embedded.prefix_cache import MIN_PREFIX, PrefixCache, as_ids, common_prefix
+from app.engine.embedded.prefix_cache import common_prefix
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.sampling import sample
 
+MAX_ROWS = 64
 _PREFILL_TOKENS = 2048  # prompt tokens between two decoding steps, about
 _BATCH_TOKENS = 512  # of one prefill over several rows; a longer prompt has its own
-_PREFIX_CACHE_BYTES = 256 * 2**20
 SWITCH_INTERVAL = 0.0005
 """For `sys.setswitchinterval` in a process with a scheduler. Python's 5 ms are longer than a pass of a small
 model: other threads would wait that long for the interpreter lock, and their requests would miss a batch."""
@@ -29,13 +29,19 @@ class Scheduler:
     """Every public method may be called from any thread. `on_death` is called if the thread ends with an error."""
 
     def __init__(
-        self, decoder: Decoder, adapters: AdapterSet, metrics: EngineMetrics, on_death: Callable[[], None]
+        self,
+        decoder: Decoder,
+        adapters: AdapterSet,
+        metrics: EngineMetrics,
+        on_death: Callable[[], None],
+        max_rows: int = MAX_ROWS,
     ) -> None:
         self._decoder, self._adapters, self._metrics, self._on_death = decoder, adapters, metrics, on_death
-        self._prefixes = PrefixCache(_PREFIX_CACHE_BYTES)
+        self._max_rows = max_rows
+        self.memory = KvMemory(decoder.cache)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._waiting: deque[Generation] = deque()
-        self._rows: list[Generation] = []  # item i occupies row i of the cache
+        self._rows: list[Generation] = []
         self._unloading: set[int] = set()  # adapters to remove when their last generation has finished
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
@@ -84,7 +90,7 @@ class Scheduler:
                 if self._rows:
                     self._step()
                 self._drop_adapters()
-                self._metrics.set_load(len(self._rows), len(self._waiting))
+                self._metrics.set_load(len(self._rows), len(self._waiting), self.memory.usage)
         finally:
             self._drain_commands()
             for generation in [*self._rows, *self._waiting]:
@@ -116,58 +122,54 @@ class Scheduler:
     def _admit(self) -> None:
         """First come, first served; limits the prefill tokens, so that running rows are not delayed."""
         work = 0
-        while self._waiting and len(self._rows) < self._decoder.cache.rows and work < _PREFILL_TOKENS:
-            work += self._prefill(len(self._rows), self._admit_batch())
+        while work < _PREFILL_TOKENS and (reused := self._admit_batch()):
+            work += self._prefill(reused)
 
     def _admit_batch(self) -> list[int]:
-        """Admit the first waiting request, and those after it that fit one pass. Returns their reused tokens."""
+        """Admit the first waiting request if memory allows, and those after it that fit one pass.
+
+        Returns their reused tokens.
+        """
         first, reused, widest = len(self._rows), list[int](), 0
-        while self._waiting and len(self._rows) < self._decoder.cache.rows:
+        while self._waiting and len(self._rows) < self._max_rows:
             generation = self._waiting[0]
-            count = self._reuse(first, generation)
-            widest = max(widest, len(generation.prompt) - count)
-            shared = _longest_shared(self._rows[first:], generation)[0]
-            if reused and (widest * (len(reused) + 1) > _BATCH_TOKENS or shared > count + _BATCH_TOKENS // 8):
+            match = self.memory.match(generation, self._rows[:first])  # later rows run in the coming pass
+            widest = max(widest, len(generation.prompt) - match.tokens)
+            shared = _longest_shared(self._rows[first:], generation)
+            if reused and (
+                widest * (len(reused) + 1) > _BATCH_TOKENS or shared > match.tokens + _BATCH_TOKENS // 8
+            ):
                 break  # a long prompt has its own pass; a long shared prefix is reused once its row has run
+            if not self.memory.admit(generation, match):
+                break
             self._rows.append(self._waiting.popleft())
-            reused.append(count)
+            reused.append(match.tokens)
         return reused
 
-    def _prefill(self, first: int, reused: list[int]) -> int:
-        """Run the rows from `first` on. Returns the number of tokens computed."""
+    def _prefill(self, reused: list[int]) -> int:
+        """Run the rows admitted last, one per item. Returns the number of tokens computed."""
+        first = len(self._rows) - len(reused)
         rows = self._rows[first:]
         parts = [row.prompt[count:].tolist() for row, count in zip(rows, reused, strict=True)]
         self._adapters.routing.set([row.adapter for row in rows], self._decoder.device)
-        logits = self._decoder.prefill_rows(first, parts, reused)
         for row, count in zip(rows, reused, strict=True):
+            self.memory.extend(row, len(row.prompt))
             self._metrics.count_prompt(len(row.prompt), count)
-        self._draw(first, logits)
+        self._draw(first, self._decoder.prefill([row.blocks for row in rows], parts, reused))
         return sum(map(len, parts))
-
-    def _reuse(self, first: int, generation: Generation) -> int:
-        """Copy keys and values already computed with the same weights. Returns the number of tokens.
-
-        Rows from `first` on run in the coming pass, so they have nothing to copy.
-        """
-        count, block = self._prefixes.longest_match(generation.adapter, generation.prompt[:-1])
-        shared, source = _longest_shared(self._rows[:first], generation)
-        if shared > count and shared >= MIN_PREFIX:
-            self._decoder.cache.copy(source, len(self._rows), shared)
-            return shared
-        if block is not None:
-            self._decoder.cache.write(len(self._rows), block, count)
-        return count
 
     def _step(self) -> None:
         rows = self._rows
         self._adapters.routing.set([generation.adapter for generation in rows], self._decoder.device)
         # The last sampled token has not run yet: its position follows the prompt and the tokens before it.
+        starts = [len(generation.prompt) + len(generation.ids) - 1 for generation in rows]
+        for generation, start in zip(rows, starts, strict=True):
+            self.memory.extend(generation, start + 1)
         logits = self._decoder.advance(
-            [generation.ids[-1] for generation in rows],
-            [len(generation.prompt) + len(generation.ids) - 1 for generation in rows],
+            [generation.blocks for generation in rows], [generation.ids[-1:] for generation in rows], starts
         )
         self._metrics.count_step(len(rows))
-        self._draw(0, logits)
+        self._draw(0, logits[:, -1])
 
     def _draw(self, first: int, logits: Tensor) -> None:
         """Sample a token for every row from `first` on. logits: (rows, vocabulary)."""
@@ -186,18 +188,11 @@ class Scheduler:
             self._finish(row, finish)
 
     def _finish(self, row: int, reason: str) -> None:
-        """The last row moves to the place of the one that finishes."""
-        generation, cache = self._rows[row], self._decoder.cache
-        length = len(generation.prompt) + len(generation.ids) - 1
+        generation = self._rows.pop(row)
         if reason == "error":
-            cache.zero(row)
-        elif generation.adapter not in self._unloading:
-            ids = np.concatenate([generation.prompt, as_ids(generation.ids)])[:length]
-            self._prefixes.add(generation.adapter, ids, cache.read(row, length))
-        last = self._rows.pop()
-        if row < len(self._rows):
-            cache.copy(len(self._rows), row, len(last.prompt) + len(last.ids))
-            self._rows[row] = last
+            self.memory.discard(generation)
+        else:
+            self.memory.release(generation, keep=generation.adapter not in self._unloading)
         self._metrics.count_generated(len(generation.ids))
         generation.finish(reason)
 
@@ -206,15 +201,12 @@ class Scheduler:
         for number in self._unloading - in_use:
             self._unloading.discard(number)
             self._adapters.remove(number)
-            self._prefixes.drop_adapter(number)
+            self.memory.prefixes.drop_adapter(number)
 
 
-def _longest_shared(rows: list[Generation], generation: Generation) -> tuple[int, int]:
-    """The longest prefix of the prompt in a row, and that row; the last token must run, for its logits."""
-    ids = generation.prompt[:-1]
-    prefixes = [
-        (common_prefix(other.prompt, ids), row)
-        for row, other in enumerate(rows)
-        if other.start == generation.start
-    ]
-    return max(prefixes, default=(0, 0))
+def _longest_shared(rows: list[Generation], generation: Generation) -> int:
+    """The longest prefix of the prompt in one of the rows."""
+    return max(
+        (common_prefix(other.prompt, generation.prompt) for other in rows if other.start == generation.start),
+        default=0,
+    )

@@ -34,6 +34,17 @@ class ParameterError(InvalidError):
         self.param = param
 
 
+class TokenLimits(msgspec.Struct, frozen=True, kw_only=True):
+    context: int  # tokens of the model
+    cache: int  # tokens that the KV cache holds
+    vocabulary: int
+
+    @property
+    def longest(self) -> int:
+        """The longest sequence that can be served."""
+        return min(self.context, self.cache)
+
+
 class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool = False
 
@@ -69,7 +80,7 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     logit_bias: dict[str, float] | None = None
     prompt_logprobs: int | None = None
 
-    def sampling(self, prompt_tokens: int, max_length: int, vocabulary: int) -> Sampling:
+    def sampling(self, prompt_tokens: int, limits: TokenLimits) -> Sampling:
         """Raises ParameterError if a value is out of range or not supported."""
         for name, accepted in _ACCEPTED.items():
             if getattr(self, name) not in accepted:
@@ -79,17 +90,13 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         temperature = 1.0 if self.temperature is None else self.temperature
         if not 0 <= temperature <= 100:
             raise ParameterError(f"temperature must be between 0 and 100, not {temperature}.", "temperature")
-        self._check_tokens(vocabulary)
-        room = max_length - prompt_tokens
+        self._check_tokens(limits.vocabulary)
+        room = limits.longest - prompt_tokens
         max_tokens = room if self.max_tokens is None else self.max_tokens
         if max_tokens < 1 and room >= 1:
             raise ParameterError(f"max_tokens must be at least 1, not {max_tokens}.", "max_tokens")
         if max_tokens > room or room < 1:
-            raise ParameterError(
-                f"This model's maximum context length is {max_length} tokens, but the prompt has {prompt_tokens} "
-                f"and max_tokens asks for {max_tokens} more: shorten the prompt or ask for fewer.",
-                "prompt",
-            )
+            raise _too_long(prompt_tokens, max_tokens, limits)
         return Sampling(
             max_tokens=max_tokens,
             temperature=temperature,
@@ -104,6 +111,20 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 raise ParameterError(f"{name} must lie between 0 and {vocabulary - 1}.", name)
         if self.allowed_token_ids == []:
             raise ParameterError("allowed_token_ids must hold at least one token.", "allowed_token_ids")
+
+
+def _too_long(prompt_tokens: int, max_tokens: int, limits: TokenLimits) -> ParameterError:
+    asked = f"the prompt has {prompt_tokens} and max_tokens asks for {max_tokens} more"
+    remedy = "shorten the prompt or ask for fewer"
+    if limits.cache < limits.context:
+        return ParameterError(
+            f"The KV cache holds {limits.cache} tokens, but {asked}: "
+            f"raise SAGE_ENGINE_KV_MB (--kv-mb), or {remedy}.",
+            "prompt",
+        )
+    return ParameterError(
+        f"This model's maximum context length is {limits.context} tokens, but {asked}: {remedy}.", "prompt"
+    )
 
 
 class LoadAdapterRequest(msgspec.Struct, frozen=True):

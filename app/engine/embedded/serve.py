@@ -1,5 +1,6 @@
 """Assembles and runs the embedded engine."""
 
+import math
 import socket
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import msgspec
 import torch
 import uvicorn
 
-from app.engine.embedded.decoder import Decoder, load_model
+from app.engine.embedded.decoder import MB, Decoder, load_model
 from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.embedded.lora_layers import AdapterSet
 from app.engine.embedded.prometheus import EngineMetrics
@@ -27,6 +28,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     embeddings: str  # minilm, none, a directory or a name
     max_batch: int  # rows of one forward pass
     max_loras: int
+    kv_mb: int
     threads: int
 
 
@@ -36,18 +38,26 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     sys.setswitchinterval(SWITCH_INTERVAL)
     device = resolve_device(options.device)
     model = load_model(options.model, device, getattr(torch, options.dtype))
-    decoder = Decoder(model, options.max_batch)
+    decoder = Decoder(model, options.kv_mb)
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(model)
-    scheduler = Scheduler(decoder, adapters, metrics, on_death=lambda: _request_exit(server))
+    scheduler = Scheduler(
+        decoder, adapters, metrics, on_death=lambda: _request_exit(server), max_rows=options.max_batch
+    )
     service = EngineService(tokenizer, adapters, scheduler, options.max_loras)
     embeddings = None if options.embeddings == "none" else EmbeddingModel(options.embeddings, device)
     server = _server(create_app(service, embeddings, metrics))
     scheduler.start()
     listener.listen(2048)  # from here on connections wait instead of being refused
     host, port = listener.getsockname()[:2]
-    click.echo(f"serving {options.model} on http://{f'[{host}]' if ':' in host else host}:{port} ({device})")
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    click.echo(f"serving {options.model} on {url} ({device}, {_memory(decoder, options, scheduler)})")
     server.run(sockets=[listener])
     return not scheduler.failed
+
+
+def _memory(decoder: Decoder, options: EngineOptions, scheduler: Scheduler) -> str:
+    weights = math.ceil(decoder.weight_bytes / MB)
+    return f"{weights} MB of weights, {options.kv_mb} MB of KV cache for {scheduler.memory.tokens:,} tokens"
 
 
 def resolve_device(name: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from app.engine.embedded.generation import Generation, GenerationChunk
 from app.engine.embedded.lora_layers import BASE, AdapterSet
 from app.engine.embedded.scheduler import Scheduler
-from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest, ParameterError
+from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest, ParameterError, TokenLimits
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ConflictError, EngineError, InvalidError, NotFoundError
@@ -38,22 +38,30 @@ class EngineService:
         self, tokenizer: ChatTokenizer, adapters: AdapterSet, scheduler: Scheduler, max_adapters: int
     ) -> None:
         self.tokenizer, self.scheduler = tokenizer, scheduler
+        self._limits = TokenLimits(
+            context=tokenizer.max_length, cache=scheduler.memory.tokens, vocabulary=tokenizer.vocab_size
+        )
         self._adapters, self._max = adapters, max_adapters
         self.loaded: dict[str, LoadedAdapter] = {}
         self._numbers = BASE
         self._lock = asyncio.Lock()
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence, prompt included."""
+        return self._limits.longest
 
     def prepare(self, request: CompletionRequest) -> PreparedRequest:
         """Raises NotFoundError for an unknown model, ParameterError for an invalid request."""
         adapter = self._adapter(request.model)
         text = request.prompt
         prompt = self.tokenizer.encode(text) if isinstance(text, str) else text
-        size = self.tokenizer.vocab_size
+        size = self._limits.vocabulary
         if not prompt:
             raise ParameterError("prompt must hold at least one token.", "prompt")
         if not 0 <= min(prompt) <= max(prompt) < size:
             raise ParameterError(f"prompt holds token ids out of vocabulary: they must be below {size}.", "prompt")
-        sampling = request.sampling(len(prompt), self.tokenizer.max_length, size)
+        sampling = request.sampling(len(prompt), self._limits)
         eos = () if request.ignore_eos else self.tokenizer.eos_ids
         return PreparedRequest(
             request.model, prompt, adapter, sampling, frozenset((*sampling.stop_token_ids, *eos))
