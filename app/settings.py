@@ -158,7 +158,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limit_tokens_per_day: Limit = 0
     """Tokens that a project's tasks may generate in a day. Over it, new ones are refused and others wait."""
     limit_calls_per_day: Limit = 0
-    """API calls that a project's tasks may make in a day. Over it, new ones are refused and others wait."""
+    """API calls that a project's tasks, their checks and shadows may make in a day. Over it, new tasks are refused
+    and others wait."""
     limit_dataset_bytes: Limit = 10_000_000_000
     """Bytes of a project's uploaded datasets."""
     limit_requests_per_minute: Limit = 30_000

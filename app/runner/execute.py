@@ -26,6 +26,7 @@ from app.release import manifest
 from app.release.manifest import ApiDocument
 from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
+from app.runner.counted_calls import counted_calls
 from app.runner.judge import Judge, ask_judge
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
@@ -135,7 +136,7 @@ class TaskExecutor:
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
-                scored = await self.score(row, context, trajectory, secrets)
+                scored = await self.score(row, context, trajectory, secrets, owner)
             except InvalidError as error:  # a check that breaks vouches for nothing
                 scored, failure = 0.0, str(error)
             except SandboxError as error:
@@ -231,16 +232,23 @@ class TaskExecutor:
 
     @timed(Phase.CHECK)
     async def score(
-        self, row: models.Task, context: TaskContext, trajectory: Trajectory, secrets: SecretValues
+        self,
+        row: models.Task,
+        context: TaskContext,
+        trajectory: Trajectory,
+        secrets: SecretValues,
+        owner: str,
     ) -> float:
-        return await score(
-            row.check_code or "",
-            trajectory.answer,
-            sandbox=self.agent.sandbox,
-            gateway=self.gateway(row, context, secrets, read_only=True),
-            limits=msgspec.structs.replace(self.agent.limits.session, project=context.project),
-            now=row.started_at,
-        )
+        gateway = self.gateway(row, context, secrets, read_only=True)
+        async with counted_calls(self.sessions, row.project_id, owner, gateway):
+            return await score(
+                row.check_code or "",
+                trajectory.answer,
+                sandbox=self.agent.sandbox,
+                gateway=gateway,
+                limits=msgspec.structs.replace(self.agent.limits.session, project=context.project),
+                now=row.started_at,
+            )
 
     @timed(Phase.JOURNAL)
     async def _finish(

@@ -18,6 +18,7 @@ from app.db.shadows import ShadowOutcome
 from app.errors import AppError, EngineError, EngineRefusalError, InvalidError, SandboxError
 from app.loop import Loop
 from app.records import Task
+from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.process_identity import new_owner
 from app.runner.task_journal import seed_of
@@ -118,12 +119,14 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
     gateway.guard = await executor.skill_selection.guard(offered)
     task = Task(row.id, row.instruction, context.project, row.scenario, row.variables)
     resume = ResumeState(seed=seed_of(row), now=row.started_at)
-    trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, resume)
+    owner = shadow.owner or ""
+    async with counted_calls(executor.sessions, row.project_id, owner, gateway):
+        trajectory = await run_rollout(executor.agent, task, context.policy, gateway, offered, resume)
     failure = f"it tried to write: {gateway.would_write}" if gateway.would_write else None
     score: float | None = None
     if row.check_code:
         try:
-            score = await executor.score(row, context, trajectory, secrets)
+            score = await executor.score(row, context, trajectory, secrets, owner)
         except InvalidError as error:
             score, failure = 0.0, failure or str(error)
         except SandboxError as error:
