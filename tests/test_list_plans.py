@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, runs, skills, tasks, training_data
+from app.db import approvals, audit, runs, skills, tasks, training_data, webhooks
+from app.db.approval_rows import ApprovalState
 from app.db.database import Database, open_database
 from app.db.migrate import migrate
 from app.db.models import RunState, SkillState, TaskState
+from app.db.webhook_rows import DeliveryState
 from app.records import Stop
 from tests.conftest import new_database
 
@@ -51,6 +53,14 @@ def _tasks(**only: Any) -> Listing:
 
 def _skills(**only: Any) -> Listing:
     return lambda session: skills.page(session, skills.SkillFilter(**only))
+
+
+def _approvals(**only: Any) -> Listing:
+    return lambda session: approvals.page(session, approvals.ApprovalFilter(**only))
+
+
+def _deliveries(project_id: UUID | None, state: DeliveryState | None) -> Listing:
+    return lambda session: webhooks.page(session, project_id, state)
 
 
 LISTINGS: dict[str, Listing] = {
@@ -102,6 +112,20 @@ LISTINGS: dict[str, Listing] = {
     "audit entries of a project": lambda session: audit.page(session, PROJECT, limit=50),
     "audit entries of a small project": lambda session: audit.page(session, _P2, limit=50),
     "audit entries of a release": lambda session: audit.page(session, None, release_id=_RELEASE, limit=50),
+    **{
+        f"approvals{name} {what}": _approvals(**only, **project)
+        for name, project in (
+            ("", {}),
+            (" of a project", {"project_id": PROJECT}),
+            (" of a small one", {"project_id": _P2}),
+        )
+        for what, only in (("unfiltered", {}), ("in a rare state", {"state": ApprovalState.REFUSED}))
+    },
+    **{
+        f"deliveries{name} {what}": _deliveries(project, state)
+        for name, project in (("", None), (" of a project", PROJECT), (" of a small one", _P2))
+        for what, state in (("unfiltered", None), ("in a rare state", DeliveryState.FAILED))
+    },
     "the training window": lambda session: training_data.window(session, PROJECT, limit=50),
 }
 
@@ -137,8 +161,9 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-_TABLES = ("tasks", "skills", "training_runs", "audit_entries")
+_TABLES = ("tasks", "skills", "training_runs", "audit_entries", "approvals", "webhook_deliveries")
 _PROJECT_OF = f"CASE WHEN n % 1000 = 0 THEN '{_P2}'::uuid ELSE '{PROJECT}'::uuid END"
+_ANY_TASK = "(SELECT id FROM tasks LIMIT 1)"
 _CREATED = f"'{NOW.isoformat()}'::timestamptz + n * interval '1 second'"
 FILL = [
     f"INSERT INTO projects (id, name, skill_rev) VALUES ('{PROJECT}', 'large', 0), ('{_P2}', 'small', 0)",
@@ -175,6 +200,20 @@ FILL = [
     INSERT INTO audit_entries (id, project_id, created_at, release_id, actor, action, detail)
     SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, CASE WHEN n % 30011 = 0 THEN '{_RELEASE}'::uuid END,
         'server', 'skill moved', '{{}}'
+    FROM generate_series(1, :rows) n
+    """,
+    f"""
+    INSERT INTO approvals (id, project_id, created_at, task_id, seq, turn, api, arguments, digest, state,
+        expires_at, reason)
+    SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, {_ANY_TASK}, 1, 1, 'mail.send', '{{}}', '',
+        CASE WHEN n % 30011 = 0 THEN 'refused' ELSE 'approved' END, {_CREATED}, ''
+    FROM generate_series(1, :rows) n
+    """,
+    f"""
+    INSERT INTO webhook_deliveries (id, project_id, created_at, task_id, event, body, state, next_at, attempt,
+        finished_at)
+    SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, {_ANY_TASK}, 'task.ended', '{{}}',
+        CASE WHEN n % 30011 = 0 THEN 'failed' ELSE 'delivered' END, {_CREATED}, 1, {_CREATED}
     FROM generate_series(1, :rows) n
     """,
 ]
