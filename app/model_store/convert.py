@@ -58,6 +58,18 @@ def convert(gguf: Path, target: Path, origin: Origin, progress: Callable[[int, i
     return target
 
 
+def origin_of(gguf: Path, sha256: str) -> Origin:
+    """Of a file that the catalogue does not have. Raises GgufError."""
+    file = GgufFile(gguf)
+    return Origin(
+        title=file.optional("general.name", str) or gguf.stem,
+        licence=file.optional("general.license", str) or "unknown",
+        source=gguf.name,
+        sha256=sha256,
+        prompt_profile="full",
+    )
+
+
 def publish(partial: Path, target: Path) -> None:
     """Rename a directory into place once all of its files are on the disk."""
     for path in (*sorted(each for each in partial.rglob("*") if each.is_file()), partial):

@@ -15,6 +15,7 @@ _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_ASCII = [chr(byte) for byte in range(0x21, 0x7F)] + ["Ġ", "Ċ"]  # space and newline, as byte-level BPE writes them
 _PROBE = "def f(x):\n\treturn {'a': x * 12.5}  # naïve, 東京, 🙂\n"
 
 
@@ -67,10 +68,8 @@ def _check_vocabulary(file: GgufFile, tokens: list[str], vocabulary: dict[str, i
         )
     if len(vocabulary) != len(tokens):
         raise ModelTokenizerError(f"{file.path} has {len(tokens) - len(vocabulary)} tokens twice")
-    if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
-        raise ModelTokenizerError(
-            f"{file.path} has no tokens for {len(missing)} of 256 bytes, so it cannot represent all text"
-        )
+    if missing := [letter for letter in _ASCII if letter not in vocabulary]:
+        raise ModelTokenizerError(f"{file.path} has no tokens for {len(missing)} letters, such as {missing[0]!r}")
 
 
 def _merges(file: GgufFile, vocabulary: dict[str, int]) -> models.BPE:

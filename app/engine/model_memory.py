@@ -1,0 +1,75 @@
+"""How much memory a model needs, and how much there is: known before the kernel would kill what loads it."""
+
+import resource
+from math import prod
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from app.errors import ModelError, ModelMemoryError
+
+_PROCESS = 500 << 20  # bytes: interpreter, torch, buffers
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_memory(path: Path, bytes_per_weight: int, available: int | None = None) -> None:
+    """Raises ModelMemoryError if the host has less than the model needs; other processes may take it later."""
+    available = memory_available() if available is None else available
+    needed = memory_needed(path, bytes_per_weight)
+    if available is not None and needed > available:
+        raise ModelMemoryError(
+            f"the model in {path} needs {needed >> 20:,} MB of memory ({weights_in(path):,} weights of "
+            f"{bytes_per_weight} bytes, and {_PROCESS >> 20} MB), {available >> 20:,} MB are free: stop other "
+            "programs, choose a smaller model, or serve it elsewhere and set ENGINE_URLS"
+        )
+
+
+def memory_needed(path: Path, bytes_per_weight: int) -> int:
+    """Bytes for the weights and the process, without caches."""
+    return weights_in(path) * bytes_per_weight + _PROCESS
+
+
+def weights_in(path: Path) -> int:
+    """The number of weights, by the headers of the files. Raises ModelError for a damaged one."""
+    count = 0
+    for file in sorted(path.glob("model*.safetensors")):
+        try:
+            with safe_open(file, "np") as opened:
+                count += sum(prod(opened.get_slice(name).get_shape()) for name in opened.offset_keys())
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"the model in {path} cannot be loaded: {file.name} was cut off or damaged ({error}). "
+                "Copy the model directory again."
+            ) from error
+    return count
+
+
+def memory_available() -> int | None:
+    """Bytes that this process may still use: of the host, of its cgroup, of its own limit. None if unknown."""
+    limits = [_of_host(), _of_cgroup(), _of_process()]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _of_host() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(kilobytes[0]) << 10 if kilobytes else None
+
+
+def _of_cgroup() -> int | None:
+    """What a container's limit leaves; files that the kernel can drop again count as free."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text("ascii").strip()
+        used = int((_CGROUP / "memory.current").read_text("ascii"))
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text("ascii").splitlines())
+    except (OSError, ValueError):  # no limit of this version
+        return None
+    return None if limit == "max" else int(limit) - used + int(stat.get("inactive_file", 0))
+
+
+def _of_process() -> int | None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft

