@@ -38,6 +38,7 @@ from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_selection import SkillSelection
 from app.runner.task_journal import TaskJournal
+from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
 from app.settings import Settings
 from app.skills import lifecycle
@@ -100,6 +101,7 @@ class TaskExecutor:
 
     async def _attempt(self, row: models.Task, owner: str, stop_signal: StopSignal) -> None:
         journal = TaskJournal(self.sessions, row, owner, stop_signal)
+        mask_logs(journal.secrets)
         try:
             await self._execute(row, owner, journal)
         except SuspendedError as suspended:

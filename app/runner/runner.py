@@ -10,6 +10,7 @@ have ended, while no other is claimed.
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Self
 from uuid import UUID
 
@@ -194,9 +195,10 @@ class Runner:
         count_attempt(task)
         suspect, stop_signal = suspects.is_suspect(task), StopSignal()
         execute = self._execute_alone if suspect else self._execute
-        work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}")
+        context = copy_context()  # in which its end is logged too: see `mask_logs`
+        work = asyncio.create_task(execute(task, claim, stop_signal), name=f"task {task.id}", context=context)
         self._executions[task.id] = _Execution(claim, task, suspect, stop_signal, work)
-        work.add_done_callback(lambda done: self._drop(task.id, done))
+        work.add_done_callback(lambda done: self._drop(task.id, done), context=context)
 
     async def _execute_alone(self, task: models.Task, claim: str, stop_signal: StopSignal) -> None:
         log.warning("a runner died during this task, it is executed alone", task=str(task.id), deaths=task.deaths)

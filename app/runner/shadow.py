@@ -22,6 +22,7 @@ from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.process_identity import new_owner
 from app.runner.task_journal import seed_of
+from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
 
 log = structlog.get_logger(__name__)
@@ -114,6 +115,7 @@ async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome
         row = await tasks.get(session, shadow.task_id)
     context = await executor.context(row.project_id, shadow.release_id, serves=False)
     secrets = SecretValues()
+    mask_logs(secrets)
     gateway = executor.gateway(row, context, secrets, read_only=True)
     offered = await executor.skill_selection.reuse(row)
     gateway.guard = await executor.skill_selection.guard(offered)
