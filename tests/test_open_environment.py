@@ -16,7 +16,7 @@ def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs()
 
 
 def test_every_environment_that_is_listed_opens_under_its_name() -> None:
-    assert [each.name for each in installed_environments()] == ["office"]
+    assert [each.name for each in installed_environments()] == ["gym", "office"]
     for each in installed_environments():
         assert open_environment(each.name).scenarios("train", 1, 0)
         assert each.version == version("sage-server")
@@ -30,11 +30,12 @@ def test_all_scenarios_take_place_at_the_named_site() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("", "sage.environments has no '', it has office"),
-        ("shop", "sage.environments has no 'shop', it has office"),
+        ("", "sage.environments has no '', it has gym, office"),
+        ("shop", "sage.environments has no 'shop', it has gym, office"),
         ("office?size=3", "office has no option size; it has busy, site"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),
+        ("gym?held_out=names", "gym: held_out=names: 'names' is not one of"),
         ("office?busy", r"write options as office\?option=value"),
     ],
 )

@@ -78,7 +78,11 @@ async def test_a_file_of_chats_that_is_missing_empty_or_broken_is_named(
 
 @pytest.mark.parametrize(
     ("environment", "named"),
-    [("", "needs the setting environment"), ("moon", "has no 'moon', it has office"), ("office?sight=1", "sight")],
+    [
+        ("", "needs the setting environment"),
+        ("moon", "has no 'moon', it has gym, office"),
+        ("office?sight=1", "sight"),
+    ],
 )
 async def test_a_rollout_run_needs_a_known_environment(
     shop: TrainingProject, environment: str, named: str
@@ -94,7 +98,7 @@ async def test_an_unknown_environment_is_refused_before_the_training(
 ) -> None:
     await shop.serve(1.0, 0.0)
     failure = await shop.failure(await shop.job(**given, environment="ofice", gate_scenarios=60))
-    assert failure.startswith("InvalidError: sage.environments has no 'ofice', it has office")
+    assert failure.startswith("InvalidError: sage.environments has no 'ofice', it has gym, office")
     assert await shop.adapters() == []
 
 

@@ -1,0 +1,54 @@
+"""The documents of the gym are APIs that the product reads, and no two names of one of them clash."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+
+from app.apis.catalog import Operation
+from tests.gym_rollouts import plan
+from tests.listening_app import listening_app
+from trainer.environments.gym.api_shapes import AXES
+from trainer.environments.gym.gym_apis import GymApi
+from trainer.environments.gym.gym_environment import GymEnvironment, catalog_in
+from trainer.environments.gym.gym_services import GymServices
+from trainer.environments.gym.gym_worlds import GymWorlds
+from trainer.environments.gym.spelling import spell
+
+
+def apis(count: int) -> Iterator[tuple[GymApi, dict[str, Operation]]]:
+    for scenario in GymEnvironment().scenarios("test", count, seed=8):
+        chosen = plan(scenario)
+        for api in chosen.apis:
+            yield api, catalog_in(chosen.key).apps[api.name].operations
+
+
+def test_no_two_names_of_an_api_clash() -> None:
+    for api, operations in apis(200):
+        distractors = [spell(words, api.shape.style) for words in api.domain.distractors]
+        names = [*api.fields.values(), api.wire("group"), *distractors]
+        assert len(set(names)) == len(names), names
+        assert set(operations) == {route.python for route in api.routes}
+        for operation in operations.values():
+            arguments = Counter(each.name for each in operation.parameters)
+            assert max(arguments.values(), default=1) == 1
+            assert not any(name.startswith(("query_", "body_")) for name in arguments), arguments
+
+
+def test_every_value_of_every_axis_occurs() -> None:
+    seen = [api.shape for api, _ in apis(200)]
+    for axis, values in AXES.items():
+        assert {getattr(shape, axis) for shape in seen} == set(values)
+
+
+async def test_the_services_answer_over_a_real_socket() -> None:
+    [scenario] = GymEnvironment().scenarios("train", 1, seed=1)
+    world = scenario.tasks[0].variables["world"]
+    async with (
+        listening_app(GymServices(GymWorlds()), lifespan="off") as url,
+        httpx.AsyncClient(base_url=url) as client,
+    ):
+        passwords = (await client.get(f"/{world}/supervisor/passwords")).json()
+        assert set(passwords) == {api.name for api in plan(scenario).apis}
+        assert (await client.get(f"/{world}/nothing/at/all")).status_code == 404
+        assert (await client.get("/no-world/supervisor/passwords")).status_code == 404

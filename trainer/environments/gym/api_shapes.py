@@ -1,0 +1,66 @@
+"""The shape of an API: how one logs in, pages, reads rows and writes, apart from what it is about.
+
+Held-out shapes combine values that never meet in training; each value by itself does occur there.
+"""
+
+from itertools import combinations
+from random import Random
+from typing import Literal, get_args, get_type_hints
+
+import msgspec
+
+from trainer.environments.gym.pools import Pool
+from trainer.environments.gym.spelling import Style
+
+
+class ApiShape(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice for each axis."""
+
+    auth: Literal["login", "query_token", "key", "open"]
+    paging: Literal["page", "offset", "cursor", "link", "whole"]
+    envelope: Literal["bare", "named", "data", "wrapped"]  # around the rows of a list
+    nesting: Literal[
+        "flat", "grouped", "object"
+    ]  # fields of a row: beside its id, in a group, the person an object
+    ids: Literal["number", "string"]
+    errors: Literal["strict", "soft", "limited"]  # 4xx; 200 with ok: false, also while busy; 429 now and then
+    write: Literal["path", "body", "patch", "batch"]
+    rows: Literal["full", "partial"]  # in lists: partial ones lack a field that only looking up one item returns
+    filters: Literal["none", "equal"]  # of the list, by person and label
+    style: Style
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    name: get_args(kind) for name, kind in get_type_hints(ApiShape).items() if get_args(kind)
+}
+
+_HELD_OUT: dict[Pool, frozenset[tuple[str, str]]] = {
+    "test": frozenset(
+        {
+            ("page", "wrapped"), ("offset", "data"), ("cursor", "named"), ("link", "data"),
+            ("key", "batch"), ("query_token", "patch"), ("login", "body"), ("soft", "object"),
+        }
+    ),
+    "validation": frozenset({("page", "data"), ("link", "wrapped"), ("open", "batch"), ("limited", "grouped")}),
+}  # fmt: skip
+
+
+def pool_of_shape(shape: ApiShape) -> Pool:
+    values = [str(getattr(shape, axis)) for axis in AXES]
+    pairs = {frozenset(pair) for pair in combinations(values, 2)}
+    for pool in ("test", "validation"):
+        if pairs & {frozenset(pair) for pair in _HELD_OUT[pool]}:
+            return pool
+    return "train"
+
+
+def draw_shape(pool: Pool, rng: Random) -> ApiShape:
+    while True:
+        shape = msgspec.convert({axis: rng.choice(values) for axis, values in AXES.items()}, ApiShape)
+        if is_possible(shape) and pool_of_shape(shape) == pool:
+            return shape
+
+
+def is_possible(shape: ApiShape) -> bool:
+    """A bare list has no room for the next cursor."""
+    return not (shape.paging in ("cursor", "link") and shape.envelope == "bare")
