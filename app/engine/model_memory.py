@@ -12,15 +12,16 @@ _PROCESS = 500 << 20  # bytes: interpreter, torch, buffers
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(path: Path, bytes_per_weight: int, available: int | None = None) -> None:
-    """Raises ModelMemoryError if the host has less than the model needs; other processes may take it later."""
-    available = memory_available() if available is None else available
-    needed = memory_needed(path, bytes_per_weight)
+def check_memory(path: Path, bytes_per_weight: int, *, caches: int = 0) -> None:
+    """Raises ModelMemoryError if this process may use less than the model and `caches` bytes need."""
+    available = memory_available()
+    needed = memory_needed(path, bytes_per_weight) + caches
     if available is not None and needed > available:
+        cached = f", {caches >> 20:,} MB of KV cache" if caches else ""
         raise ModelMemoryError(
             f"the model in {path} needs {needed >> 20:,} MB of memory ({weights_in(path):,} weights of "
-            f"{bytes_per_weight} bytes, and {_PROCESS >> 20} MB), {available >> 20:,} MB are free: stop other "
-            "programs, choose a smaller model, or serve it elsewhere and set ENGINE_URLS"
+            f"{bytes_per_weight} bytes{cached}, {_PROCESS >> 20} MB for the process), {available >> 20:,} MB are "
+            "free: stop other programs, choose a smaller model, or serve it on another machine (ENGINE_URLS)"
         )
 
 

@@ -69,7 +69,7 @@ def _start(
 ) -> EngineService:
     """An engine whose death closes the socket, so that pending requests fail."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
-    loaded = load_model(model, resolve_device(device), torch.float32)
+    loaded = load_model(model, resolve_device(device), torch.float32, kv_mb=kv_mb)
     adapter_set, decoder = AdapterSet(loaded), Decoder(loaded, kv_mb)
 
     def close() -> None:

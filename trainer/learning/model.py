@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 
+from app.engine.model_memory import check_memory
 from app.errors import ModelError, StorageError, first_line
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger
@@ -32,8 +33,11 @@ def load_model(
 ) -> PreTrainedModel:
     """A causal language model, with attention over packed rows where its layers allow it.
 
-    Raises ModelError if the directory contains none, and InvalidError if liger's kernels cannot run.
+    Raises ModelError if the directory contains none, ModelMemoryError if the host has no room for it, and
+    InvalidError if liger's kernels cannot run.
     """
+    if device.type == "cpu":
+        check_memory(path, dtype.itemsize)
     register()
     try:
         config = AutoConfig.from_pretrained(path)

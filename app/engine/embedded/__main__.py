@@ -1,17 +1,18 @@
-"""`python -m app.engine.embedded`: serves one model directory over vLLM's HTTP API."""
+"""`python -m app.engine.embedded`: serves one model over vLLM's HTTP API."""
 
 import socket
-from pathlib import Path
 
 import click
 
 from app.engine.tokenizer import ChatTokenizer
-from app.errors import ModelError
+from app.errors import ModelError, SettingError
 from app.guarded_output import guard_output
+from app.model_catalog import find_model
+from app.settings import Settings
 
 
 @click.command()
-@click.option("--model", required=True, type=click.Path(path_type=Path), help="A model directory.")
+@click.option("--model", required=True, help="A model directory, or a name of `sage models list`.")
 @click.option("--port", required=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda", "mps"]))
@@ -21,17 +22,18 @@ from app.guarded_output import guard_output
 @click.option("--kv-mb", default=768, show_default=True, type=click.IntRange(1), help="Memory of the KV cache.")
 @click.option("--max-loras", default=8, show_default=True, type=click.IntRange(1), help="Adapters at a time.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")
-def main(host: str, port: int, model: Path, **options: object) -> None:
+def main(host: str, port: int, model: str, **options: object) -> None:
     """Serve a model directory."""
     guard_output()
     with _listen(host, port) as listener:
         try:
-            tokenizer = ChatTokenizer.load(model)
+            path = find_model(model, Settings.from_env().data_dir)
+            tokenizer = ChatTokenizer.load(path)
             # Imported here because torch takes seconds, and a wrong option or directory should fail before.
             from app.engine.embedded.serve import EngineOptions, serve  # noqa: PLC0415
 
-            sound = serve(EngineOptions(model=model, **options), tokenizer, listener)  # type: ignore[arg-type]
-        except ModelError as error:
+            sound = serve(EngineOptions(model=path, **options), tokenizer, listener)  # type: ignore[arg-type]
+        except (ModelError, SettingError) as error:
             raise click.ClickException(str(error)) from error
     if not sound:
         raise click.ClickException("the engine stopped after the error above: start it again.")

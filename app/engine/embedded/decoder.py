@@ -12,6 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
 from app.engine.embedded.kv_cache import ATTENTION, PagedCache, register_attention
+from app.engine.model_memory import check_memory
 from app.errors import ModelError, first_line
 
 MB = 2**20
@@ -96,8 +97,12 @@ class Decoder:
             raise _unsupported(self.model, f"logprobs differ by {distance:.2g} from those of transformers")
 
 
-def load_model(model_dir: Path, device: str, dtype: torch.dtype) -> PreTrainedModel:
-    """Raises ModelError if the weights cannot be read or do not fit the config, or attention is windowed."""
+def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int = 0) -> PreTrainedModel:
+    """Raises ModelError if the weights cannot be read or do not fit the config, or attention is windowed, and
+    ModelMemoryError if the host has no room for them and the cache.
+    """
+    if device == "cpu":
+        check_memory(model_dir, dtype.itemsize, caches=kv_mb * MB)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # problems of the weights are reported below, in one line
     try:

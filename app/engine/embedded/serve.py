@@ -37,7 +37,7 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     torch.set_num_threads(options.threads)
     sys.setswitchinterval(SWITCH_INTERVAL)
     device = resolve_device(options.device)
-    model = load_model(options.model, device, getattr(torch, options.dtype))
+    model = load_model(options.model, device, getattr(torch, options.dtype), kv_mb=options.kv_mb)
     decoder = Decoder(model, options.kv_mb)
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(model)
     scheduler = Scheduler(
