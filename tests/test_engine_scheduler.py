@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,14 @@ def scheduling(model_dir: Path, rows: int = 8, kv_mb: int = 64, **adapters: Path
 
 
 def begin(
-    scheduler: Scheduler, prompt: list[int], tokens: int, adapter: int = 0, seed: int = 1
+    scheduler: Scheduler,
+    prompt: list[int],
+    tokens: int,
+    adapter: int = 0,
+    seed: int = 1,
+    *,
+    stop: int | None = None,
+    **sampling: Any,
 ) -> Callable[[], GenerationChunk]:
     """Returns a function that waits for the completion."""
     answers: list[GenerationChunk] = []
@@ -48,8 +56,8 @@ def begin(
     generation = Generation(
         np.asarray(prompt, np.int32),
         adapter=adapter,
-        sampling=Sampling(max_tokens=tokens, seed=seed),
-        stops=frozenset(),
+        sampling=Sampling(max_tokens=tokens, seed=seed, **sampling),
+        stops=frozenset() if stop is None else frozenset([stop]),
         report=report,
     )
     scheduler.submit(generation)

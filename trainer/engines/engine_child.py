@@ -75,7 +75,9 @@ def _start(
     def close() -> None:
         loop.call_soon_threadsafe(writer.close)
 
-    scheduler = Scheduler(decoder, adapter_set, EngineMetrics(), on_death=close, max_rows=rows)
+    scheduler = Scheduler(
+        decoder, adapter_set, EngineMetrics(), on_death=close, max_rows=rows, pass_seconds=decoder.pass_seconds()
+    )
     scheduler.start()
     return EngineService(tokenizer, adapter_set, scheduler, adapters)
 

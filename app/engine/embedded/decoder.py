@@ -1,9 +1,12 @@
 """Forward passes for the scheduler: prefill rows, or advance all rows by some tokens."""
 
+import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -11,12 +14,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
-from app.engine.embedded.kv_cache import ATTENTION, PagedCache, register_attention
+from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
 from app.engine.model_memory import check_memory
 from app.errors import ModelError, first_line
 
 MB = 2**20
 Tables = Sequence[Sequence[int]]  # the blocks of each row
+_TIMED_POSITIONS = 512
+_TIMED_DOUBLINGS = 5  # up to 32 rows
+_TIMINGS = 3  # the first ones warm up
 _PROBE = (1, 2, 3, 5, 8, 13)
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 
@@ -61,9 +67,29 @@ class Decoder:
         return logits[range(len(parts)), [lasts.index(length - 1) for length in lengths]]
 
     @torch.inference_mode()
-    def advance(self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """Run the next tokens of each row. Returns the logits after every one: (rows, tokens, vocabulary)."""
-        return self._forward(tables, parts, starts, keep=0)
+    def advance(self, tables: Tables, tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
+        """Run one token in each row. Returns the logits after each: (rows, vocabulary).
+
+        Rows may share a table: keys and values of all are written before any reads them, so a row sees those of
+        the same sequence at earlier positions.
+        """
+        return self._forward(tables, [[token] for token in tokens], positions, keep=1)[:, 0]
+
+    def pass_seconds(self) -> list[float]:
+        """Measured times of `advance` over 1, 2, 3... rows of some length, interpolated.
+
+        On a CPU in seconds of this thread, which other work of the machine changes little.
+        """
+        clock = time.thread_time if self.device.type == "cpu" else time.perf_counter
+        table = [1] * -(-_TIMED_POSITIONS // BLOCK)
+        rows = [2**power for power in range(_TIMED_DOUBLINGS + 1)]
+        seconds = [math.inf] * len(rows)
+        for _ in range(_TIMINGS):
+            for index, count in enumerate(rows):
+                start = clock()
+                self.advance([table] * count, [1] * count, [_TIMED_POSITIONS - 1] * count).sum().item()
+                seconds[index] = min(seconds[index], clock() - start)
+        return np.interp(range(1, rows[-1] + 1), rows, np.maximum.accumulate(seconds)).tolist()
 
     def _forward(
         self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int], keep: Tensor | int
@@ -87,9 +113,9 @@ class Decoder:
         got = [
             self.prefill([one], [_PROBE[:3]], [0]),
             self.prefill([one], [_PROBE[3:5]], [3]),
-            self.advance([one], [_PROBE[5:]], [5])[:, 0],
+            self.advance([one], _PROBE[5:], [5]),
             self.prefill([other, one], [_PROBE[:2], _PROBE[3:5]], [0, 3]),
-            self.advance([other], [_PROBE[2:4]], [2])[0],
+            self.advance([other, other], _PROBE[2:4], [2, 3]),
         ]
         indices = [2, 4, 5, 1, 4, 2, 3]
         distance = (torch.log_softmax(torch.cat(got), -1) - expected[indices]).abs().max().item()

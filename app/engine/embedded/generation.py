@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from app.engine.embedded.prefix_cache import Ids, start_key
+from app.engine.embedded.speculation import LookupDrafter
 from app.engine.protocol import Sampling
 
 
@@ -35,20 +36,30 @@ class Generation:
         self.start = start_key(adapter, prompt)
         self.max_tokens, self.temperature, self.stops = sampling.max_tokens, sampling.temperature, stops
         self.allowed = sampling.allowed_token_ids
-        self.random = random.Random(sampling.seed)
+        self._random = random.Random(sampling.seed)
+        self._uniforms: list[float] = []  # of the next tokens
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.blocks: list[int] = []  # of the KV cache, while it runs
+        self.drafter: LookupDrafter | None = None  # while it runs, if tokens are drafted
         self.cancelled = False
         self._report, self._stream, self._reported = report, stream, 0
 
     def cancel(self) -> None:
         self.cancelled = True
 
+    def uniforms(self, count: int) -> list[float]:
+        """The random numbers of the next tokens. `add` uses up the first, so the others stay as they are."""
+        self._uniforms += [self._random.random() for _ in range(count - len(self._uniforms))]
+        return self._uniforms[:count]
+
     def add(self, token: int, logprob: float) -> str:
         """Return the finish reason, or "" if the generation continues."""
         self.ids.append(token)
         self.logprobs.append(logprob)
+        del self._uniforms[:1]
+        if self.drafter:
+            self.drafter.append(token)
         finish = "stop" if token in self.stops else "length" if len(self.ids) >= self.max_tokens else ""
         if self._stream and not finish:
             self.finish("")

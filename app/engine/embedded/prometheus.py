@@ -17,6 +17,9 @@ class EngineMetrics:
         self._generated = self._counter("vllm:generation_tokens", "Generated tokens of all requests")
         self._queried = self._counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache")
         self._hit = self._counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts", "Drafts that were verified")
+        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens that were verified")
+        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were accepted")
         self._batch = Histogram(
             "sage:batch_size",
             "Rows of one forward pass",
@@ -52,6 +55,11 @@ class EngineMetrics:
 
     def count_step(self, rows: int) -> None:
         self._batch.observe(rows)
+
+    def count_draft(self, tokens: int, accepted: int) -> None:
+        self._drafts.inc()
+        self._drafted.inc(tokens)
+        self._accepted.inc(accepted)
 
     def count_generated(self, tokens: int) -> None:
         self._generated.inc(tokens)

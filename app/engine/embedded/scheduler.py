@@ -3,7 +3,8 @@
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from queue import Empty, SimpleQueue
 
 import torch
@@ -16,6 +17,7 @@ from app.engine.embedded.lora_layers import AdapterSet, LoraDelta
 from app.engine.embedded.prefix_cache import common_prefix
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.sampling import sample
+from app.engine.embedded.speculation import LookupDrafter, draft_lengths
 
 MAX_ROWS = 64
 _PREFILL_TOKENS = 2048  # prompt tokens between two decoding steps, about
@@ -35,9 +37,11 @@ class Scheduler:
         metrics: EngineMetrics,
         on_death: Callable[[], None],
         max_rows: int = MAX_ROWS,
+        pass_seconds: Sequence[float] = (),
     ) -> None:
+        """pass_seconds[n - 1]: the time of a pass over n rows, by which tokens are drafted; empty: never."""
         self._decoder, self._adapters, self._metrics, self._on_death = decoder, adapters, metrics, on_death
-        self._max_rows = max_rows
+        self._max_rows, self._pass_seconds = max_rows, pass_seconds
         self.memory = KvMemory(decoder.cache)
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._waiting: deque[Generation] = deque()
@@ -151,40 +155,77 @@ class Scheduler:
         first = len(self._rows) - len(reused)
         rows = self._rows[first:]
         parts = [row.prompt[count:].tolist() for row, count in zip(rows, reused, strict=True)]
-        self._adapters.routing.set([row.adapter for row in rows], self._decoder.device)
+        self._route(rows, [1] * len(rows))
         for row, count in zip(rows, reused, strict=True):
             self.memory.extend(row, len(row.prompt))
             self._metrics.count_prompt(len(row.prompt), count)
-        self._draw(first, self._decoder.prefill([row.blocks for row in rows], parts, reused))
+            if self._pass_seconds:
+                row.drafter = LookupDrafter(row.prompt.tolist())
+        logits = self._decoder.prefill([row.blocks for row in rows], parts, reused)
+        self._draw(first, logits, [[] for _ in rows])
         return sum(map(len, parts))
 
     def _step(self) -> None:
-        rows = self._rows
-        self._adapters.routing.set([generation.adapter for generation in rows], self._decoder.device)
-        # The last sampled token has not run yet: its position follows the prompt and the tokens before it.
-        starts = [len(generation.prompt) + len(generation.ids) - 1 for generation in rows]
-        for generation, start in zip(rows, starts, strict=True):
-            self.memory.extend(generation, start + 1)
-        logits = self._decoder.advance(
-            [generation.blocks for generation in rows], [generation.ids[-1:] for generation in rows], starts
-        )
-        self._metrics.count_step(len(rows))
-        self._draw(0, logits[:, -1])
+        drafts = self._drafts()
+        lengths = [1 + len(draft) for draft in drafts]
+        tables, tokens, positions = list[list[int]](), list[int](), list[int]()
+        for row, draft in zip(self._rows, drafts, strict=True):
+            # The last sampled token has not run yet: its position follows the prompt and the tokens before it.
+            start = len(row.prompt) + len(row.ids) - 1
+            end = start + 1 + len(draft)
+            self.memory.extend(row, end)
+            tables += [row.blocks] * (end - start)
+            tokens += [row.ids[-1], *draft]
+            positions += range(start, end)
+        self._route(self._rows, lengths)
+        logits = self._decoder.advance(tables, tokens, positions)
+        self._metrics.count_step(len(lengths))
+        self._draw(0, logits, drafts)
 
-    def _draw(self, first: int, logits: Tensor) -> None:
-        """Sample a token for every row from `first` on. logits: (rows, vocabulary)."""
-        rows = self._rows[first:]
-        uniforms = [row.random.random() for row in rows]
-        tokens, logprobs = sample(
-            logits, [row.temperature for row in rows], uniforms, [row.allowed for row in rows]
-        )
-        for index in reversed(range(len(rows))):  # finishing one moves only rows that are done
-            self._append_token(first + index, tokens[index], logprobs[index])
+    def _drafts(self) -> list[list[int]]:
+        drafts = [
+            row.drafter.draft(row.max_tokens - len(row.ids) - 1) if row.drafter else [] for row in self._rows
+        ]
+        if any(drafts):
+            confidences = [row.drafter.confidence if row.drafter else 0.0 for row in self._rows]
+            lengths = draft_lengths(confidences, list(map(len, drafts)), self._pass_seconds)
+            drafts = [draft[:length] for draft, length in zip(drafts, lengths, strict=True)]
+        return drafts
 
-    def _append_token(self, row: int, token: int, logprob: float) -> None:
-        if not math.isfinite(logprob):
-            self._finish(row, "error")
-        elif finish := self._rows[row].add(token, logprob):
+    def _route(self, rows: list[Generation], lengths: Sequence[int]) -> None:
+        """Let the adapters of the rows apply in the next pass, which has lengths[i] rows of rows[i]."""
+        adapters = [row.adapter for row, length in zip(rows, lengths, strict=True) for _ in range(length)]
+        self._adapters.routing.set(adapters, self._decoder.device)
+
+    def _draw(self, first: int, logits: Tensor, drafts: Sequence[list[int]]) -> None:
+        """Sample for every row from `first` on, and accept its draft up to the first token that differs.
+
+        logits: after the last token of each row and after each drafted one, (tokens, vocabulary).
+        """
+        rows, lengths = self._rows[first:], [1 + len(draft) for draft in drafts]
+        samples = sample(
+            logits,
+            [row.temperature for row, length in zip(rows, lengths, strict=True) for _ in range(length)],
+            [uniform for row, length in zip(rows, lengths, strict=True) for uniform in row.uniforms(length)],
+            [row.allowed for row, length in zip(rows, lengths, strict=True) for _ in range(length)],
+        )
+        drawn = iter(zip(*samples, strict=True))
+        tokens = [[next(drawn) for _ in range(length)] for length in lengths]
+        for index in reversed(range(len(rows))):  # a row that finishes moves only those after it
+            self._append_tokens(first + index, tokens[index], drafts[index])
+
+    def _append_tokens(self, row: int, tokens: Sequence[tuple[int, float]], draft: Sequence[int]) -> None:
+        """Tokens with their logprobs. One that differs from the draft makes those after it void."""
+        accepted = 0
+        finish = ""
+        for (token, logprob), drafted in zip_longest(tokens, draft):
+            finish = self._rows[row].add(token, logprob) if math.isfinite(logprob) else "error"
+            if finish or token != drafted:
+                break
+            accepted += 1
+        if draft:
+            self._metrics.count_draft(len(draft), accepted)
+        if finish:
             self._finish(row, finish)
 
     def _finish(self, row: int, reason: str) -> None:

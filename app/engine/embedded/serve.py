@@ -29,6 +29,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_batch: int  # rows of one forward pass
     max_loras: int
     kv_mb: int
+    speculation: bool  # tokens are drafted by look-up where it pays
     threads: int
 
 
@@ -41,7 +42,12 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     decoder = Decoder(model, options.kv_mb)
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(model)
     scheduler = Scheduler(
-        decoder, adapters, metrics, on_death=lambda: _request_exit(server), max_rows=options.max_batch
+        decoder,
+        adapters,
+        metrics,
+        on_death=lambda: _request_exit(server),
+        max_rows=options.max_batch,
+        pass_seconds=decoder.pass_seconds() if options.speculation else (),
     )
     service = EngineService(tokenizer, adapters, scheduler, options.max_loras)
     embeddings = None if options.embeddings == "none" else EmbeddingModel(options.embeddings, device)
