@@ -137,3 +137,8 @@ def draw_api(name: str, domain: Domain, shape: ApiShape, rng: Random) -> GymApi:
         first_page=rng.choice((0, 1)),
         hidden=rng.choice(hidden),
     )
+
+
+def other_words(kind: str, chosen: str, rng: Random) -> str:
+    """A name that the makers of the API could have chosen, and did not."""
+    return rng.choice([words for words in _WORDS[kind] if words != chosen])

@@ -95,7 +95,7 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
         for name in names[2 : 2 + rng.randint(0, 2)]
     )
     first, second, *_ = (*rng.sample(domain.verbs, min(2, len(domain.verbs))), domain.verbs[0])
-    values, crowds = _values(key, form, main, joined)
+    values, crowds = draw_values(key, form, main, joined)
     return ScenarioPlan(
         key=key,
         form=form,
@@ -108,7 +108,7 @@ def plan_of(key: ScenarioKey) -> ScenarioPlan:
     )
 
 
-def _values(
+def draw_values(
     key: ScenarioKey, form: TaskForm, main: GymApi, joined: GymApi | None
 ) -> tuple[tuple[dict[Parameter, str | int], ...], tuple[tuple[str, ...], ...]]:
     """The values and the people of each task. No two tasks share a value."""

@@ -12,18 +12,17 @@ from typing import Annotated
 
 import msgspec
 
-from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_profiles import Profile
 from app.agent.rollout_loop import Agent
-from app.engine.protocol import Completion, Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
-from app.records import Offer, Policy, Task, Turn
+from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Sandbox
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Environment, Scenario
+from trainer.environments.expert_engine import ExpertEngine
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert_script import ExpertScript, Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -65,24 +64,6 @@ async def load_expert(
         profile=context.profile,
     )
     yield ScriptedExpert(runner, faults, context.seed)
-
-
-class ExpertEngine(RolloutHooks):
-    """An engine whose completions are the script's, each token with probability 1. It watches its observations."""
-
-    def __init__(self, script: ExpertScript, tokenizer: ChatTokenizer) -> None:
-        super().__init__()
-        self._script = script
-        self._tokenizer = tokenizer
-        self._observations: list[str] = []
-
-    async def on_turn_end(self, index: int, turn: Turn) -> None:  # noqa: ARG002
-        self._observations.append(turn.observation)
-
-    async def complete(self, prompt_ids: Sequence[int], *, model: str, sampling: Sampling) -> Completion:  # noqa: ARG002
-        text = self._script.next_turn(self._observations)
-        ids = (*self._tokenizer.encode(text), self._tokenizer.stop_ids[0])
-        return Completion(ids, (0.0,) * len(ids), "stop")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,142 @@
+"""The turns of the gym's expert: it reads the documents, writes a program, and repairs what a service refuses."""
+
+import re
+from collections.abc import Generator, Sequence
+from random import Random
+
+import msgspec
+
+from app.records import Offer
+from trainer.environments.gym.expert_programs import Program, Subject, draw_style, write_program
+from trainer.environments.gym.gym_apis import GymApi
+from trainer.environments.gym.gym_plans import ScenarioPlan
+from trainer.environments.gym.mistakes import mistaken
+from trainer.environments.gym.task_forms import ANSWERED
+
+_SENTENCES = {
+    "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
+    "read": ("Read the documents.", "I look at what the app can do.", "I read how the operations are called."),
+    "look": (
+        "I look at what the answer contains.",
+        "What does the list look like?",
+        "Check its shape.",
+    ),
+    "write": (
+        "I write a function for it, and call it.",
+        "Write a skill.",
+        "One function solves it.",
+    ),
+    "inline": ("Solve it directly.", "I do it right away.", "A few lines are enough."),
+    "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
+    "repair": ("Repair the code.", "I mend what was refused.", "The error tells what to change."),
+    "done": ("Done.", "That is all.", "The task is complete."),
+}
+_RAISED = re.compile(r"[A-Z]\w*(: |$)")  # the last line of a traceback
+
+
+class GymHabits(msgspec.Struct, frozen=True, kw_only=True):
+    """The probability of each variation."""
+
+    inline: float = 0.0  # solves the task without a function
+    mistake: float = 0.0  # makes a mistake first, which is noticed and repaired
+    trust: float = 0.0  # completes the task in the turn that uses a skill
+
+
+class GymScript:
+    """Works on one task. `knows_apps`: the prompt lists the apps, so the expert need not ask for them."""
+
+    def __init__(
+        self,
+        plan: ScenarioPlan,
+        index: int,
+        offers: Sequence[Offer],
+        *,
+        habits: GymHabits,
+        rng: Random,
+        knows_apps: bool,
+    ) -> None:
+        self._plan = plan
+        self._subject = subject_of(plan)
+        self._values = tuple(repr(value) for value in plan.values[index].values())
+        self._style = draw_style(plan.key.random("style"))
+        self._rng = rng
+        self._knows_apps = knows_apps
+        right = self._program(self._subject)
+        self._fits = any(each.name == right.name for each in offers)
+        self._inline = rng.random() < habits.inline
+        self._mistaken = rng.random() < habits.mistake
+        self._trusting = rng.random() < habits.trust
+        self._turns = self._play(right)
+        self._begun = False
+
+    def next_turn(self, observations: Sequence[str]) -> str:
+        """The next message: a sentence and a Python block."""
+        if not self._begun:
+            self._begun = True
+            return next(self._turns)
+        return self._turns.send(observations[-1])
+
+    def _play(self, right: Program) -> Generator[str, str, None]:
+        solved = False
+        if self._fits:
+            ending = f"\n{self._completion}" if self._trusting else ""
+            solved = not _raised((yield self._say("use", f"{right.call(self._values)}{ending}")))
+        if not solved:
+            yield from self._solve(right)
+        while True:  # the rollout ends when the task is completed
+            yield self._say("done", self._completion)
+
+    def _solve(self, right: Program) -> Generator[str, str, None]:
+        if not self._knows_apps:
+            yield self._say("apps", "print(apis.api_docs.show_app_descriptions())")
+        yield self._say("read", _signatures(self._apis))
+        shapes = _shapes(self._apis)
+        if shapes and not self._mistaken:
+            yield self._say("look", shapes)
+        first = self._program(mistaken(self._subject, self._style, self._rng)) if self._mistaken else right
+        observation = yield self._say("inline" if self._inline else "write", self._code(first))
+        if _raised(observation):
+            if shapes and self._mistaken:
+                yield self._say("look", shapes)
+            yield self._say("repair", self._code(right))
+
+    @property
+    def _apis(self) -> list[GymApi]:
+        return [api for api in (self._subject.joined, self._subject.main) if api is not None]
+
+    @property
+    def _completion(self) -> str:
+        return f"apis.supervisor.complete_task({'answer=result' if self._plan.form.goal in ANSWERED else ''})"
+
+    def _program(self, subject: Subject) -> Program:
+        return write_program(subject, self._style)
+
+    def _code(self, program: Program) -> str:
+        if self._inline:
+            return program.inline(self._values)
+        return f"{program.function}\n\n{program.call(self._values)}"
+
+    def _say(self, kind: str, code: str) -> str:
+        return f"{self._rng.choice(_SENTENCES[kind])}\n```python\n{code}\n```"
+
+
+def subject_of(plan: ScenarioPlan) -> Subject:
+    return Subject(form=plan.form, main=plan.main, joined=plan.joined, verbs=plan.verbs)
+
+
+def _signatures(apis: Sequence[GymApi]) -> str:
+    return "\n".join(f'print(apis.api_docs.show_signatures("{api.name}"))' for api in apis)
+
+
+def _shapes(apis: Sequence[GymApi]) -> str:
+    """Code that shows what lists return, where one line for each operation does not tell."""
+    return "\n".join(
+        f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route("list").python}")'
+        '["response_schemas"]["success"])'
+        for api in apis
+        if api.shape.envelope != "bare" or api.shape.nesting != "flat"
+    )
+
+
+def _raised(observation: str) -> bool:
+    return _RAISED.match(observation.rpartition("\n")[2]) is not None

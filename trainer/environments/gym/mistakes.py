@@ -1,0 +1,39 @@
+"""Mistakes that services refuse, or answers show: the APIs as somebody believes them who read too little."""
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+
+from trainer.environments.gym.expert_programs import ProgramStyle, Subject
+from trainer.environments.gym.gym_apis import GymApi, other_words
+
+_NUMERIC = ("total", "peak", "who", "act_top")
+
+
+def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
+    """The subject with one mistake about its main API."""
+    api = rng.choice(list(_beliefs(subject, style, rng)))
+    return msgspec.structs.replace(subject, main=api)
+
+
+def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
+    """The API with another name of its list, and as far as its shape allows: without pages from 1, and so on."""
+    api, form, shape = subject.main, subject.form, subject.main.shape
+    yield msgspec.structs.replace(api, words={**api.words, "list": other_words("list", api.words["list"], rng)})
+    if shape.paging == "page" and api.first_page == 1:
+        yield msgspec.structs.replace(api, first_page=0)
+    simpler: dict[str, str] = {}
+    if shape.nesting == "grouped":  # an object in place of a name would go unnoticed
+        simpler["nesting"] = "flat"
+    pages = shape.paging in ("page", "offset") and style.loop != "filter"  # which would read pages without end
+    if shape.envelope != "bare" and (pages or shape.paging == "whole"):
+        simpler["envelope"] = "bare"
+    if shape.errors == "limited" and shape.paging != "whole":
+        simpler["errors"] = "strict"
+    if shape.auth != "open":
+        simpler["auth"] = "open"
+    if shape.rows == "partial" and api.hidden == "number" and form.goal in _NUMERIC:
+        simpler["rows"] = "full"
+    for axis, value in simpler.items():
+        yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))
