@@ -1,5 +1,6 @@
 """One model server: its loaded adapters, its state, and requests to it."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from enum import Enum
@@ -75,8 +76,19 @@ class Replica:
         self._consecutive_failures = 0
         self._revision = 0  # of `names`
         self._scopes: set[anyio.CancelScope] = set()  # of the requests under way
+        self._one_ended = asyncio.Event()
+        self._closed = False
 
     async def close(self) -> None:
+        """Requests under way end with a ReplicaError, and so do later ones: httpx would leave their connections
+        open, and some of them without an answer.
+        """
+        self._closed = True
+        while self._scopes:
+            self._one_ended.clear()
+            for scope in self._scopes:
+                scope.cancel()
+            await self._one_ended.wait()
         await self._http.aclose()
         await self._control_http.aclose()
 
@@ -188,7 +200,9 @@ class Replica:
 
     @contextmanager
     def _time_limit(self, control: bool) -> Iterator[None]:
-        """Raises ReplicaError if its body takes too long, or the server is ejected before that."""
+        """Raises ReplicaError if its body takes too long, or the server is ejected or left before that."""
+        if self._closed:
+            raise self._closed_error()
         allowed = self._limits.load_timeout if control else self._limits.timeout
         timeout = _OUT_TIMEOUT if self.state is ReplicaState.OUT else allowed
         scope = anyio.move_on_after(timeout)  # unlike asyncio's, it lets httpx close connections
@@ -200,6 +214,7 @@ class Replica:
                 raise self._timeout_error(timeout, control)
         finally:
             self._scopes.discard(scope)
+            self._one_ended.set()
 
     def take_lost(self) -> set[str]:
         """Return the adapters a restart lost, once; empty if there was no restart.
@@ -236,7 +251,12 @@ class Replica:
             self.ejections += 1
             self.eject(error)
 
+    def _closed_error(self) -> ReplicaError:
+        return ReplicaError(f"the engine at {self.url} is no longer used by this process.")
+
     def _timeout_error(self, timeout: float, control: bool) -> ReplicaError:
+        if self._closed:
+            return self._closed_error()
         if self.state is ReplicaState.OUT:
             return ReplicaError(f"the engine at {self.url} is out and does not answer: {self.cause}")
         setting = "SAGE_ENGINE_LOAD_TIMEOUT_SECONDS" if control else "SAGE_ENGINE_TIMEOUT_SECONDS"
