@@ -121,5 +121,7 @@ def directory_stem(name: str) -> str:
 
     >>> directory_stem("HuggingFaceTB/SmolLM2-135M-Instruct")
     'HuggingFaceTB--SmolLM2-135M-Instruct'
+    >>> directory_stem("org/tiny-GGUF/tiny-q8_0.gguf")
+    'org--tiny-GGUF--tiny-q8_0'
     """
-    return name.replace("/", "--")
+    return name.removesuffix(".gguf").replace("/", "--")

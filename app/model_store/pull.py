@@ -100,7 +100,7 @@ def _pull_gguf(name: str, models: Path) -> Path:
         with open_client(configured_indexes().certificates) as client:
             download(client, hf_hub_url(repository, file), gguf)
     digest = file_hash(gguf)
-    stem = directory_stem(name.removesuffix(".gguf")) if downloaded else gguf.stem
+    stem = directory_stem(name) if downloaded else gguf.stem
     target = models / f"{stem}-{digest[:HASH_DIGITS]}"
     if not target.is_dir():
         _convert(gguf, target, origin_of(gguf, digest))

