@@ -119,7 +119,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
     ("arguments", "message"),
     [
         ([], "Missing option '--expert'"),
-        (["--expert", "teacher"], "has no 'teacher', it has chat, scripted"),
+        (["--expert", "teacher"], "has no 'teacher', it has chat, gym, scripted"),
         (["--expert", "chat?url=http://x"], "chat needs the option model"),
         (
             ["--expert", "chat?url=http://x&model=m&page=0.1"],
