@@ -148,7 +148,7 @@ def _not_a_number(weights: dict[str, torch.Tensor]) -> None:
     [
         (_without_one, "they lack model.layers.1.mlp.up_proj.weight (1 in all)"),
         (_of_another_shape, "they have another shape of model.norm.weight (1 in all)"),
-        (_not_a_number, "logprobs differ by nan"),
+        (_not_a_number, "differ from those of transformers by nan"),
     ],
 )
 def test_weights_that_are_not_the_models_are_refused(

@@ -15,6 +15,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
+from app.engine.embedded.model_dtype import TOLERANCE, moved_mass
 from app.engine.model_memory import check_memory
 from app.errors import ModelError, first_line
 
@@ -24,7 +25,6 @@ _TIMED_POSITIONS = 512
 _TIMED_DOUBLINGS = 5  # up to 32 rows
 _TIMINGS = 3  # the first ones warm up
 _PROBE = (1, 2, 3, 5, 8, 13)
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 
 
 class Decoder:
@@ -118,9 +118,12 @@ class Decoder:
             self.advance([other, other], _PROBE[2:4], [2, 3]),
         ]
         indices = [2, 4, 5, 1, 4, 2, 3]
-        distance = (torch.log_softmax(torch.cat(got), -1) - expected[indices]).abs().max().item()
-        if not distance <= _TOLERANCE[self.dtype]:
-            raise _unsupported(self.model, f"logprobs differ by {distance:.2g} from those of transformers")
+        moved = moved_mass(torch.log_softmax(torch.cat(got), -1), expected[indices])
+        if not moved <= TOLERANCE[self.dtype]:
+            raise _unsupported(
+                self.model,
+                f"its distributions differ from those of transformers by {moved:.2g} of the probability",
+            )
 
 
 def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int = 0) -> PreTrainedModel:

@@ -13,6 +13,7 @@ import uvicorn
 from app.engine.embedded.decoder import MB, Decoder, load_model
 from app.engine.embedded.embeddings import EmbeddingModel
 from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.model_dtype import resolve_dtype
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.routes import create_app
 from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
@@ -24,7 +25,7 @@ from app.errors import ModelError
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Path
     device: str  # auto, cpu, cuda, mps
-    dtype: str  # float32, bfloat16
+    dtype: str  # auto, float32, bfloat16
     embeddings: str  # minilm, none, a directory or a name
     max_batch: int  # rows of one forward pass
     max_loras: int
@@ -38,7 +39,8 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     torch.set_num_threads(options.threads)
     sys.setswitchinterval(SWITCH_INTERVAL)
     device = resolve_device(options.device)
-    model = load_model(options.model, device, getattr(torch, options.dtype), kv_mb=options.kv_mb)
+    dtype = resolve_dtype(options.dtype, device, options.model)
+    model = load_model(options.model, device, dtype, kv_mb=options.kv_mb)
     decoder = Decoder(model, options.kv_mb)
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(model)
     scheduler = Scheduler(
@@ -62,8 +64,9 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
 
 
 def _memory(decoder: Decoder, options: EngineOptions, scheduler: Scheduler) -> str:
-    weights = math.ceil(decoder.weight_bytes / MB)
-    return f"{weights} MB of weights, {options.kv_mb} MB of KV cache for {scheduler.memory.tokens:,} tokens"
+    weights, dtype = math.ceil(decoder.weight_bytes / MB), str(decoder.dtype).removeprefix("torch.")
+    held = f"{options.kv_mb} MB of KV cache for {scheduler.memory.tokens:,} tokens"
+    return f"{weights} MB of weights in {dtype}, {held}"
 
 
 def resolve_device(name: str) -> str:
