@@ -104,6 +104,13 @@ async def test_a_fault_is_named_with_what_to_mend(
     assert words in found[part]
 
 
+async def test_a_model_that_was_not_pulled_stops_no_other_check(patient: Patient) -> None:
+    code, found = await patient.examined(SAGE_MODEL="smollm2-135m")
+    assert code == 1
+    assert "run `sage models pull smollm2-135m`" in found["model"]
+    assert "embeddings" in found
+
+
 async def test_a_router_is_proved_with_the_servers_behind_it(
     patient: Patient, committed: Sessions, engine: str, model_dir: Path, tmp_path: Path
 ) -> None:
