@@ -156,6 +156,7 @@ async def _while_connected(reader: asyncio.StreamReader, work: Any) -> Any:
     finally:
         gone.cancel()
         working.cancel()
+        await asyncio.wait({working, gone})  # until then a request holds a connection of the client
 
 
 def freezing(proxy: FaultyProxy, at: str) -> Fault:

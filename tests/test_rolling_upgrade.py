@@ -58,6 +58,7 @@ class Balancer:
             yield
             for check in checks:
                 check.cancel()
+            await asyncio.wait(checks)  # before their clients are closed
 
     async def ready(self, port: int) -> bool:
         return f"http://127.0.0.1:{port}" in self._ready
