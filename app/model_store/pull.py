@@ -1,14 +1,12 @@
 """`sage models pull`: gets a model and installs it under the data directory, whole or not at all."""
 
-import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from huggingface_hub import constants, hf_hub_url
 
-from app.errors import ConflictError, ModelDownloadError, SettingError
+from app.errors import ConflictError, ModelDownloadError
+from app.exclusive_lock import exclusive_lock
 from app.model_catalog import CATALOG, HASH_DIGITS, CatalogModel, directory_stem, models_dir
 from app.model_store import sources
 from app.model_store.convert import Origin, check_disk_space, convert, origin_of
@@ -30,7 +28,8 @@ def pull(name: str, data_dir: Path, *, source: SourceName = "any", given: Path |
     if name not in CATALOG and Path(name).is_dir():
         check_directory(Path(name))
         return Path(name)
-    with _lock(models):
+    busy = ConflictError(f"another `sage models pull` writes to {models}: wait until it ends")
+    with exclusive_lock(models / ".lock", busy):  # they share the directory of downloads
         if name in CATALOG:
             return install(CATALOG[name], models, source, given)
         if name.endswith(".gguf"):
@@ -117,19 +116,3 @@ def _convert(gguf: Path, target: Path, origin: Origin) -> None:
             bar.update(size)
 
         convert(gguf, target, origin, advance)
-
-
-@contextmanager
-def _lock(models: Path) -> Iterator[None]:
-    """One pull at a time: they share the directory of downloads."""
-    try:
-        models.mkdir(parents=True, exist_ok=True)
-        lock = (models / ".lock").open("w")
-    except OSError as error:
-        raise SettingError(f"{models} cannot be written ({error.strerror}): set SAGE_DATA_DIR") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConflictError(f"another `sage models pull` writes to {models}: wait until it ends") from error
-        yield
