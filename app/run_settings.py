@@ -95,7 +95,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     epochs: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     """Optimizer steps per step of the run, on the same batch of rollouts."""
     micro_batch_tokens: Annotated[int, msgspec.Meta(ge=32)] = 16_384
-    """Tokens of one forward pass, on each device."""
+    """Tokens of one forward pass at most, on each device; on a CPU fewer if they would keep more than 1.25 GB."""
     gradient_checkpointing: bool = False
     """Recompute activations instead of keeping them."""
     liger: bool = False

@@ -13,6 +13,7 @@ from litestar.params import JSONBody
 
 from app.records import Offer
 from tests.listening_app import listening_app
+from tests.office_instructions import asked_by
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import ExpertScript
 from trainer.environments.office.scenarios import site_of
@@ -56,7 +57,7 @@ class ChatServer:
         skills, _, instruction = messages[1]["content"].rpartition("Task: ")
         offers = [_offer(found) for found in _SKILL.finditer(skills)]
         observations = [message["content"] for message in messages[3::2]]
-        expert = ExpertScript(self._sites[instruction], instruction, offers, rng=Random(0))
+        expert = ExpertScript(self._sites[instruction], *asked_by(instruction), offers, rng=Random(0))
         return [expert.next_turn(observations[:count]) for count in range(len(observations) + 1)][-1]
 
 

@@ -1,6 +1,7 @@
 """The embedded engine over HTTP, through the app's client, against transformers and PEFT."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Completion, Sampling
+from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineRefusalError
 from tests.engine_process import engine_process
 from tests.tiny_adapter import make_adapter, reference
@@ -118,6 +120,40 @@ async def test_the_same_seed_gives_the_same_tokens_whatever_else_is_in_the_batch
     crowd = await asyncio.gather(*(ask(seed) for seed in range(20)))
     assert crowd[11].ids == alone.ids
     assert len({answer.ids for answer in crowd}) == 20
+
+
+async def test_a_stop_string_ends_the_completion_with_the_token_that_completes_it(
+    engine: HttpEngine, model_dir: Path
+) -> None:
+    tokenizer, stop = ChatTokenizer.load(model_dir), "\n``\n"
+    letters, cut_short = tuple(tokenizer.encode("`\n")), 0
+    for seed in range(12):
+        free = Sampling(max_tokens=50, allowed_token_ids=letters, seed=seed)
+        ends = msgspec.structs.replace(free, stop_strings=(stop, "zz"))
+        whole = await engine.complete([5], model="base", sampling=free)
+        cut = await engine.complete([5], model="base", sampling=ends)
+        before, found, _ = tokenizer.decode(whole.ids).partition(stop)
+        count = len(before) + len(found)  # each token is a letter
+        assert cut.ids == whole.ids[:count]
+        assert cut.logprobs == pytest.approx(whole.logprobs[:count], abs=1e-4)
+        assert cut.finish == ("stop" if found else "length")
+        cut_short += bool(found)
+    assert 0 < cut_short < 12
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_text_of_a_completion_ends_before_its_stop_string(
+    http: httpx.AsyncClient, model_dir: Path, stream: bool
+) -> None:
+    allowed = ChatTokenizer.load(model_dir).encode("`\n")
+    body = {"prompt": [5], "max_tokens": 200, "seed": 1, "allowed_token_ids": allowed, "stream": stream}
+    answer = await http.post("/v1/completions", json=body | {"stop": "\n``\n"})
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line] if stream else [answer.text]
+    choices = [json.loads(line)["choices"][0] for line in lines if line != "[DONE]"]
+    text = "".join(choice["text"] for choice in choices)
+    assert text
+    assert "\n``\n" not in f"{text}\n"
+    assert (choices[-1]["finish_reason"], choices[-1]["stop_reason"]) == ("stop", "\n``\n")
 
 
 async def test_temperature_zero_is_greedy_and_a_stop_token_ends_the_completion(engine: HttpEngine) -> None:

@@ -67,6 +67,12 @@ def test_auto_takes_bfloat16_only_for_weights_saved_so_and_where_it_is_fast(tmp_
     assert resolve_dtype("bfloat16", "cpu", tmp_path) == torch.bfloat16
     assert resolve_dtype("float32", "cuda", tmp_path) == torch.float32
     assert not fast_bfloat16("mps")
+    assert not fast_bfloat16("mps", "many")
+
+
+def test_what_is_fast_for_a_few_rows_is_fast_for_many() -> None:
+    assert fast_bfloat16("cpu", "many") >= fast_bfloat16("cpu")
+    assert fast_bfloat16("cpu", "many") >= torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
 def test_a_tiny_model_runs_in_bfloat16(tmp_path: Path) -> None:

@@ -32,13 +32,13 @@ def test_the_engine_says_what_a_model_needs_before_it_loads_it(huge: Path) -> No
     command = engine_command("--model", str(huge), "--port", "0", "--device", "cpu", "--kv-mb", "100")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"Error: the model in {huge} needs 4,194,904 MB of memory (1,099,511,627,776")
+    assert done.stderr.startswith(f"Error: the model in {huge} needs 4,195,254 MB of memory (1,099,511,627,776")
     assert "100 MB of KV cache" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_training_refuses_such_a_model(huge: Path) -> None:
-    with pytest.raises(ModelMemoryError, match="needs 2,097,652 MB"):
+    with pytest.raises(ModelMemoryError, match="needs 2,098,002 MB"):
         load_model(huge, torch.device("cpu"), dtype=torch.bfloat16)
 
 

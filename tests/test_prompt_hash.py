@@ -19,6 +19,7 @@ class Polite:
     """The compact profile with one more word at `where`."""
 
     name = Compact.name
+    stop_strings = Compact.stop_strings
 
     def __init__(self, where: str) -> None:
         self._where = where

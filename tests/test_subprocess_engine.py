@@ -68,6 +68,8 @@ def test_the_child_ends_when_its_trainer_is_gone(model_dir: Path) -> None:
             "cpu",
             "--rows",
             "2",
+            "--dtype",
+            "float32",
             "--kv-mb",
             "64",
             "--adapters",

@@ -2,7 +2,7 @@
 
 import re
 
-_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"```([^\n`]*)\n(.*?)(^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _PYTHON = {"", "py", "python"}
 
 
@@ -15,8 +15,19 @@ def extract_code(text: str) -> str | None:
     >>> extract_code("Let me look.\\n```python\\nprint(1)\\n```")
     'print(1)\\n'
     """
-    for block in _BLOCK.finditer(text):
-        if block.group(1).strip().lower() in _PYTHON:
-            code = block.group(2)
-            return code if code.strip() else None
-    return None
+    block = _python_block(text)
+    return block.group(2) if block and block.group(2).strip() else None
+
+
+def is_closed(text: str) -> bool:
+    """Whether the code is whole: nothing that follows is run.
+
+    >>> is_closed("Look:\\n```\\nprint(1)\\n```\\n"), is_closed("Look:\\n```\\nprint(1)")
+    (True, False)
+    """
+    block = _python_block(text)
+    return block is not None and block.group(3) != ""
+
+
+def _python_block(text: str) -> re.Match[str] | None:
+    return next((block for block in _BLOCK.finditer(text) if block.group(1).strip().lower() in _PYTHON), None)

@@ -18,6 +18,7 @@ class Compact(msgspec.Struct, frozen=True):
     """One user message: the instruction verbatim, then a line per offered skill. No system message."""
 
     name: ClassVar[str] = "compact"
+    stop_strings: ClassVar[tuple[str, ...]] = ()
 
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:  # noqa: ARG002
         lines = [task.instruction]

@@ -22,6 +22,13 @@ class Profile(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Texts that end a generation, besides the model's own stop tokens. A turn may take several generations:
+        it goes on until a block of Python is closed.
+        """
+        ...
+
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
         """The messages before the first turn. `apps` maps the name of each app to its description."""
         ...
@@ -42,6 +49,12 @@ def choose_profile(setting: str, card: Mapping[str, Json]) -> Profile:
             f"no prompt profile is named {name!r}: set SAGE_PROMPT_PROFILE to one of {', '.join(PROFILES)}"
         )
     return PROFILES[name]
+
+
+def sample_conversation(profile: Profile) -> list[Message]:
+    """The messages of a task and its first turn, as a chat template has to take them."""
+    answer = Message("assistant", "```python\nprint(3)\n```")
+    return [*profile.opening(_TASK, [_OFFER], {}), answer, Message("user", profile.observation(_OBSERVATIONS[0]))]
 
 
 def prompt_hash(profile: Profile, tokenizer: ChatTokenizer) -> str:

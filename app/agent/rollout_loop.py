@@ -12,6 +12,7 @@ import msgspec
 
 from app.agent.action import extract_code
 from app.agent.chat import Chat, Prompt
+from app.agent.complete_turn import complete_turn
 from app.agent.generation_span import completion_attributes, generation_span
 from app.agent.hooks import RolloutHooks
 from app.agent.limits import RolloutLimits
@@ -178,10 +179,12 @@ class _Rollout:
             temperature=self._agent.temperature,
             seed=zlib.crc32(f"{self._origin.seed} {len(self.turns)}".encode()),
             stop_token_ids=self._agent.tokenizer.stop_ids,
+            stop_strings=self._agent.profile.stop_strings,
         )
         started = time.monotonic()
         with phase(Phase.ENGINE), generation_span(prompt.ids, self._policy.model, sampling) as generation:
-            completion = await self._agent.engine.complete(prompt.ids, model=self._policy.model, sampling=sampling)
+            engine, model = self._agent.engine, self._policy.model
+            completion = await complete_turn(engine, prompt.ids, model, sampling, self._chat)
             generation.set(completion_attributes(completion))
         return Turn(
             context_ids=prompt.context_ids,

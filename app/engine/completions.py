@@ -10,7 +10,7 @@ _PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 
 def build_request(prompt: list[int], model: str, sampling: Sampling) -> dict[str, Any]:
-    body = {
+    body: dict[str, Any] = {
         "model": model,
         "prompt": prompt,
         "max_tokens": sampling.max_tokens,
@@ -21,7 +21,11 @@ def build_request(prompt: list[int], model: str, sampling: Sampling) -> dict[str
         "return_token_ids": True,
         **_PLAIN,
     }
-    return body | {"allowed_token_ids": list(sampling.allowed_token_ids)} if sampling.allowed_token_ids else body
+    if sampling.stop_strings:
+        body["stop"] = list(sampling.stop_strings)
+    if sampling.allowed_token_ids:
+        body["allowed_token_ids"] = list(sampling.allowed_token_ids)
+    return body
 
 
 def parse_completion(answer: CompletionReply, prompt: list[int], vocabulary: int, url: str) -> Completion:

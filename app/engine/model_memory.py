@@ -8,14 +8,18 @@ from safetensors import SafetensorError, safe_open
 
 from app.errors import ModelError, ModelMemoryError
 
-_PROCESS = 500 << 20  # bytes: interpreter, torch, buffers
+_PROCESS = 850 << 20  # bytes: interpreter, torch, embeddings, buffers; measured with SmolLM2-135M
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def check_memory(path: Path, bytes_per_weight: int, *, caches: int = 0) -> None:
-    """Raises ModelMemoryError if this process may use less than the model and `caches` bytes need."""
+def check_memory(path: Path, bytes_per_weight: int, *, caches: int = 0, bytes_to_read: int = 0) -> None:
+    """Raises ModelMemoryError if this process may use less than the model and `caches` bytes need, or than reading
+    the model needs with `bytes_to_read` for a weight.
+    """
     available = memory_available()
     needed = memory_needed(path, bytes_per_weight) + caches
+    if (reading := memory_needed(path, bytes_to_read)) > needed:
+        needed, bytes_per_weight, caches = reading, bytes_to_read, 0
     if available is not None and needed > available:
         cached = f", {caches >> 20:,} MB of KV cache" if caches else ""
         raise ModelMemoryError(

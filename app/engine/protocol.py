@@ -17,6 +17,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0  # 0 is greedy
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()  # the token that completes one of these in the output is the last
     allowed_token_ids: tuple[int, ...] = ()  # if any, only these may be drawn; logprobs stay unmasked
 
 

@@ -62,7 +62,7 @@ class ChatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
             stop_ids=tuple(sorted(eos | _turn_end(tokenizer, template, special))),
             max_length=_number(model_dir, shape, "max_position_embeddings"),
             vocab_size=_number(model_dir, shape, "vocab_size"),
-            card=_card(model_dir),
+            card=read_card(model_dir),
         )
 
     def encode(self, text: str) -> list[int]:
@@ -94,6 +94,21 @@ def read_json(model_dir: Path, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path} must hold a JSON object. Copy the model directory again.")
     return value
+
+
+def read_card(directory: Path) -> dict[str, Json]:
+    """The front matter of README.md; empty without one. Raises ModelError."""
+    path = directory / "README.md"
+    if not path.is_file():
+        return {}
+    text = path.read_text("utf-8")
+    if not text.startswith("---\n"):
+        return {}
+    try:
+        card = yaml.safe_load(text[4:].partition("\n---")[0])
+    except yaml.YAMLError as error:
+        raise ModelError(f"the front matter of {path} is not YAML: {error}") from error
+    return card if isinstance(card, dict) else {}
 
 
 def _missing(model_dir: Path, name: str) -> ModelError:
@@ -224,17 +239,3 @@ def _number(model_dir: Path, config: Mapping[str, Any], name: str) -> int:
     if not isinstance(value, int):
         raise ModelError(f"{model_dir / 'config.json'} does not set {name}. Add it to the file.")
     return value
-
-
-def _card(model_dir: Path) -> dict[str, Json]:
-    path = model_dir / "README.md"
-    if not path.is_file():
-        return {}
-    text = path.read_text("utf-8")
-    if not text.startswith("---\n"):
-        return {}
-    try:
-        card = yaml.safe_load(text[4:].partition("\n---")[0])
-    except yaml.YAMLError as error:
-        raise ModelError(f"the front matter of {path} is not YAML: {error}") from error
-    return card if isinstance(card, dict) else {}

@@ -10,6 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from app.adapters.files import WEIGHTS, content_hash
+from app.model_catalog import SEED
 from app.settings import Settings
 from tests.tiny_adapter import plain_model
 from tests.vllm.server import SEED_POLICY
@@ -33,7 +34,7 @@ def make_adapter(
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, _SPREAD, generator=generator)
-    return publish(model, root, probe_prompt(Settings()), base=base)
+    return publish(model, root, probe_prompt(Settings(model=SEED)), base=base)
 
 
 @torch.inference_mode()

@@ -10,6 +10,7 @@ import torch
 
 from app.engine.embedded.decoder import Decoder, load_model
 from app.engine.embedded.lora_layers import AdapterSet
+from app.engine.embedded.model_dtype import resolve_dtype
 from app.engine.embedded.prometheus import EngineMetrics
 from app.engine.embedded.scheduler import SWITCH_INTERVAL, Scheduler
 from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest
@@ -37,6 +38,7 @@ from trainer.engines.engine_messages import (
 @click.option("--socket", "fd", required=True, type=int)
 @click.option("--model", required=True, type=click.Path(path_type=Path))
 @click.option("--device", required=True)
+@click.option("--dtype", required=True)
 @click.option("--rows", required=True, type=click.IntRange(1))
 @click.option("--kv-mb", required=True, type=click.IntRange(1))
 @click.option("--adapters", required=True, type=click.IntRange(1))
@@ -48,10 +50,12 @@ def main(fd: int, threads: int, **options: object) -> None:
     asyncio.run(_serve(socket.socket(fileno=fd), **options))  # type: ignore[arg-type]
 
 
-async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, kv_mb: int, adapters: int) -> None:
+async def _serve(
+    stream: socket.socket, *, model: Path, device: str, dtype: str, rows: int, kv_mb: int, adapters: int
+) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=stream)
     try:
-        service = _start(model, device, rows, kv_mb, adapters, writer)
+        service = _start(model, device, dtype, rows, kv_mb, adapters, writer)
     except ModelError as error:
         write(writer, ErrorReply(0, str(error), error.status))
         writer.close()
@@ -65,11 +69,12 @@ async def _serve(stream: socket.socket, *, model: Path, device: str, rows: int, 
 
 
 def _start(
-    model: Path, device: str, rows: int, kv_mb: int, adapters: int, writer: asyncio.StreamWriter
+    model: Path, device: str, dtype: str, rows: int, kv_mb: int, adapters: int, writer: asyncio.StreamWriter
 ) -> EngineService:
     """An engine whose death closes the socket, so that pending requests fail."""
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
-    loaded = load_model(model, resolve_device(device), torch.float32, kv_mb=kv_mb)
+    device = resolve_device(device)
+    loaded = load_model(model, device, resolve_dtype(dtype, device, model), kv_mb=kv_mb)
     adapter_set, decoder = AdapterSet(loaded), Decoder(loaded, kv_mb)
 
     def close() -> None:
@@ -146,6 +151,7 @@ class RequestHandler:
                 temperature=sampling.temperature,
                 seed=sampling.seed,
                 stop_token_ids=list(sampling.stop_token_ids),
+                stop=list(sampling.stop_strings),
                 allowed_token_ids=list(sampling.allowed_token_ids) or None,
             )
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from app.engine.protocol import Completion, Sampling
 from app.errors import EngineError, EngineRefusalError, ModelError
+from app.settings import EngineDtype
 from trainer.engines.engine_messages import (
     CancelRequest,
     EngineReply,
@@ -104,9 +105,15 @@ class SubprocessEngine:
 
 @asynccontextmanager
 async def subprocess_engine(
-    model: Path, device: str = "auto", *, rows: int = 64, kv_mb: int = 768, threads: int = 1
+    model: Path,
+    device: str = "auto",
+    *,
+    dtype: EngineDtype = "auto",
+    rows: int = 64,
+    kv_mb: int = 768,
+    threads: int = 1,
 ) -> AsyncIterator[SubprocessEngine]:
-    """`rows` is the maximum batch size, `kv_mb` the memory of the KV cache.
+    """`rows` is the maximum batch size, `kv_mb` the memory of the KV cache; a dtype of "auto" is float32.
 
     Raises ModelError if the model cannot be served.
     """
@@ -114,7 +121,8 @@ async def subprocess_engine(
     with theirs:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "trainer.engines.engine_child", "--socket", str(theirs.fileno())),
-            *("--model", str(model), "--device", device, "--rows", str(rows), "--kv-mb", str(kv_mb)),
+            *("--model", str(model), "--device", device, "--dtype", "float32" if dtype == "auto" else dtype),
+            *("--rows", str(rows), "--kv-mb", str(kv_mb)),
             *("--adapters", str(_MAX_ADAPTERS), "--threads", str(threads)),
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],

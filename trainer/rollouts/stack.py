@@ -65,7 +65,9 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
         ) as servers:
             yield servers
         return
-    async with subprocess_engine(settings.model_dir, settings.engine_device, kv_mb=settings.engine_kv_mb) as own:
+    async with subprocess_engine(
+        settings.model_dir, settings.engine_device, dtype=settings.engine_dtype, kv_mb=settings.engine_kv_mb
+    ) as own:
         yield own
 
 

@@ -1,6 +1,7 @@
 """`python -m app.engine.embedded`: serves one model over vLLM's HTTP API."""
 
 import socket
+from typing import get_args
 
 import click
 
@@ -8,7 +9,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import ModelError, SettingError
 from app.guarded_output import guard_output
 from app.model_catalog import find_model
-from app.settings import Settings
+from app.settings import EngineDtype, Settings
 
 
 @click.command()
@@ -16,7 +17,7 @@ from app.settings import Settings
 @click.option("--port", required=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--device", default="auto", show_default=True, type=click.Choice(["auto", "cpu", "cuda", "mps"]))
-@click.option("--dtype", default="auto", show_default=True, type=click.Choice(["auto", "float32", "bfloat16"]))
+@click.option("--dtype", default="auto", show_default=True, type=click.Choice(get_args(EngineDtype)))
 @click.option("--embeddings", default="minilm", show_default=True, help="minilm, none, a directory or a name.")
 @click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Rows of a forward pass.")
 @click.option("--kv-mb", default=768, show_default=True, type=click.IntRange(1), help="Memory of the KV cache.")

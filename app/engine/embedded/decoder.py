@@ -14,8 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
+from app.engine.embedded.int8_layers import is_quantized, quantize_layers
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
-from app.engine.embedded.model_dtype import TOLERANCE, moved_mass
+from app.engine.embedded.model_dtype import INT8_TOLERANCE, TOLERANCE, moved_mass, saved_dtype
 from app.engine.model_memory import check_memory
 from app.errors import ModelError, first_line
 
@@ -119,7 +120,7 @@ class Decoder:
         ]
         indices = [2, 4, 5, 1, 4, 2, 3]
         moved = moved_mass(torch.log_softmax(torch.cat(got), -1), expected[indices])
-        if not moved <= TOLERANCE[self.dtype]:
+        if not moved <= TOLERANCE[torch.int8 if is_quantized(self.model) else self.dtype]:
             raise _unsupported(
                 self.model,
                 f"its distributions differ from those of transformers by {moved:.2g} of the probability",
@@ -127,11 +128,14 @@ class Decoder:
 
 
 def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int = 0) -> PreTrainedModel:
-    """Raises ModelError if the weights cannot be read or do not fit the config, or attention is windowed, and
-    ModelMemoryError if the host has no room for them and the cache.
+    """With int8, weights are quantized after they were read.
+
+    Raises ModelError if the weights cannot be read or do not fit the config, attention is windowed, or int8 moves
+    the distributions too far, and ModelMemoryError if the host has no room for them and the cache.
     """
+    read = saved_dtype(model_dir) if dtype == torch.int8 else dtype
     if device == "cpu":
-        check_memory(model_dir, dtype.itemsize, caches=kv_mb * MB)
+        check_memory(model_dir, dtype.itemsize, caches=kv_mb * MB, bytes_to_read=read.itemsize)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()  # problems of the weights are reported below, in one line
     try:
@@ -144,7 +148,7 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int =
         loaded: Any = AutoModelForCausalLM.from_pretrained(  # its annotation lacks the loading info
             model_dir,
             config=config,
-            dtype=dtype,
+            dtype=read,
             attn_implementation="eager",
             local_files_only=True,
             ignore_mismatched_sizes=True,
@@ -158,7 +162,21 @@ def load_model(model_dir: Path, device: str, dtype: torch.dtype, *, kv_mb: int =
     _check_weights(model_dir, loaded[1])
     model.to(torch.device(device))  # type: ignore[arg-type]  # its wrapper is annotated with a string literal
     model.eval()
+    if dtype == torch.int8:
+        _quantize(model)
     return model
+
+
+def _quantize(model: PreTrainedModel) -> None:
+    expected, _ = _reference_pass(model)
+    quantize_layers(model)
+    got, _ = _reference_pass(model)
+    moved = moved_mass(got, expected)
+    if not moved <= INT8_TOLERANCE:
+        raise ModelError(
+            f"int8 weights move {moved:.2g} of the probability of a {type(model).__name__}'s next tokens: serve "
+            "it with SAGE_ENGINE_DTYPE=float32 (--dtype float32)."
+        )
 
 
 def _check_weights(model_dir: Path, loading: Mapping[str, Collection[Any]]) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from app.engine.embedded.prefix_cache import Ids, start_key
 from app.engine.embedded.speculation import LookupDrafter
+from app.engine.embedded.stop_strings import StopStrings
 from app.engine.protocol import Sampling
 
 
@@ -17,6 +18,7 @@ class GenerationChunk(msgspec.Struct, frozen=True):
     logprobs: tuple[float, ...]
     finish: str = ""
     stop_token: int | None = None  # the stop token that ended it
+    stop_string: str = ""  # that ended it, in the text of the last tokens
 
 
 class Generation:
@@ -30,11 +32,13 @@ class Generation:
         sampling: Sampling,
         stops: frozenset[int],
         report: Callable[[GenerationChunk], None],
+        stop_strings: StopStrings | None = None,
         stream: bool = False,
     ) -> None:
         self.prompt, self.adapter = prompt, adapter
         self.start = start_key(adapter, prompt)
         self.max_tokens, self.temperature, self.stops = sampling.max_tokens, sampling.temperature, stops
+        self._stop_strings, self._stop_string = stop_strings, ""
         self.allowed = sampling.allowed_token_ids
         self._random = random.Random(sampling.seed)
         self._uniforms: list[float] = []  # of the next tokens
@@ -60,12 +64,16 @@ class Generation:
         del self._uniforms[:1]
         if self.drafter:
             self.drafter.append(token)
-        finish = "stop" if token in self.stops else "length" if len(self.ids) >= self.max_tokens else ""
+        if self._stop_strings and token not in self.stops:
+            self._stop_string = self._stop_strings.completed(self.ids)
+        stopped = token in self.stops or self._stop_string
+        finish = "stop" if stopped else "length" if len(self.ids) >= self.max_tokens else ""
         if self._stream and not finish:
             self.finish("")
         return finish
 
     def finish(self, reason: str) -> None:
         start, self._reported = self._reported, len(self.ids)
-        token = self.ids[-1] if reason == "stop" else None
-        self._report(GenerationChunk(tuple(self.ids[start:]), tuple(self.logprobs[start:]), reason, token))
+        token = self.ids[-1] if reason == "stop" and not self._stop_string else None
+        ids, logprobs = tuple(self.ids[start:]), tuple(self.logprobs[start:])
+        self._report(GenerationChunk(ids, logprobs, reason, token, self._stop_string))

@@ -1,7 +1,7 @@
 """A KV cache in blocks of fixed size, and the attention that reads it through block tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +21,26 @@ _FEWEST_BLOCKS = 3  # the sink, and two rows of the decoder's self-check
 _FEW_TOKENS = 16  # a pass of so few per row reads keys faster with batched products
 _GATHERED_BYTES = {"cpu": 4 * 2**20}  # of keys and values at a time: what stays in the caches of a core
 _GATHERED_BYTES_OF_OTHERS = 256 * 2**20
+_VIEWED_BYTES = {"cpu": 128 * 2**10}
+"""Of one layer's keys and values in a run of consecutive blocks: from here on, products over each run cost less
+than gathering it with those of other rows."""
 
 
-class AttentionGroup(NamedTuple):
+class GatheredRows(NamedTuple):
     """Rows of a pass whose keys and values are gathered together."""
 
     rows: slice
     chunks: Tensor | None  # indices of keys, then of values; None: nothing was cached before this pass
     mask: Tensor | None  # (rows, 1, tokens, positions), added to scores; None: plain causal
+
+
+class ViewedRows(NamedTuple):
+    """One row, or several of one sequence, that read keys and values where they lie: in runs, then by layers."""
+
+    rows: slice
+    keys: list[tuple[Tensor, ...]]  # (heads, width, positions)
+    values: list[tuple[Tensor, ...]]  # (heads, positions, width)
+    mask: Tensor | None  # (rows, 1, positions), added to scores
 
 
 class PagedCache(Cache):
@@ -52,8 +64,9 @@ class PagedCache(Cache):
             )
         self.blocks = _zeros((layers, 2 * heads, self.count, BLOCK, width), dtype, device)
         self._gather_limit = _GATHERED_BYTES.get(device.type, _GATHERED_BYTES_OF_OTHERS)
+        self._viewed_bytes = _VIEWED_BYTES.get(device.type, math.inf)
         self._slots = torch.empty(0, dtype=torch.long)
-        self._groups: list[AttentionGroup] = []
+        self._groups: list[GatheredRows | ViewedRows] = []
 
     @property
     def device(self) -> torch.device:
@@ -81,10 +94,13 @@ class PagedCache(Cache):
             slots = torch.where(padding, SINK * BLOCK, slots)
         heads = torch.arange(self.heads, device=self.device)[:, None] * self.count * BLOCK
         self._slots = (heads + slots[:, None]).flatten()
-        self._groups = [
-            self._group(rows, table, positions, max(used[rows]), cached=any(starts[rows]) or width == 1)
-            for rows in self._split(used)
-        ]
+        self._groups = []
+        for rows, runs in self._split(tables, used, width):
+            if runs:
+                self._groups.append(self._view(rows, runs, starts[rows]))
+            else:
+                cached = any(starts[rows]) or width == 1
+                self._groups.append(self._gather(rows, table, positions, max(used[rows]), cached=cached))
         return positions
 
     def update(
@@ -100,13 +116,17 @@ class PagedCache(Cache):
         """query: (rows, query heads, tokens, width); key and value: of this pass alone. Returns query's shape."""
         chunks = self.blocks[layer].view(-1, BLOCK * self.width)
         mixed = []
-        for rows, indices, mask in self._groups:
-            if indices is None:
+        for group in self._groups:
+            rows = group.rows
+            if isinstance(group, ViewedRows):
+                mixed.append(_attend_views(query[rows], group, layer, scaling))
+                continue
+            if group.chunks is None:
                 keys, values = key[rows], value[rows]
             else:
                 count = rows.stop - rows.start
-                keys, values = chunks.index_select(0, indices).view(2, count, self.heads, -1, self.width)
-            mixed.append(_attend(query[rows], keys, values, mask, scaling))
+                keys, values = chunks.index_select(0, group.chunks).view(2, count, self.heads, -1, self.width)
+            mixed.append(_attend(query[rows], keys, values, group.mask, scaling))
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
     def copy(self, source: int, target: int) -> None:
@@ -116,27 +136,67 @@ class PagedCache(Cache):
         """Clear non-finite values: even masked ones would spoil the next sequence (0 * nan)."""
         self.blocks[:, :, list(blocks)] = 0
 
-    def _split(self, used: Sequence[int]) -> list[slice]:
-        """Neighboring rows whose blocks, padded to the longest, may be gathered at a time."""
+    def _split(
+        self, tables: Sequence[Sequence[int]], used: Sequence[int], width: int
+    ) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
+        """Neighboring rows of one sequence with the runs of their blocks; or without, neighbors whose blocks,
+        padded to the longest, may be gathered at a time.
+        """
         limit = max(1, self._gather_limit * self.blocks.shape[0] // self.block_bytes)
-        splits, start, longest = [], 0, 0
-        for row, blocks in enumerate(used):
-            if row > start and max(longest, blocks) * (row + 1 - start) > limit:
-                splits.append(slice(start, row))
+        start, longest, row = 0, 0, 0
+        while row < len(used):
+            end = row + 1
+            while width == 1 and end < len(used) and tables[end] is tables[row]:
+                end += 1
+            most = max(used[row:end])
+            runs = self._runs(tables[row][:most]) if width == 1 else []
+            if row > start and (runs or max(longest, most) * (end - start) > limit):
+                yield slice(start, row), []
                 start, longest = row, 0
-            longest = max(longest, blocks)
-        return [*splits, slice(start, len(used))]
+            if runs:
+                yield slice(row, end), runs
+                start, most = end, 0
+            longest, row = max(longest, most), end
+        if row > start:
+            yield slice(start, row), []
 
-    def _group(
+    def _runs(self, blocks: Sequence[int]) -> list[tuple[int, int]]:
+        """First block and number of blocks of each consecutive run; empty if they are too short to be worth it."""
+        bytes_of_layer = len(blocks) * self.block_bytes // self.blocks.shape[0]
+        if bytes_of_layer < self._viewed_bytes:
+            return []
+        ids = np.asarray(blocks)
+        ends = [*(np.flatnonzero(np.diff(ids) != 1) + 1).tolist(), len(ids)]
+        if bytes_of_layer < self._viewed_bytes * len(ends):
+            return []
+        return [(blocks[start], end - start) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def _view(self, rows: slice, runs: Sequence[tuple[int, int]], starts: Sequence[int]) -> ViewedRows:
+        length = max(starts) + 1
+        lanes = self.blocks.view(-1, 2, self.heads, self.count * BLOCK, self.width)
+        keys, values = [], []
+        for block, count in runs:
+            first = block * BLOCK
+            part = lanes[:, :, :, first : first + min(count * BLOCK, length)]
+            keys.append(part[:, 0].transpose(2, 3).unbind())
+            values.append(part[:, 1].unbind())
+            length -= count * BLOCK
+        if len(starts) == 1:
+            return ViewedRows(rows, keys, values, None)
+        later = torch.arange(max(starts) + 1) > torch.tensor(starts)[:, None, None]
+        mask = torch.zeros(later.shape, dtype=self.blocks.dtype).masked_fill_(later, float("-inf"))
+        return ViewedRows(rows, keys, values, mask)
+
+    def _gather(
         self, rows: slice, table: Tensor, positions: Tensor, longest: int, *, cached: bool
-    ) -> AttentionGroup:
+    ) -> GatheredRows:
         if not cached:
-            return AttentionGroup(rows, None, None)
+            return GatheredRows(rows, None, None)
         lanes = torch.arange(2 * self.heads, device=self.device).view(2, 1, self.heads, 1) * self.count
         chunks = (lanes + table[rows, None, :longest]).flatten()
         later = torch.arange(longest * BLOCK, device=self.device) > positions[rows, None, :, None]
         mask = torch.zeros(later.shape, dtype=self.blocks.dtype, device=self.device)
-        return AttentionGroup(rows, chunks, mask.masked_fill_(later, float("-inf")))
+        return GatheredRows(rows, chunks, mask.masked_fill_(later, float("-inf")))
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -169,6 +229,23 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scal
     scores += mask
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
     return torch.bmm(weights.view(rows * heads, -1, weights.shape[-1]), value.flatten(0, 1)).view_as(query)
+
+
+def _attend_views(query: Tensor, group: ViewedRows, layer: int, scaling: float) -> Tensor:
+    """query: (rows, query heads, 1, width). Returns its shape."""
+    rows, query_heads, _, width = query.shape
+    heads = group.keys[0][layer].shape[0]
+    scaled = (query * scaling).view(rows, heads, -1, width).transpose(0, 1).reshape(heads, -1, width)
+    scores = [torch.bmm(scaled, keys[layer]) for keys in group.keys]
+    joined = scores[0] if len(scores) == 1 else torch.cat(scores, -1)
+    if group.mask is not None:
+        joined.view(heads, rows, -1, joined.shape[-1]).add_(group.mask)
+    weights = torch.softmax(joined, -1, dtype=torch.float32).to(query.dtype)
+    parts = weights.split([part.shape[-1] for part in scores], -1)
+    mixed = torch.bmm(parts[0], group.values[0][layer])
+    for part, values in zip(parts[1:], group.values[1:], strict=True):
+        mixed += torch.bmm(part, values[layer])
+    return mixed.view(heads, rows, -1, width).transpose(0, 1).reshape(rows, query_heads, 1, width)
 
 
 def attend(

@@ -20,14 +20,16 @@ class PrefixMatch(msgspec.Struct, frozen=True):
 
 class KvMemory:
     """A generation is admitted once the blocks for its prompt and all of its max_tokens are guaranteed, so that
-    none is ever interrupted; each block is allocated when its first position is needed.
+    none is ever interrupted; each block is allocated when its first position is needed. Others keep away from
+    those that follow it while they can.
     """
 
     def __init__(self, cache: PagedCache) -> None:
         self._cache = cache
         self.prefixes = PrefixCache(self._keep, self._drop)
-        self.pool = BlockPool((block for block in range(cache.count) if block != SINK), self.prefixes.drop_oldest)
+        self.pool = BlockPool(range(SINK + 1, cache.count), self.prefixes.drop_oldest)
         self._reserved = 0  # blocks that admitted generations may still allocate
+        self._claims: dict[Generation, range] = {}  # where each goes on, so that its blocks are consecutive
 
     @property
     def tokens(self) -> int:
@@ -85,11 +87,18 @@ class KvMemory:
             self._cache.zero(freed)
 
     def _allocate(self, generation: Generation) -> None:
-        generation.blocks.append(self.pool.allocate())
+        claim = self._claims.pop(generation, None)
+        if not claim or not self.pool.is_free(claim[0]):
+            wanted = _most_blocks(generation) - len(generation.blocks)
+            claim = self.pool.find_run(wanted, self._claims.values())
+        self.pool.hold(claim[:1])
+        generation.blocks.append(claim[0])
+        self._claims[generation] = claim[1:]
         self._reserved -= 1
 
     def _free(self, generation: Generation) -> list[int]:
         self._reserved -= _most_blocks(generation) - len(generation.blocks)
+        self._claims.pop(generation, None)
         blocks, generation.blocks = generation.blocks, []
         return self.pool.release(blocks)
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from app.adapters.files import LORA_KEY
+from app.engine.embedded.int8_layers import Int8Linear
 from app.engine.tokenizer import read_json
 from app.errors import InvalidError, ModelError, NotFoundError
 
@@ -56,7 +57,7 @@ class AdapterRouting:
 class AdaptedLinear(nn.Module):
     """A linear layer with per-row adapters."""
 
-    def __init__(self, plain: nn.Linear, routing: AdapterRouting) -> None:
+    def __init__(self, plain: nn.Module, routing: AdapterRouting) -> None:
         super().__init__()
         self.plain, self.routing = plain, routing
         self.deltas: dict[int, LoraDelta] = {}
@@ -80,7 +81,8 @@ class AdapterSet:
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.routing = model, AdapterRouting()
-        self._linears = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+        kinds = (nn.Linear, Int8Linear)
+        self._linears = {name: part for name, part in model.named_modules() if isinstance(part, kinds)}
         self._adapted: dict[str, AdaptedLinear] = {}
 
     def read(self, path: Path) -> dict[str, LoraDelta]:
@@ -92,7 +94,7 @@ class AdapterSet:
             raise NotFoundError(f"no adapter found at {path}: it needs adapter_config.json and weights.")
         scale, config = _scale(path)
         halves = _read_weights(path)
-        first = next(iter(self._linears.values())).weight
+        first = next(self.model.parameters())  # of what the layers compute with, whatever their weights are
         deltas: dict[str, LoraDelta] = {}
         for module in sorted({module for module, _ in halves}):
             down, up = halves.get((module, "A")), halves.get((module, "B"))

@@ -1,30 +1,58 @@
 """The dtype of the weights, and how far it may move a distribution of next tokens."""
 
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from app.engine.tokenizer import read_json
+from app.errors import ModelError
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15}
-"""Of `moved_mass`. Measured on random weights of 135 M parameters and 49,152 words: 1e-5 and 0.07."""
+Rows: TypeAlias = Literal["few", "many"]
+
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.15, torch.int8: 0.02}
+"""Of `moved_mass` between this engine's passes and those of transformers with the same weights, which for int8 are
+the integers. Measured on random weights of 135 M parameters and 49,152 words: 1e-5 and 0.07; SmolLM2-135M in int8:
+0.005."""
+INT8_TOLERANCE = 0.25
+"""Of `moved_mass` between the integers and the weights as they were saved. SmolLM2-135M: 0.09."""
+_NAMED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
 
 
-def resolve_dtype(name: str, device: str, model_dir: Path) -> torch.dtype:
-    """`auto` is bfloat16 where that is faster, for weights that were saved in half precision; else float32."""
+def resolve_dtype(name: str, device: str, model_dir: Path, rows: Rows = "few") -> torch.dtype:
+    """`auto` is bfloat16 where that is faster, for weights that were saved in half precision; else float32.
+
+    Raises ModelError for int8 on another device than a CPU.
+    """
+    if name == "int8" and device != "cpu":
+        raise ModelError(
+            f"SAGE_ENGINE_DTYPE=int8 (--dtype int8) is for CPUs, but the device is {device}: choose bfloat16."
+        )
     if name != "auto":
-        return torch.bfloat16 if name == "bfloat16" else torch.float32
+        return _NAMED[name]
+    half = saved_dtype(model_dir) != torch.float32
+    return torch.bfloat16 if half and fast_bfloat16(device, rows) else torch.float32
+
+
+def saved_dtype(model_dir: Path) -> torch.dtype:
     config = read_json(model_dir, "config.json")
     saved = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    return torch.bfloat16 if saved in ("bfloat16", "float16") and fast_bfloat16(device) else torch.float32
+    return _NAMED.get(saved, torch.float32)
 
 
-def fast_bfloat16(device: str) -> bool:
-    """CPUs need tiles (AMX): with AVX-512 alone, bfloat16 was measured slower than float32 for most batches."""
+def fast_bfloat16(device: str, rows: Rows = "few") -> bool:
+    """Whether bfloat16 is faster for passes of few rows, as in decoding, or of many, as in training.
+
+    CPUs with tiles (AMX): for both. With products of AVX-512 alone: measured 2.2 times as fast from 32 rows on,
+    slower for one row, and slower in most passes of decoding.
+    """
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+    if device != "cpu":
+        return False
+    has = torch.cpu.get_capabilities()
+    return bool(has.get("amx_bf16") or (rows == "many" and has.get("avx512_bf16")))
 
 
 def moved_mass(logprobs: Tensor, expected: Tensor) -> float:

@@ -55,8 +55,12 @@ class PrefixCache:
         while len(self._entries) > _MAX_ENTRIES:
             self.drop_oldest()
 
-    def drop_oldest(self) -> None:
-        self._drop(next(iter(self._entries)))
+    def drop_oldest(self) -> bool:
+        """False if there is none."""
+        if self._entries:
+            self._drop(next(iter(self._entries)))
+            return True
+        return False
 
     def drop_adapter(self, adapter: int) -> None:
         for number in [number for number, entry in self._entries.items() if entry.adapter == adapter]:

@@ -46,7 +46,7 @@ class CompletionWriter:
         first, wants_ids = not self._ids, self._request.return_token_ids
         self._ids.extend(chunk.ids)
         before = self._text
-        self._text = self._visible(final=bool(chunk.finish))
+        self._text = self._visible(chunk)
         return CompletionChoice(
             text=self._text[len(before) :],
             logprobs=self._logprobs(chunk, len(before)) if self._request.logprobs is not None else None,
@@ -56,14 +56,21 @@ class CompletionWriter:
             prompt_token_ids=self._prepared.prompt if wants_ids and first else None,
         )
 
-    def _visible(self, *, final: bool) -> str:
-        """The text so far, without the stop token and without incomplete characters."""
+    def _visible(self, chunk: GenerationChunk) -> str:
+        """The text so far, without what stopped it or may be the beginning of that, and incomplete characters."""
         ids = self._ids[:-1] if self._ids and self._ids[-1] in self._prepared.stops else self._ids
         text: str = self._tokenizer.tokenizer.decode(ids, skip_special_tokens=self._request.skip_special_tokens)
-        return text if final else text.rstrip(_REPLACEMENT)
+        if chunk.stop_string:
+            return text[: text.rfind(chunk.stop_string)]
+        if chunk.finish:
+            return text
+        held = max(map(len, self._prepared.sampling.stop_strings), default=1) - 1
+        return text.rstrip(_REPLACEMENT)[: -held or None]
 
-    def _stop_reason(self, chunk: GenerationChunk) -> int | None:
+    def _stop_reason(self, chunk: GenerationChunk) -> int | str | None:
         """vLLM reports the token only if the request named it."""
+        if chunk.stop_string:
+            return chunk.stop_string
         return chunk.stop_token if chunk.stop_token in self._prepared.sampling.stop_token_ids else None
 
     def _logprobs(self, chunk: GenerationChunk, offset: int) -> Logprobs:

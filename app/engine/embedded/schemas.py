@@ -12,7 +12,6 @@ _ACCEPTED: dict[str, tuple[Any, ...]] = {  # values of fields of which only "off
     "best_of": (None, 1),
     "echo": (None, False),
     "suffix": (None, ""),
-    "stop": (None, [], ""),
     "top_p": (None, 1),
     "top_k": (None, 0, -1),
     "min_p": (None, 0),
@@ -102,8 +101,15 @@ class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             temperature=temperature,
             seed=self.seed,
             stop_token_ids=tuple(self.stop_token_ids or ()),
+            stop_strings=self._stop_strings(),
             allowed_token_ids=tuple(self.allowed_token_ids or ()),
         )
+
+    def _stop_strings(self) -> tuple[str, ...]:
+        texts = [self.stop] if isinstance(self.stop, str) and self.stop else list(self.stop or ())
+        if not all(texts):
+            raise ParameterError("stop cannot contain an empty string.", "stop")
+        return tuple(texts)
 
     def _check_tokens(self, vocabulary: int) -> None:
         for name in ("stop_token_ids", "allowed_token_ids"):
@@ -156,7 +162,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     logprobs: Logprobs | None
     finish_reason: str | None
-    stop_reason: int | None
+    stop_reason: int | str | None
     token_ids: list[int] | None
     prompt_token_ids: list[int] | None = None
 

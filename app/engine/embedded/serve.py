@@ -25,7 +25,7 @@ from app.errors import ModelError
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: Path
     device: str  # auto, cpu, cuda, mps
-    dtype: str  # auto, float32, bfloat16
+    dtype: str  # auto, float32, bfloat16, int8
     embeddings: str  # minilm, none, a directory or a name
     max_batch: int  # rows of one forward pass
     max_loras: int
@@ -58,15 +58,15 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     listener.listen(2048)  # from here on connections wait instead of being refused
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    click.echo(f"serving {options.model} on {url} ({device}, {_memory(decoder, options, scheduler)})")
+    click.echo(f"serving {options.model} on {url} ({device}, {_memory(decoder, dtype, options, scheduler)})")
     server.run(sockets=[listener])
     return not scheduler.failed
 
 
-def _memory(decoder: Decoder, options: EngineOptions, scheduler: Scheduler) -> str:
-    weights, dtype = math.ceil(decoder.weight_bytes / MB), str(decoder.dtype).removeprefix("torch.")
+def _memory(decoder: Decoder, dtype: torch.dtype, options: EngineOptions, scheduler: Scheduler) -> str:
+    weights = math.ceil(decoder.weight_bytes / MB)
     held = f"{options.kv_mb} MB of KV cache for {scheduler.memory.tokens:,} tokens"
-    return f"{weights} MB of weights in {dtype}, {held}"
+    return f"{weights} MB of weights in {str(dtype).removeprefix('torch.')}, {held}"
 
 
 def resolve_device(name: str) -> str:

@@ -11,6 +11,7 @@ from app.engine.embedded.generation import Generation, GenerationChunk
 from app.engine.embedded.lora_layers import BASE, AdapterSet
 from app.engine.embedded.scheduler import Scheduler
 from app.engine.embedded.schemas import CompletionRequest, LoadAdapterRequest, ParameterError, TokenLimits
+from app.engine.embedded.stop_strings import StopStrings
 from app.engine.protocol import Sampling
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import ConflictError, EngineError, InvalidError, NotFoundError
@@ -77,6 +78,7 @@ class EngineService:
             adapter=prepared.adapter,
             sampling=prepared.sampling,
             stops=prepared.stops,
+            stop_strings=StopStrings(self.tokenizer, texts) if (texts := prepared.sampling.stop_strings) else None,
             report=lambda chunk: _deliver(loop, chunks, chunk),
             stream=stream,
         )
