@@ -8,10 +8,10 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
+from app.model_catalog import SEED_DIR
 from app.records import Policy
 from app.run_settings import RunKind, RunSettings, read_settings
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import scenario as by_scenario
 from trainer.engines.subprocess_engine import subprocess_engine
@@ -50,7 +50,7 @@ def test_a_chain_without_labels_needs_a_retrieval_without_labels() -> None:
 
 
 async def test_a_group_is_compared_position_by_position_and_shares_no_library() -> None:
-    model = Settings().model_dir
+    model = SEED_DIR
     async with subprocess_engine(model, "cpu") as engine, ForkedSandbox() as sandbox:
         agent = Agent(engine, ChatTokenizer.load(model), Compact(), sandbox, LIMITS, temperature=1.0)
         episode_runner = EpisodeRunner(agent, OfficeEnvironment(), Policy())

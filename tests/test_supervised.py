@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from tests.tiny_model import make_model_dir
 from trainer.learning.batch import Sample, pad
 from trainer.learning.model import load_model, sampled_logprobs
-from trainer.learning.supervised import OnStep, SftSettings, SftStep, train_sft
+from trainer.learning.supervised import OnStep, SftSettings, SftStep, sft_steps, train_sft
 
 SETTINGS = SftSettings(steps=12, lr=2e-3, warmup=3, tokens=128, checkpoint_every=4, seed=5)
 
@@ -123,6 +123,43 @@ def test_the_learning_rate_warms_up_linearly_and_decays_by_a_cosine_to_a_tenth(
     train_sft(fresh(), samples(), settings, checkpoint, note_the_last)
     rates.append(torch.load(checkpoint)["optimizer"]["param_groups"][0]["lr"])
     assert rates == pytest.approx([0.5e-3, 1e-3, 0.8682e-3, 0.55e-3, 0.2318e-3, 0.1e-3], rel=1e-4)
+
+
+def test_a_plateau_keeps_the_rate_and_then_decays_linearly_to_a_tenth(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path
+) -> None:
+    checkpoint, rates = tmp_path / "it.checkpoint", list[float]()
+    settings = SftSettings(
+        steps=6, warmup=2, lr=1e-3, tokens=128, checkpoint_every=1, schedule="plateau", decay=0.5
+    )
+    for _ in sft_steps(model := fresh(), samples(), settings, checkpoint):
+        if checkpoint.exists():
+            rates.append(torch.load(checkpoint)["optimizer"]["param_groups"][0]["lr"])
+    rates.append(torch.load(checkpoint)["optimizer"]["param_groups"][0]["lr"])
+    assert rates == pytest.approx([0.5e-3, 1e-3, 1e-3, 0.7e-3, 0.4e-3, 0.1e-3], rel=1e-4)
+    assert not model.training
+
+
+def test_a_training_in_parts_ends_with_the_weights_of_one_in_a_piece(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path
+) -> None:
+    straight, seen = fresh(), list[int]()
+    train_sft(straight, samples(), SETTINGS, tmp_path / "straight.checkpoint", quiet)
+    for until in (5, 6, 99):
+        part = fresh()
+        steps = sft_steps(part, samples(), SETTINGS, tmp_path / "parts.checkpoint", until=until)
+        seen += [step.index for step in steps]
+    assert seen == list(range(1, 13))
+    assert same(straight, part)
+
+
+def test_a_step_counts_what_it_read_and_what_it_learned(
+    fresh: Callable[[], PreTrainedModel], tmp_path: Path
+) -> None:
+    epoch = list(sft_steps(fresh(), samples(), SETTINGS, tmp_path / "it.checkpoint", until=3))
+    assert sorted(step.examples for step in epoch) == [2, 4, 4]  # of 32 padded tokens each
+    assert sum(step.read_tokens for step in epoch) == 240
+    assert [step.tokens for step in epoch] == [8 * step.examples for step in epoch]
 
 
 def test_a_finished_training_is_not_repeated(fresh: Callable[[], PreTrainedModel], tmp_path: Path) -> None:

@@ -1,87 +1,156 @@
-"""How long one step of SAGE takes: collect, reward, update, publish, load. By default as large as the paper's.
+"""What one step of SAGE costs: collect, judge, update, publish, load. By default as large as the paper's.
 
-    python tests/bench/bench_step.py [--model DIR] [--pairs 24] [--group 8] [--steps 2] [--at-once 128]
+    python -m tests.bench.bench_step [--model DIR] [--adapter DIR] [--environment NAME] [--pairs 24] [--group 8]
 
-From the second step on the rollouts wear the adapter that the first one made, as in training.
+From the second step on the rollouts use the adapter that the first one made, as in training. Prints for each step
+its seconds, and those that each part computed, on any core: the engine and the sandboxes are processes of their
+own, the rest is this one's. If no group has a signal, as with a policy that solves nothing, rewards 1 and 0 by
+turns stand for it, so that the update is measured all the same.
 """
 
 import argparse
 import asyncio
+import json
+import os
+import resource
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import torch
 
 from app.agent.limits import RolloutLimits
-from app.agent.prompt_compact import Compact
-from app.agent.rollout_loop import Agent
-from app.engine.tokenizer import ChatTokenizer
 from app.records import Policy
 from app.run_settings import RunSettings
-from app.sandbox.forked_sandbox import ForkedSandbox
-from app.skills.in_memory_library import InMemoryLibrary
-from app.skills.retrieval import scenario as by_scenario
-from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.evaluation.local import task_result
+from app.settings import Settings
 from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
+from trainer.learning.precision import base_dtype
 from trainer.learning.publishing import publish
 from trainer.rollouts.episode import EpisodeRunner
-from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
-from trainer.sage.advantages import compute_advantages
+from trainer.rollouts.groups import GroupCollector, draw_chains
+from trainer.rollouts.stack import RolloutStack, open_stack
+from trainer.sage.advantages import ScoredRollout, compute_advantages
 
 SEED_POLICY = Path(__file__).parents[2] / "app" / "seed_policy"
 CPU = torch.device("cpu")
 
 
-def library() -> InMemoryLibrary:
-    return InMemoryLibrary(retrieval=by_scenario)
+@dataclass
+class Costs:
+    """Wall and processor seconds of what was done since `mark` was last called."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    _wall: float = field(default_factory=time.perf_counter)
+    _own: float = field(default_factory=time.process_time)
+    _engine: float = field(default_factory=lambda: engine_seconds())
+    _ended: float = field(default_factory=lambda: ended_seconds())
+
+    def mark(self, part: str) -> None:
+        now = (time.perf_counter(), time.process_time(), engine_seconds(), ended_seconds())
+        before = (self._wall, self._own, self._engine, self._ended)
+        for name, after, was in zip(("wall", "own_cpu", "engine_cpu", "ended_cpu"), now, before, strict=True):
+            self.figures[f"{part}_{name}"] = round(after - was, 2)
+        self._wall, self._own, self._engine, self._ended = now
+
+
+def engine_seconds() -> float:
+    """Processor time of the engine."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    for process in _engines():
+        words = (process / "stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / ticks
+    return 0.0
+
+
+def engine_peak_mb() -> float:
+    for process in _engines():
+        lines = (process / "status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
+    return 0.0
+
+
+def _engines() -> list[Path]:
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    found = [Path("/proc") / child for child in children]
+    return [each for each in found if b"engine_child" in (each / "cmdline").read_bytes()]
+
+
+def ended_seconds() -> float:
+    """Processor time of the processes that have ended: sandboxes."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
 
 
 async def run(options: argparse.Namespace, adapters: Path) -> None:
-    settings = RunSettings(pairs=options.pairs, group=options.group)
-    environment, tokenizer = OfficeEnvironment(), ChatTokenizer.load(options.model)
-    learner = Learner(with_lora(load_model(options.model, CPU), settings.lora_rank, settings.lora_alpha), settings)
-    worn = "base"
-    async with subprocess_engine(options.model, "cpu") as engine, ForkedSandbox() as sandbox:
-        agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
+    settings = RunSettings(pairs=options.pairs, group=options.group, lr=1e-4)
+    base = load_model(options.model, CPU, dtype=base_dtype("auto", CPU, options.model))
+    learner = Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, options.adapter), settings)
+    deployment = Settings(model=str(options.model))
+    limits = RolloutLimits(turns=options.turns, task_tokens=options.task_tokens)
+    async with open_stack(options.environment, settings.retrieval, deployment, limits) as stack:
+        policy = await load(stack, learner, adapters)
         for step in range(options.steps):
-            started = time.perf_counter()
-            episode_runner = EpisodeRunner(agent, environment, Policy(worn))
-            collector = GroupCollector(episode_runner, settings, library, options.at_once)
-            rollouts = await collector.collect(draw_chains(environment, "train", settings, step), step)
-            rolled = time.perf_counter()
-            scored = [one for each in rollouts for one in each.scored]
-            await asyncio.to_thread(learner.update, compute_advantages(scored, normalize=settings.normalise))
-            updated = time.perf_counter()
-            published = publish(learner.model, adapters)
-            await engine.load_adapter(published.hash, published.path)
-            worn = published.hash
-            report(step, rollouts, rolled - started, updated - rolled, time.perf_counter() - updated)
+            costs = Costs()
+            runner = EpisodeRunner(replace(stack.agent, temperature=1.0), stack.environment, policy)
+            collector = GroupCollector(runner, settings, stack.new_library, options.at_once)
+            chains = await collector.collect(draw_chains(stack.environment, "train", settings, step), step)
+            costs.mark("rollouts")
+            scored = [one for each in chains for one in each.scored]
+            stats = await asyncio.to_thread(learner.update, compute_advantages(with_signal(scored)))
+            costs.mark("update")
+            policy = await load(stack, learner, adapters)
+            costs.mark("load")
+            report(step, scored, costs.figures)
+            print(json.dumps({"update": msgspec.to_builtins(stats)}), flush=True)
 
 
-def report(step: int, rollouts: list[ChainRollout], rolling: float, updating: float, loading: float) -> None:
-    results = [task_result(each.scenario, episode) for each in rollouts for episode in each.episodes]
-    tokens = sum(each.tokens for each in results)
-    print(
-        f"step {step + 1}: {rolling + updating + loading:.1f} s: {len(results)} rollouts in {rolling:.1f} s "
-        f"({tokens / rolling:.0f} tokens/s), update {updating:.1f} s, publish and load {loading:.1f} s; "
-        f"success {sum(each.success for each in results) / len(results):.2f}",
-        flush=True,
-    )
+async def load(stack: RolloutStack, learner: Learner, adapters: Path) -> Policy:
+    published = publish(learner.model, adapters)
+    await stack.engine.load_adapter(published.hash, published.path)
+    return Policy(published.hash)
+
+
+def with_signal(scored: Sequence[ScoredRollout]) -> list[ScoredRollout]:
+    if any(each.has_signal for each in compute_advantages(list(scored))):
+        return list(scored)
+    return [msgspec.structs.replace(each, reward=float(at % 2)) for at, each in enumerate(scored)]
+
+
+def report(step: int, scored: Sequence[ScoredRollout], costs: dict[str, float]) -> None:
+    every = [turn for each in scored for turn in each.trajectory.turns]
+    figures = {
+        "step": step + 1,
+        "rollouts": len(scored),
+        "solved": sum(each.score == 1 for each in scored),
+        "turns": len(every),
+        "tokens": sum(len(turn.context_ids) + len(turn.sampled_ids) for turn in every),
+        "sampled": sum(len(turn.sampled_ids) for turn in every),
+        "prompts": sum(len(turns[0].context_ids) for each in scored if (turns := each.trajectory.turns)),
+        **costs,
+        "trainer_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "engine_peak_mb": round(engine_peak_mb()),
+    }
+    print(json.dumps(figures), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, default=SEED_POLICY)
+    parser.add_argument("--adapter", type=Path)
+    parser.add_argument("--environment", default="office")
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--task-tokens", type=int, default=RolloutLimits().task_tokens)
     parser.add_argument("--at-once", type=int, default=128)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as adapters:
         asyncio.run(run(options, Path(adapters)))
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tqdm import tqdm
 
+from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.cli.watch_run import watch_run
 from trainer.client import SageClient
@@ -29,7 +30,7 @@ def teach(server: SageClient, project: str, busy: float) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         chats = Path(folder) / "demonstrations.jsonl"
         with tqdm(total=_SCENARIOS, desc="demonstrations", unit="scenario") as bar:
-            total = asyncio.run(collect(wanted, ExpertAccess(), Settings(), chats, bar.update))
+            total = asyncio.run(collect(wanted, ExpertAccess(), Settings(model=SEED), chats, bar.update))
         print(f"taught by {len(total.kept)} of {total.tried} demonstrations")
         body = {"project": project, "settings": _SETTINGS | {"data": str(chats)}}
         run = server.request("POST", "/v1/training-runs", body)

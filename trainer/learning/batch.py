@@ -4,6 +4,7 @@ The same batches feed supervised steps and policy-gradient steps. No model here.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise, starmap, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 from app.records import Trajectory
+
+_WORTH_SHARING = 16  # tokens
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -23,6 +26,9 @@ class Sample(msgspec.Struct, frozen=True):
 class Batch(NamedTuple):
     """B samples, padded on the right to T tokens."""
 
+    shared: tuple[
+        int, ...
+    ]  # (B,) tokens that a sample need not encode again, as `shared_tokens` of it and the last
     ids: Tensor  # (B, T) int64
     present: Tensor  # (B, T) bool, False on padding
     sampled: Tensor  # (B, T) bool, True where the policy sampled the token; never True in column 0
@@ -55,7 +61,23 @@ def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
         present[row, :size] = True
         sampled[row, :size] = torch.tensor(sample.sampled)
     sampled[:, 0] = False
-    return Batch(ids.to(device), present.to(device), sampled.to(device))
+    shared = (0, *starmap(shared_tokens, pairwise(samples)))
+    return Batch(shared, ids.to(device), present.to(device), sampled.to(device))
+
+
+def shared_tokens(before: Sample, sample: Sample) -> int:
+    """How many tokens of its context `sample` begins with that `before` begins with, too; 0 if hardly any.
+
+    Its last token before the first sampled one is not counted: its hidden state predicts that one.
+
+    >>> prompt = tuple(range(40))
+    >>> shared_tokens(Sample((*prompt, 1, 2), (False,) * 42), Sample((*prompt, 3, 4), (False,) * 40 + (True,) * 2))
+    39
+    """
+    end = next((place for place, sampled in enumerate(sample.sampled[1:]) if sampled), 0)
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(before.ids, sample.ids[:end], strict=False))
+    shared = sum(1 for _ in same)
+    return shared if shared >= _WORTH_SHARING else 0
 
 
 def plan(lengths: Sequence[int], token_budget: int, generator: torch.Generator) -> Iterator[list[int]]:

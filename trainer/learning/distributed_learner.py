@@ -105,8 +105,9 @@ def open_learner(spec: LearnerSpec, team: Team) -> Iterator[Learner]:
         with meeting.watch_remote(rendezvous):
             accelerator = meeting.join(store, rendezvous, Rank(0, 0, team.local), spec.device)
             with report_lost():
-                broadcast_object_list([spec, fingerprint(spec.model_dir)])
-                learner = new_learner(LeaderLearner, spec, accelerator)
+                same = msgspec.structs.replace(spec, dtype=_dtype_name(spec))  # other hosts might choose another
+                broadcast_object_list([same, fingerprint(spec.model_dir)])
+                learner = new_learner(LeaderLearner, same, accelerator)
             yield learner
             with report_lost():
                 _broadcast("end", None)
@@ -118,7 +119,9 @@ def new_learner(kind: Callable[..., Learner], spec: LearnerSpec, accelerator: Ac
     if not spec.shard:
         return kind(_whole_policy(spec, accelerator.device), spec.settings, accelerator, shard=False)
     settings, device = spec.settings, accelerator.device
-    model = empty_model(spec.model_dir, base_dtype(spec.dtype, device), device, liger=settings.liger)
+    model = empty_model(
+        spec.model_dir, base_dtype(spec.dtype, device, spec.model_dir), device, liger=settings.liger
+    )
     policy = attach_lora(model, settings.lora_rank, settings.lora_alpha, spec.start)
     weights = initial_weights(policy, spec.start, settings.seed)
     read = partial(read_shards, path=spec.model_dir, lora=weights, device=device)
@@ -167,9 +170,16 @@ def fingerprint(model_dir: Path) -> str:
     return digest.hexdigest()
 
 
+def _dtype_name(spec: LearnerSpec) -> DtypeName:
+    dtype = base_dtype(spec.dtype, torch.device(spec.device), spec.model_dir)
+    return "bfloat16" if dtype is torch.bfloat16 else "float32"
+
+
 def _whole_policy(spec: LearnerSpec, device: torch.device) -> PeftModel:
     settings = spec.settings
-    model = load_model(spec.model_dir, device, dtype=base_dtype(spec.dtype, device), liger=settings.liger)
+    model = load_model(
+        spec.model_dir, device, dtype=base_dtype(spec.dtype, device, spec.model_dir), liger=settings.liger
+    )
     return with_lora(model, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
 
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from app.errors import InvalidError
 from app.records import Probe
 from app.run_settings import RunSettings
+from trainer.learning.activation_memory import activation_bytes
 from trainer.learning.batch import Batch
 from trainer.learning.distributed import ProcessGroup, gather_full, shard_like
 from trainer.learning.logprob_model import LogprobModel
@@ -30,6 +31,7 @@ from trainer.learning.update_stats import UpdateStats
 from trainer.sage.advantages import AdvantagedRollout
 from trainer.sage.loss import policy_loss
 
+_ACTIVATION_BYTES = 5 << 28  # of a pass on a CPU, which gains nothing from longer ones
 _MEASURED = 8  # trajectories of a step whose KL from the reference is measured; a KL penalty needs all
 
 
@@ -53,6 +55,7 @@ class Learner:
         self.settings = settings
         self.model = model
         self.steps = 0
+        self._token_bytes = 0  # of activations, once measured
         self._logprob_model = LogprobModel(model)
         self._logprob_model.train(settings.gradient_checkpointing)
         if settings.gradient_checkpointing:
@@ -107,8 +110,12 @@ class Learner:
         """This process's share. Processes that share the weights make the same number of passes, some of them
         idle.
         """
-        shares = divide(samples, self.settings.micro_batch_tokens, self._processes.count)
         device = self._processes.device
+        tokens, on_cpu = self.settings.micro_batch_tokens, device.type == "cpu"
+        if on_cpu:
+            self._token_bytes = self._token_bytes or activation_bytes(self._logprob_model)
+            tokens = min(tokens, _ACTIVATION_BYTES // self._token_bytes)
+        shares = divide(samples, tokens, self._processes.count, share=on_cpu)
         batches = [MicroBatch(each, device) for each in shares[self._processes.index]]
         if self._processes.sharded:
             passes = max(map(len, shares))

@@ -7,7 +7,6 @@ from typing import cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.configuration_utils import PretrainedConfig
 
@@ -15,8 +14,8 @@ from app.engine.model_memory import check_memory
 from app.errors import ModelError, StorageError, first_line
 from trainer.learning.batch import Batch
 from trainer.learning.liger import use_liger
+from trainer.learning.output_layer import prepare_output_layer, token_logprobs
 from trainer.learning.packing import PACKED, Packing, can_pack, register
-from trainer.learning.precision import keep_logits_exact
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -49,7 +48,7 @@ def load_model(
         raise ModelError(f"the model in {path} cannot be loaded for training: {reason}") from error
     if liger:
         use_liger(model, device)
-    keep_logits_exact(model)
+    prepare_output_layer(model)
     return model
 
 
@@ -59,33 +58,38 @@ def attention_of(config: PretrainedConfig) -> str | None:
 
 
 def sampled_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """log p of each sampled token, shape (N,), float32, in row-major order of `batch.sampled`."""
-    return -cross_entropy(sampled_logits(model, batch), batch.ids[batch.sampled], reduction="none")
-
-
-def sampled_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The logits (N, V), float32, that predict each sampled token.
+    """log p of each sampled token, shape (N,), float32, in row-major order of `batch.sampled`.
 
     One forward pass over whole trajectories, packed end to end in one row where the model can, so that padding
     costs nothing. The vocabulary projection, the widest layer of a small model, is applied only where a token was
     sampled.
     """
-    packs = model.config._attn_implementation == PACKED
-    hidden = (_packed if packs else _padded)(model, batch)  # (N, D)
-    return cast(Tensor, model.get_output_embeddings()(hidden).float())
+    return token_logprobs(model.get_output_embeddings(), _hidden(model, batch), batch.ids[batch.sampled])
+
+
+def sampled_logits(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The logits (N, V), float32, that predict each sampled token."""
+    return cast(Tensor, model.get_output_embeddings()(_hidden(model, batch)).float())
+
+
+def _hidden(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """The hidden states (N, D) that predict the sampled tokens."""
+    return (_packed if model.config._attn_implementation == PACKED else _padded)(model, batch)
 
 
 def _packed(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The hidden states (N, D) that predict the sampled tokens."""
-    sampled = batch.sampled[batch.present]
-    positions = torch.arange(batch.ids.shape[1], device=batch.ids.device).expand_as(batch.ids)
+    device = batch.ids.device
+    shared = batch.shared if device.type == "cpu" else (0,) * len(batch.shared)  # kernels have no shared keys
+    positions = torch.arange(batch.ids.shape[1], device=device).expand_as(batch.ids)
+    encoded = batch.present & (positions >= torch.tensor(shared, device=device)[:, None])
     hidden = model.get_decoder()(
-        input_ids=batch.ids[batch.present][None],
-        position_ids=positions[batch.present][None],
-        packing=Packing.of(batch.present.sum(1).tolist(), batch.ids.device),
+        input_ids=batch.ids[encoded][None],
+        position_ids=positions[encoded][None],
+        packing=Packing.of(batch.present.sum(1).tolist(), device, shared),
         use_cache=False,
     ).last_hidden_state  # (1, tokens, D)
-    return cast(Tensor, hidden[0, sampled.roll(-1)])  # the first token of a row was not sampled: no row gains one
+    # The first encoded token of a sample was not sampled: no sample gains one of the next.
+    return cast(Tensor, hidden[0, batch.sampled[encoded].roll(-1)])
 
 
 def _padded(model: PreTrainedModel, batch: Batch) -> Tensor:

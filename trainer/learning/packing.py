@@ -1,9 +1,13 @@
 """Attention over packed rows: samples lie end to end in one row without padding, and none attends to another.
 
+A sample may leave out its first tokens where the one before it in the row begins with them, too: it attends to
+those. The rollouts of a group have one prompt, so it is encoded once.
+
 On CUDA one variable-length kernel computes all samples of a row; elsewhere they are computed one by one.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -18,20 +22,36 @@ _KERNEL_HEAD = 256  # numbers in a head at most, and a multiple of 8
 
 
 class Packing(NamedTuple):
-    """Where the B samples of a packed row begin and end."""
+    """Where the B samples of a packed row begin and end, and which tokens of it they attend to."""
 
-    lengths: Sequence[int]  # (B,)
+    lengths: Sequence[int]  # (B,) without shared tokens
     offsets: Tensor  # (B + 1,) int32 on the model's device: where each sample begins, then the row's length
     longest: int
+    key_lengths: Sequence[int]  # (B,) with shared tokens
+    keys: Tensor | None = None  # (sum of key_lengths,) places in the row; None: each sample's own
 
     @classmethod
-    def of(cls, lengths: Sequence[int], device: torch.device) -> Self:
-        """
+    def of(cls, lengths: Sequence[int], device: torch.device, shared: Sequence[int] = ()) -> Self:
+        """The first shared[i] tokens of sample i are those of sample i - 1 and left out.
+
         >>> Packing.of([2, 3], torch.device("cpu")).offsets.tolist()
         [0, 2, 5]
+        >>> found = Packing.of([4, 3], torch.device("cpu"), [0, 2])
+        >>> found.lengths, found.keys.tolist()
+        ([4, 1], [0, 1, 2, 3, 0, 1, 4])
         """
-        ends = torch.tensor([0, *lengths]).cumsum(0)
-        return cls(lengths, ends.to(device, torch.int32), max(lengths))
+        own = [length - left_out for length, left_out in zip_longest(lengths, shared, fillvalue=0)]
+        ends = torch.tensor([0, *own]).cumsum(0)
+        keys = _keys(ends.tolist(), shared).to(device) if any(shared) else None
+        return cls(own, ends.to(device, torch.int32), max(own), lengths, keys)
+
+
+def _keys(ends: Sequence[int], shared: Sequence[int]) -> Tensor:
+    """The places of each sample's tokens, shared ones included, end to end."""
+    places = [torch.arange(ends[0], ends[1])]
+    for left_out, (start, end) in zip(shared[1:], pairwise(ends[1:]), strict=True):
+        places.append(torch.cat([places[-1][:left_out], torch.arange(start, end)]))
+    return torch.cat(places)
 
 
 def register() -> None:
@@ -50,8 +70,9 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Causal attention within each sample, with the signature that transformers calls.
 
-    query (1, H, T, D), key and value (1, H or fewer, T, D) to (1, T, H, D). `packing` covers the T tokens; without
-    it every row is one sample, and may be padded on the right. The masks of transformers are not needed.
+    query (1, H, T, D), key and value (1, H or fewer, T, D) to (1, T, H, D). `packing` covers the T tokens, without
+    shared ones on CUDA; without it every row is one sample, and may be padded on the right. The masks of
+    transformers are not needed.
     Raises NotImplementedError for features that only the model's own attention has.
     """
     if attention_mask is not None or options.get("softcap") is not None or not getattr(module, "is_causal", True):
@@ -60,8 +81,12 @@ def attend(
     scale, window = options.get("scaling"), options.get("sliding_window")
     if packing is not None and query.is_cuda and fits_kernel(query):
         return attend_at_once(query, key, value, packing, scale, window), None
-    lengths = [query.shape[2]] if packing is None else list(packing.lengths)
-    samples = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
+    if packing is None:
+        return _attend_one(query, key, value, scale, window).transpose(1, 2), None
+    lengths, key_lengths = list(packing.lengths), list(packing.key_lengths)
+    if packing.keys is not None:
+        key, value = key.index_select(2, packing.keys), value.index_select(2, packing.keys)
+    samples = zip(query.split(lengths, 2), key.split(key_lengths, 2), value.split(key_lengths, 2), strict=True)
     return torch.cat([_attend_one(*each, scale, window) for each in samples], 2).transpose(1, 2), None
 
 
@@ -100,17 +125,17 @@ def reach(window: int | None) -> tuple[int, int]:
 
 
 def _attend_one(query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None) -> Tensor:
-    mask = _window_mask(query, window)
+    """The queries are of the last tokens that there are keys for."""
+    mask = _mask(query.shape[2], key.shape[2], window, query.device)
     return scaled_dot_product_attention(
         query, key, value, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
 
 
-def _window_mask(query: Tensor, window: int | None) -> Tensor | None:
-    """(T, T) bool where the window is shorter than the sample: a token sees itself and window - 1 before it."""
-    length = query.shape[2]
-    if window is None or length <= window:
+def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor | None:
+    """(queries, keys) bool: a token sees itself and the window - 1 tokens before it. None for plain causal."""
+    if queries == keys and (window is None or keys <= window):
         return None
-    positions = torch.arange(length, device=query.device)
-    distance = positions[:, None] - positions[None, :]
-    return (distance >= 0) & (distance < window)
+    positions = torch.arange(keys, device=device)
+    distance = positions[keys - queries :, None] - positions[None, :]
+    return (distance >= 0) & (distance < (window or keys))

@@ -23,8 +23,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from app.errors import InvalidError, ModelError, first_line
 from trainer.learning.liger import use_liger
 from trainer.learning.model import attention_of
+from trainer.learning.output_layer import prepare_output_layer
 from trainer.learning.packing import register
-from trainer.learning.precision import keep_logits_exact
 
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _PREFIX = "base_model.model."  # that PEFT puts before the base model's names
@@ -50,7 +50,7 @@ def empty_model(path: Path, dtype: torch.dtype, device: torch.device, *, liger: 
     model.tie_weights()
     if liger:
         use_liger(model, device)
-    keep_logits_exact(model)
+    prepare_output_layer(model)
     return model
 
 

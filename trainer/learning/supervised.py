@@ -6,6 +6,7 @@ The loss is over the policy's own tokens; prompts and observations are context.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import torch
@@ -14,14 +15,17 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel
 
 from trainer.learning.batch import Sample, pad, plan
+from trainer.learning.distributed import ProcessGroup
 from trainer.learning.model import sampled_logprobs, save_atomically
 
 
 class SftSettings(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
-    lr: float = 2e-3  # peak; linear warm-up, then cosine to a tenth
+    lr: float = 2e-3  # peak; linear warm-up, then `schedule` to a tenth
     warmup: int = 50  # steps
-    tokens: int = 16_384  # per step, padding included
+    schedule: Literal["cosine", "plateau"] = "cosine"  # "plateau" is constant, then linear over `decay`
+    decay: float = 0.3  # of all steps, the last ones
+    tokens: int = 16_384  # per step, in all processes together, padding included
     weight_decay: float = 0.01
     grad_clip: float = 1.0
     seed: int = 0
@@ -36,6 +40,8 @@ class SftStep(msgspec.Struct, frozen=True):
     accuracy: float  # share of sampled tokens whose probability exceeds one half
     grad_norm: float  # before clipping
     tokens: int  # sampled ones
+    read_tokens: int  # these and the context between them
+    examples: int
 
 
 OnStep = Callable[[SftStep], None]
@@ -54,45 +60,70 @@ def train_sft(
 
 
 def sft_steps(
-    model: PreTrainedModel, samples: Sequence[Sample], settings: SftSettings, checkpoint: Path
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    settings: SftSettings,
+    checkpoint: Path,
+    *,
+    until: int | None = None,
+    processes: ProcessGroup | None = None,
 ) -> Iterator[SftStep]:
     """Train the parameters that require a gradient, in place: the whole model, or the LoRA layers in it.
 
-    Called again after an interruption, it continues from `checkpoint` to the same weights.
+    Called again after an interruption, it continues from `checkpoint` to the same weights. `until` ends this call
+    after that step, with a checkpoint. All of `processes` must call with the same arguments; each computes its
+    share of every step, and the first writes the checkpoints.
     Raises ValueError without samples: empty epochs would never end.
     """
     if not samples:
         raise ValueError("no samples to learn from")
     optimizer = AdamW(_decay_groups(model, settings.weight_decay), lr=settings.lr, betas=(0.9, 0.95), eps=1e-8)
     done = _restore(checkpoint, model, optimizer)
+    last = min(settings.steps, until or settings.steps)
     model.train()
     for index, group in enumerate(_groups(samples, settings), start=1):
-        if index > settings.steps:
+        if index > last:
             break
         if index <= done:
             continue
         for each in optimizer.param_groups:
             each["lr"] = settings.lr * _schedule(index, settings)
-        yield _step(model, optimizer, [samples[row] for row in group], settings, index)
-        if index % settings.checkpoint_every == 0 or index == settings.steps:
-            save_atomically(
-                {"step": index, "model": _trained_weights(model), "optimizer": optimizer.state_dict()}, checkpoint
-            )
+        yield _step(model, optimizer, [samples[row] for row in group], settings, index, processes)
+        if index % settings.checkpoint_every == 0 or index == last:
+            _save(checkpoint, index, model, optimizer, processes)
     model.eval()
 
 
 def _step(
-    model: PreTrainedModel, optimizer: AdamW, samples: list[Sample], settings: SftSettings, index: int
+    model: PreTrainedModel,
+    optimizer: AdamW,
+    samples: Sequence[Sample],
+    settings: SftSettings,
+    index: int,
+    processes: ProcessGroup | None,
 ) -> SftStep:
-    batch = pad(samples, model.device)
-    logprobs = sampled_logprobs(model, batch)
-    loss = -logprobs.mean()
-    loss.backward()
-    norm = clip_grad_norm_(model.parameters(), settings.grad_clip)
+    learned = max(1, sum(sum(sample.sampled[1:]) for sample in samples))
+    mine = samples if processes is None else samples[processes.index :: processes.count]
+    loss, likely = _accumulate(model, mine, learned)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    if processes is not None:
+        processes.add_up(trained)
+        loss, likely = (sum(column) for column in zip(*processes.gather([loss, likely]), strict=True))
+    norm = clip_grad_norm_(trained, settings.grad_clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    likely = (logprobs.detach() > math.log(0.5)).float().mean()
-    return SftStep(index, loss.item(), likely.item(), norm.item(), logprobs.numel())
+    read = sum(len(sample.ids) for sample in samples)
+    return SftStep(index, loss, likely / learned, norm.item(), learned, read, len(samples))
+
+
+def _accumulate(model: PreTrainedModel, samples: Sequence[Sample], learned: int) -> tuple[float, float]:
+    """Add the gradient of a process's share. Returns its part of the loss, and its number of likely tokens."""
+    if not samples:  # fewer than there are processes
+        return 0.0, 0.0
+    logprobs = sampled_logprobs(model, pad(samples, model.device))
+    loss = -logprobs.sum() / learned
+    loss.backward()
+    return loss.item(), float((logprobs.detach() > math.log(0.5)).sum())
 
 
 def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[int]]:
@@ -106,6 +137,9 @@ def _groups(samples: Sequence[Sample], settings: SftSettings) -> Iterator[list[i
 def _schedule(index: int, settings: SftSettings) -> float:
     if index <= settings.warmup:
         return index / settings.warmup
+    if settings.schedule == "plateau":
+        remaining = (settings.steps - index) / max(1.0, settings.decay * settings.steps)
+        return 0.1 + 0.9 * min(1.0, remaining)
     progress = (index - settings.warmup) / max(1, settings.steps - settings.warmup)
     return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))
 
@@ -115,6 +149,14 @@ def _decay_groups(model: PreTrainedModel, decay: float) -> list[dict[str, object
     matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     others = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     return [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def _save(
+    checkpoint: Path, index: int, model: PreTrainedModel, optimizer: AdamW, processes: ProcessGroup | None
+) -> None:
+    if processes is None or processes.index == 0:
+        state = {"step": index, "model": _trained_weights(model), "optimizer": optimizer.state_dict()}
+        save_atomically(state, checkpoint)
 
 
 def _trained_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
