@@ -16,7 +16,7 @@ from trainer.environment import Scenario
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scenarios import site_of
+from trainer.environments.office.scenarios import place_at, site_of
 from trainer.environments.office.scripted_rollouts import ScriptRunner, demonstrate
 from trainer.environments.office.split import templates_of
 
@@ -60,15 +60,11 @@ async def test_nearly_all_demonstrations_succeed_and_fit_the_policy(kept: Demons
 
 
 async def test_only_successes_are_kept(classroom: Demonstrator) -> None:
-    """An instruction that speaks of another world than its own can be followed, but not fulfilled."""
-    first, second = OfficeEnvironment(site=5).scenarios("train", 2, seed=3)
-    tasks = [
-        type(task)(task.id, task.instruction, scenario=task.scenario, variables=other.variables)
-        for task, other in zip(first.tasks, second.tasks, strict=True)
-    ]
-    astray = Scenario(first.id, first.template, first.seed, tuple(tasks))
+    """An expert who believes to be at another site finds no operation that it knows."""
+    (here,), (there,) = (OfficeEnvironment(site=site).scenarios("train", 1, seed=3) for site in (5, 6))
+    astray = Scenario(here.id, here.template, here.seed, (here.tasks[0], *there.tasks[1:]))
     kept = await classroom.demonstrate([astray], seed=0)
-    assert (len(kept.samples), kept.tried) == (0, 3)
+    assert (len(kept.samples), kept.tried) == (1, 3)
 
 
 async def test_only_the_experts_tokens_are_trained_on(kept: Demonstrations, tokenizer: ChatTokenizer) -> None:
@@ -124,7 +120,8 @@ def test_distractors_are_never_of_held_out_templates() -> None:
     taught = {template.function for template in templates_of("train")} - held_out
     rng, seen = Random(4), set[str]()
     for chosen in scenarios(60):
-        seen |= {offer.name for offer in distractors(chosen.tasks[0].instruction, site_of(chosen), rng, count=3)}
+        kind = place_at(chosen.tasks[0]).kind
+        seen |= {offer.name for offer in distractors(kind, site_of(chosen), rng, count=3)}
     assert len(seen) > 40
     assert seen <= taught
 
@@ -140,6 +137,26 @@ async def test_a_certain_fault_occurs_in_every_task(
     assert all(each.verdict.success for each in [*ignoring, *inline])
     assert not any("def " in turn.text for each in inline for turn in each.trajectory.turns)
     assert not any(each.trajectory.offered for each in inline)
+
+
+async def test_withheld_skills_are_not_offered_and_crowded_ones_are_among_others(
+    classroom_sandbox: ForkedSandbox, tokenizer: ChatTokenizer
+) -> None:
+    def runner(crowding: float, withheld: float) -> ScriptRunner:
+        return ScriptRunner(
+            environment=OfficeEnvironment(),
+            tokenizer=tokenizer,
+            sandbox=classroom_sandbox,
+            crowding=crowding,
+            withheld=withheld,
+        )
+
+    withheld = await demonstrate(runner(0.0, 1.0), scenarios(3), Faults(), seed=1)
+    crowded = await demonstrate(runner(1.0, 0.0), scenarios(3), Faults(), seed=1)
+    assert all(each.verdict.success for each in [*withheld, *crowded])
+    assert not any(each.trajectory.offered for each in withheld)
+    assert all(each.trajectory.offered for each in crowded)
+    assert [len(list(each.trajectory.used())) for each in crowded] == [0, 1, 1] * 3
 
 
 def test_samples_are_the_same_after_a_round_trip_to_disk(kept: Demonstrations, tmp_path: Path) -> None:

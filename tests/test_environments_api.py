@@ -90,7 +90,7 @@ async def test_any_key_may_list_the_environments(api: ApiApp) -> None:
     [
         ("moon", "unknown environment 'moon': the workers have garden, office"),
         ("moon?site=0", "unknown environment 'moon'"),
-        ("office?size=3", "office has no option size; it has busy, site"),
+        ("office?size=3", "office has no option size; it has busy, names, site, wording"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("garden?site=1", "garden has no option site; it has none"),
     ],
@@ -140,4 +140,4 @@ async def test_a_worker_reports_what_is_installed_and_the_command_lists_it(api: 
         *_, head, gym, office = (await run(command)).splitlines()  # after the log of the server, which runs here
     assert head.split() == ["environment", "version", "options", "and", "their", "defaults"]
     assert gym.split() == ["gym", "0.1.0", 'held_out="all"']
-    assert office.split() == ["office", "0.1.0", "busy=0.0", "site=null"]
+    assert office.split() == ["office", "0.1.0", "busy=0.0", 'names="fixed"', "site=null", 'wording="fixed"']

@@ -12,6 +12,7 @@ from app.records import Json
 from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
+from tests.office_instructions import asked_by
 from trainer.environments.office.apps import PEOPLE
 from trainer.environments.office.check import can_check, check_of
 from trainer.environments.office.expert_script import ExpertScript
@@ -32,7 +33,7 @@ async def sandbox() -> AsyncIterator[ForkedSandbox]:
 async def play(sandbox: ForkedSandbox, world: OfficeWorld, instruction: str) -> Json:
     """The expert's work in this world, and its answer."""
     gateway = Gateway(world.catalog, world.client, variables=world.task.variables)
-    expert = ExpertScript(world.site, instruction, rng=Random(0))
+    expert = ExpertScript(world.site, *asked_by(instruction), rng=Random(0))
     session = await sandbox.open(gateway.names(), gateway, SessionLimits(), now=world.now)
     seen: list[str] = []
     while not gateway.completed:

@@ -10,6 +10,7 @@ import pytest
 
 from app.records import Offer
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.office_instructions import asked_by
 from tests.office_rollouts import Office, Played, ended
 from trainer.environment import Scenario, Split
 from trainer.environments.office import solution
@@ -17,7 +18,7 @@ from trainer.environments.office.expert_script import FLAWLESS, ExpertScript, Fa
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import scenario, site_of
 from trainer.environments.office.site import Site
-from trainer.environments.office.templates import Template, parse
+from trainer.environments.office.templates import Template
 
 CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)
 ARCHIVE = Template("mail", "act1", "person")
@@ -33,9 +34,7 @@ class Memorized:
     """A policy that calls one function at every site."""
 
     def __init__(self, world: OfficeWorld) -> None:
-        asked = parse(world.task.instruction)
-        assert asked is not None
-        self._call = solution.call(*asked)
+        self._call = solution.call(*asked_by(world.task.instruction))
 
     def next_turn(self, observations: list[str]) -> str:
         return f"```python\n{'apis.supervisor.complete_task()' if observations else self._call}\n```"
@@ -52,7 +51,11 @@ async def solve(
 
     def expert(world: OfficeWorld) -> ExpertScript:
         return ExpertScript(
-            world.site, world.task.instruction, offers, rng=Random(f"{chosen.id} {index}"), faults=faults
+            world.site,
+            *asked_by(world.task.instruction),
+            offers,
+            rng=Random(f"{chosen.id} {index}"),
+            faults=faults,
         )
 
     return await office.play(chosen, task, expert, offers)
@@ -123,9 +126,8 @@ async def test_with_a_fitting_skill_a_task_takes_two_turns_and_no_documents(
     office: Office,
 ) -> None:
     for chosen in office.environment.scenarios("test", 20, seed=10):
-        asked = parse(chosen.tasks[0].instruction)
-        assert asked is not None
-        skill = offer(asked[0], site_of(chosen), chosen.tasks[0].instruction)
+        template, _ = asked_by(chosen.tasks[0].instruction)
+        skill = offer(template, site_of(chosen), chosen.tasks[0].instruction)
         played = await solve(office, chosen, 1, offers=[skill])
         assert played.verdict.success
         assert len(played.messages) == 2
@@ -181,9 +183,8 @@ def _strict_site() -> int:
 
 async def test_a_trusting_expert_completes_in_the_turn_that_uses_a_skill(office: Office) -> None:
     for chosen in office.environment.scenarios("test", 6, seed=13):
-        asked = parse(chosen.tasks[0].instruction)
-        assert asked is not None
-        known = [offer(asked[0], site_of(chosen), chosen.tasks[0].instruction)]
+        template, _ = asked_by(chosen.tasks[0].instruction)
+        known = [offer(template, site_of(chosen), chosen.tasks[0].instruction)]
         played = await solve(office, chosen, 1, Faults(trust=1.0), known)
         assert played.verdict.success, (played.verdict, played.text)
         assert len(played.messages) == 1

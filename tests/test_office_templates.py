@@ -4,20 +4,21 @@ from typing import get_args
 
 import pytest
 
+from tests.office_instructions import asked_by
 from trainer.environment import Split
 from trainer.environments.office.apps import APPS
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import TEMPLATES, Template, parse
+from trainer.environments.office.templates import TEMPLATES, Template
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
-def test_every_phrasing_parses_as_its_own_template() -> None:
+def test_every_phrasing_has_one_meaning() -> None:
     for template in TEMPLATES:
         assert len(template.phrasings) == 3
         for phrasing in template.phrasings:
             for value in template.values:
-                assert parse(phrasing.format(value=value)) == (template, value)
+                assert asked_by(phrasing.format(value=value)) == (template, value)
 
 
 def test_the_phrasings_are_plain_english() -> None:
@@ -32,20 +33,6 @@ def test_the_phrasings_are_plain_english() -> None:
         == "what is the total size of my mails with size over {value}"
     )
     assert Template("mail", "top", "group").phrasings[0] == "archive the largest mail from my {value}"
-
-
-@pytest.mark.parametrize(
-    "instruction",
-    [
-        "",
-        "archive all mails from",
-        "archive all mails from bob",
-        "archive all mails in iris",
-        "eat mails from iris",
-    ],
-)
-def test_other_instructions_are_not_parsed(instruction: str) -> None:
-    assert parse(instruction) is None
 
 
 def test_functions_are_named_alike_at_every_site_and_differently_for_every_template() -> None:

@@ -5,6 +5,7 @@ from random import Random
 
 from app.apis.api_docs import show_signatures
 from app.sandbox.forked_sandbox import ForkedSandbox
+from tests.office_instructions import asked_by
 from tests.office_rollouts import Office
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.expert_script import ExpertScript, Faults
@@ -43,7 +44,9 @@ def test_every_word_of_the_documents_of_any_site_is_in_it() -> None:
 
 async def test_every_word_that_an_expert_writes_or_reads_is_in_it() -> None:
     def clumsy(world: OfficeWorld) -> ExpertScript:
-        return ExpertScript(world.site, world.task.instruction, rng=Random(world.task.id.int), faults=CLUMSY)
+        return ExpertScript(
+            world.site, *asked_by(world.task.instruction), rng=Random(world.task.id.int), faults=CLUMSY
+        )
 
     async with ForkedSandbox() as sandbox:
         office = Office(sandbox)

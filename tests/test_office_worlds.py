@@ -3,12 +3,13 @@
 import pytest
 
 from app.errors import InvalidError, NotFoundError
+from tests.office_instructions import asked_by
 from trainer.environment import Split
 from trainer.environments.office.apps import APPS, GROUPS, PEOPLE
 from trainer.environments.office.items import PAGE_SIZE, groups_of, items_of, matches
 from trainer.environments.office.places import Place, place_of
 from trainer.environments.office.scenarios import draw, place_at, scenario, site_of, task_at
-from trainer.environments.office.templates import TEMPLATES, Template, parse
+from trainer.environments.office.templates import TEMPLATES, Template
 from trainer.environments.office.worlds import Worlds
 
 PLACE = Place(template=0, seed=42, site=7, index=1)
@@ -44,9 +45,9 @@ def test_every_template_of_a_split_occurs_once_before_any_occurs_twice() -> None
 
 def test_the_tasks_of_a_scenario_ask_the_same_of_different_values() -> None:
     for chosen in draw("test", 40, seed=5):
-        asked = [parse(task.instruction) for task in chosen.tasks]
-        assert {each[0].name for each in asked if each} == {chosen.template}
-        assert len({each[1] for each in asked if each}) == 3
+        asked = [asked_by(task.instruction) for task in chosen.tasks]
+        assert {template.name for template, _ in asked} == {chosen.template}
+        assert len({value for _, value in asked}) == 3
         assert len({task.id for task in chosen.tasks}) == 3
 
 

@@ -32,7 +32,7 @@ def test_all_scenarios_take_place_at_the_named_site() -> None:
     [
         ("", "sage.environments has no '', it has gym, office"),
         ("shop", "sage.environments has no 'shop', it has gym, office"),
-        ("office?size=3", "office has no option size; it has busy, site"),
+        ("office?size=3", "office has no option size; it has busy, names, site, wording"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),
         ("gym?held_out=names", "gym: held_out=names: 'names' is not one of"),

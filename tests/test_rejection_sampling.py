@@ -12,9 +12,9 @@ import pytest
 from app.agent.prompt_full import Full
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import EngineError, InvalidError
+from app.model_catalog import SEED_DIR
 from app.records import Policy, Stop, Task, Trajectory, Turn
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from tests.scripted_engine import block
 from trainer.environment import Scenario, Verdict
 from trainer.environments.office.expert_script import FLAWLESS
@@ -140,9 +140,7 @@ def scenarios(environment: OfficeEnvironment) -> Sequence[Scenario]:
 @pytest.fixture(scope="module")
 async def runner(environment: OfficeEnvironment) -> AsyncIterator[ScriptRunner]:
     async with ForkedSandbox() as sandbox:
-        yield ScriptRunner(
-            environment=environment, tokenizer=ChatTokenizer.load(Settings().model_dir), sandbox=sandbox
-        )
+        yield ScriptRunner(environment=environment, tokenizer=ChatTokenizer.load(SEED_DIR), sandbox=sandbox)
 
 
 class Player:

@@ -3,23 +3,19 @@
 from random import Random
 from uuid import UUID
 
-from app.errors import InvalidError
 from app.records import Offer
 from trainer.environments.office import solution
 from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
-from trainer.environments.office.templates import Template, parse
+from trainer.environments.office.templates import Template
 
 _NEAR = 0.7  # the share that differs from the task's template in one respect only
 
 
-def distractors(instruction: str, site: Site, rng: Random, count: int) -> list[Offer]:
+def distractors(own: Template, site: Site, rng: Random, count: int) -> list[Offer]:
     """Correct solutions, at this site, of other templates of the train split, all different."""
-    own = parse(instruction)
-    if own is None:
-        raise InvalidError(f"no template has the instruction: {instruction[:80]}")
-    others = [template for template in templates_of("train") if template != own[0]]
-    near = [template for template in others if _shared(template, own[0]) == 2]
+    others = [template for template in templates_of("train") if template != own]
+    near = [template for template in others if _shared(template, own) == 2]
     chosen: list[Template] = []
     while len(chosen) < count:
         template = rng.choice(near if near and rng.random() < _NEAR else others)

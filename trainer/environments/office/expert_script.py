@@ -11,12 +11,11 @@ from typing import Literal
 
 import msgspec
 
-from app.errors import InvalidError
 from app.records import Offer
 from trainer.environments.office import solution
 from trainer.environments.office.apps import Role
 from trainer.environments.office.site import AppSite, Site, candidates
-from trainer.environments.office.templates import Template, parse
+from trainer.environments.office.templates import Template
 
 SENTENCES = (
     "Read the documents.",
@@ -51,17 +50,14 @@ class ExpertScript:
     def __init__(
         self,
         site: Site,
-        instruction: str,
+        template: Template,
+        value: str,
         offers: Sequence[Offer] = (),
         *,
         rng: Random,
         faults: Faults = FLAWLESS,
     ) -> None:
-        asked = parse(instruction)
-        if asked is None:
-            raise InvalidError(f"the scripted expert has no template for: {instruction[:80]}")
-        self._site = site
-        self._template, self._value = asked
+        self._site, self._template, self._value = site, template, value
         self._skill = None if rng.random() < faults.ignore else _fitting_offer(offers, self._template)
         self._inline = rng.random() < faults.inline
         self._trusting = faults.trust > 0 and rng.random() < faults.trust
@@ -126,11 +122,7 @@ def _raised(observation: str) -> bool:
 
 def _fitting_offer(offers: Sequence[Offer], template: Template) -> Offer | None:
     """The highest-ranked offer that was made for the same template."""
-    for offer in offers:
-        asked = parse(offer.instruction)
-        if asked is not None and asked[0] == template and offer.name == template.function:
-            return offer
-    return None
+    return next((offer for offer in offers if offer.name == template.function), None)
 
 
 def _assumed_site(site: Site, template: Template, rng: Random, faults: Faults) -> Site:

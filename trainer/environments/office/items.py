@@ -27,9 +27,9 @@ class Item(msgspec.Struct):
 
 def groups_of(place: Place | None) -> dict[str, tuple[str, ...]]:
     """The members of each group. Nobody is in two groups."""
-    people = list(PEOPLE)
+    people = list(place.people if place else PEOPLE)
     if place is not None:
-        Random(f"groups {place.world()}").shuffle(people)
+        Random(f"groups {place.key}").shuffle(people)
     return {group: tuple(people[start::6]) for start, group in enumerate(GROUPS)}
 
 
@@ -37,8 +37,8 @@ def items_of(app: str, place: Place | None) -> list[Item]:
     """The items of one app, in order. None: those of the demo world."""
     if place is None:
         return _demo_items(APPS[app])
-    rng = Random(f"items {app} {place.world()}")
-    items = _any_items(APPS[app], rng.randint(9, 14), rng)
+    rng = Random(f"items {app} {place.key}")
+    items = _any_items(place, app, rng.randint(9, 14), rng)
     if app == place.kind.app:
         _set_task(items, place, rng)
     elif place.kind.selector == "person":  # the same person has an item in every other app
@@ -57,11 +57,11 @@ def matches(item: Item, place: Place, groups: dict[str, tuple[str, ...]]) -> boo
     return item.number > int(place.value)
 
 
-def _any_items(spec: AppSpec, count: int, rng: Random) -> list[Item]:
+def _any_items(place: Place, app: str, count: int, rng: Random) -> list[Item]:
     ids = rng.sample(range(100, 1000), count)
     numbers = rng.sample(range(1, 100), count)  # all different: the largest is unique
     return [
-        Item(identity, rng.choice(PEOPLE), rng.choice(spec.values), number)
+        Item(identity, rng.choice(place.people), rng.choice(place.labels(app)), number)
         for identity, number in zip(ids, numbers, strict=True)
     ]
 
@@ -92,8 +92,8 @@ def _pools(place: Place) -> tuple[Sequence[Any], Sequence[Any]]:
         return range(limit + 1, 100), range(1, limit)
     if kind.selector == "group":
         members = groups_of(place)[value]
-        return members, [person for person in PEOPLE if person not in members]
-    return [value], [other for other in kind.values if other != value]
+        return members, [person for person in place.people if person not in members]
+    return [value], [other for other in place.values(kind.selector) if other != value]
 
 
 def _spread(pool: Sequence[Any], count: int, rng: Random) -> list[Any]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import httpx
 import msgspec
@@ -16,6 +16,7 @@ from app.records import Stop, Task, Trajectory
 from trainer.environment import Scenario, Split, Verdict
 from trainer.environments.office.direct import DirectClient
 from trainer.environments.office.documents import APP_NAMES, document
+from trainer.environments.office.places import Variety
 from trainer.environments.office.scenarios import draw, place_at, task_at
 from trainer.environments.office.services import create_services
 from trainer.environments.office.site import Site
@@ -27,10 +28,15 @@ _NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
 def load_environment(
-    *, site: int | None = None, busy: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.0
+    *,
+    site: int | None = None,
+    busy: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.0,
+    names: Literal["fixed", "varied"] = "fixed",
+    wording: Literal["fixed", "free"] = "fixed",
 ) -> "OfficeEnvironment":
-    """The plug-in `office`. Options as in `OfficeEnvironment`."""
-    return OfficeEnvironment(site, busy=busy)
+    """The plug-in `office`. `names` also means labels and limits; the other options as in `OfficeEnvironment`."""
+    variety = ("n" if names == "varied" else "") + ("w" if wording == "free" else "")
+    return OfficeEnvironment(site, busy=busy, variety=cast(Variety, variety and f"-{variety}"))
 
 
 class OfficeWorld:
@@ -58,14 +64,15 @@ class OfficeEnvironment:
     `busy` is the share of log-ins that the services refuse with 503; the address book refuses none.
     """
 
-    def __init__(self, site: int | None = None, *, busy: float = 0.0) -> None:
+    def __init__(self, site: int | None = None, *, busy: float = 0.0, variety: Variety = "") -> None:
         self._site = site
+        self._variety = variety
         self._worlds = Worlds(busy=busy)
         services = create_services(admin_token=secrets.token_hex(16), worlds=self._worlds)
         self._client = DirectClient(self._worlds, services, _BASE)
 
     def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
-        return draw(split, count, seed, site=self._site)
+        return draw(split, count, seed, site=self._site, variety=self._variety)
 
     @asynccontextmanager
     async def open(self, scenario: Scenario, task: Task) -> AsyncIterator[OfficeWorld]:

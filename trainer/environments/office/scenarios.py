@@ -5,7 +5,7 @@ from random import Random
 from app.errors import InvalidError
 from app.records import Task
 from trainer.environment import Scenario, Split
-from trainer.environments.office.places import TASKS, Place, place_of
+from trainer.environments.office.places import TASKS, Place, Variety, place_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
 from trainer.environments.office.templates import TEMPLATES, Template
@@ -14,7 +14,7 @@ _DRAWN = 1_000_000  # sites of drawn scenarios; higher ones are used only if the
 _SITES = 10_000_000
 
 
-def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> list[Scenario]:
+def draw(split: Split, count: int, seed: int, *, site: int | None = None, variety: Variety = "") -> list[Scenario]:
     """`count` scenarios, the same for the same seed; a larger count only appends.
 
     Every template of the split occurs once before any occurs twice. With `site`, all take place at that site.
@@ -29,13 +29,16 @@ def draw(split: Split, count: int, seed: int, *, site: int | None = None) -> lis
         rng.shuffle(templates)
         for template in templates[: count - len(scenarios)]:
             drawn = rng.randrange(1, _DRAWN)
-            scenarios.append(scenario(template, rng.randrange(10**9), drawn if site is None else site))
+            at = drawn if site is None else site
+            scenarios.append(scenario(template, rng.randrange(10**9), at, variety))
     return scenarios
 
 
-def scenario(template: Template, seed: int, site: int) -> Scenario:
+def scenario(template: Template, seed: int, site: int, variety: Variety = "") -> Scenario:
     position = TEMPLATES.index(template)
-    places = [Place(template=position, seed=seed, site=site, index=index) for index in range(TASKS)]
+    places = [
+        Place(template=position, seed=seed, site=site, index=index, variety=variety) for index in range(TASKS)
+    ]
     return Scenario(places[0].scenario, template.name, seed, tuple(map(task_at, places)))
 
 

@@ -26,7 +26,7 @@ from trainer.environments.expert_engine import ExpertEngine
 from trainer.environments.office.distractors import distractors
 from trainer.environments.office.expert_script import ExpertScript, Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
-from trainer.environments.office.scenarios import site_of
+from trainer.environments.office.scenarios import place_at, site_of
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
 
@@ -38,7 +38,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @asynccontextmanager
-async def load_expert(
+async def load_expert(  # noqa: PLR0913 - the options of the plug-in
     context: ExpertContext,
     *,
     unprepared: Share = 0.0,
@@ -47,8 +47,11 @@ async def load_expert(
     inline: Share = 0.0,
     ignore: Share = 0.0,
     trust: Share = 0.0,
+    crowded: Share = 0.0,
+    withheld: Share = 0.0,
 ) -> AsyncIterator["ScriptedExpert"]:
-    """The plug-in `scripted`. Its options are the probabilities in `Faults`.
+    """The plug-in `scripted`. `crowded` is the share of tasks that are also offered skills that do not fit,
+    `withheld` of those whose own skills are not offered; the others are the probabilities in `Faults`.
 
     Raises InvalidError for an environment that is not the office.
     """
@@ -62,6 +65,8 @@ async def load_expert(
         tokenizer=context.tokenizer,
         sandbox=context.sandbox,
         profile=context.profile,
+        crowding=crowded,
+        withheld=withheld,
     )
     yield ScriptedExpert(runner, faults, context.seed)
 
@@ -75,13 +80,15 @@ class ScriptRunner:
     sandbox: Sandbox
     profile: Profile = Compact()  # noqa: RUF009 - frozen
     crowding: float = 0.0  # share of tasks that are also offered skills that do not fit, as from a grown library
+    withheld: float = 0.0  # share of tasks that are not offered the skills of their own scenario
 
     async def play(self, scenario: Scenario, faults: Faults, rng: Random) -> list[Episode]:
         """One pass over the tasks of a scenario in order, each with the skills that the earlier ones left."""
         library, episodes = InMemoryLibrary(), []
         for task in scenario.tasks:
             offers = await self._offers(library, scenario, task, rng)
-            script = ExpertScript(site_of(scenario), task.instruction, offers, rng=rng, faults=faults)
+            place = place_at(task)
+            script = ExpertScript(site_of(scenario), place.kind, place.value, offers, rng=rng, faults=faults)
             engine = ExpertEngine(script, self.tokenizer)
             agent = Agent(engine, self.tokenizer, self.profile, self.sandbox, LIMITS)
             episode_runner = EpisodeRunner(agent, self.environment, Policy("expert"))
@@ -89,10 +96,11 @@ class ScriptRunner:
         return episodes
 
     async def _offers(self, library: InMemoryLibrary, scenario: Scenario, task: Task, rng: Random) -> list[Offer]:
-        found = await library.find(task.instruction, scenario.id)
+        withheld = self.withheld > 0 and rng.random() < self.withheld
+        found = [] if withheld else await library.find(task.instruction, scenario.id)
         if rng.random() < 1 - self.crowding:
             return found
-        others = distractors(task.instruction, site_of(scenario), rng, count=rng.randint(1, _OFFERED))
+        others = distractors(place_at(task).kind, site_of(scenario), rng, count=rng.randint(1, _OFFERED))
         return [*found, *others][:_OFFERED]
 
 

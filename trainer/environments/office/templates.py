@@ -1,4 +1,4 @@
-"""Templates of instructions: an app, a verb and a selector, filled with a value; and how to parse them back."""
+"""Templates of instructions: an app, a verb and a selector, filled with a value."""
 
 from typing import Literal
 
@@ -88,16 +88,6 @@ class Template(msgspec.Struct, frozen=True):
         return tuple(phrase.format(**words) for phrase in _phrases(self.verb))
 
 
-def parse(instruction: str) -> tuple[Template, str] | None:
-    """The template and value of an instruction; None if no template matches."""
-    words = instruction.split(" ")
-    for place, word in enumerate(words):
-        template = _BY_PHRASING.get(" ".join([*words[:place], "{value}", *words[place + 1 :]]))
-        if template is not None and word in template.values:
-            return template, word
-    return None
-
-
 def _phrases(verb: Verb) -> tuple[str, ...]:
     special = {"count": _COUNT_PHRASES, "total": _TOTAL_PHRASES, "top": _TOP_PHRASES}
     return special.get(verb, _ACT_PHRASES)
@@ -111,4 +101,3 @@ TEMPLATES: tuple[Template, ...] = tuple(
     for selector in SELECTORS
     if (verb, selector) != ("top", "over")
 )
-_BY_PHRASING = {phrasing: template for template in TEMPLATES for phrasing in template.phrasings}
