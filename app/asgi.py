@@ -20,6 +20,7 @@ from app.db.migrate import check_schema
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.project.project_settings import Limits
+from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.approval_expiry import ApprovalExpiry
@@ -70,6 +71,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             listener=listener,
             library=services.library,
             promoter=promoter,
+            first_release=FirstRelease.of(settings),
             adapters=services.adapters,
             notify_workers=worker_notifier(settings),
             http_client=documents,

@@ -47,7 +47,7 @@ def up_command() -> None:
     from app.machine.up import up  # noqa: PLC0415
 
     guard_output()
-    asyncio.run(up(Settings.from_env()))
+    up(Settings.from_env())
 
 
 @main.command()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.adapters.store import AdapterStore
-from app.agent.prompt_profiles import Profile, choose_profile
+from app.agent.prompt_profiles import Profile
 from app.db.database import Database, Sessions, open_database
 from app.db.notifications import NotificationListener
 from app.db.pooler import check_pooler
@@ -23,6 +23,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.errors import SettingError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.json_log import configure_logging
+from app.model_store.model_checks import load_served
 from app.run_settings import RunSettings
 from app.security.encryption import KeyRing
 from app.setting_lists import urls_in
@@ -55,10 +56,10 @@ def load_parts() -> Parts:
         if not getattr(settings, name):
             raise SettingError(f"{name.upper()} is not set: set it, or run `sage up`, which starts its own")
     check_pooler(settings)
-    tokenizer = ChatTokenizer.load(settings.model_dir)
+    tokenizer, profile = load_served(settings.model_dir, settings.prompt_profile)
     return Parts(
         settings=settings,
-        profile=choose_profile(settings.prompt_profile, tokenizer.card),
+        profile=profile,
         keys=KeyRing.open(settings),
         retrieval=load_retrieval(settings.retrieval),
         tokenizer=_fit_context(tokenizer, _probe_servers(settings, tokenizer)),

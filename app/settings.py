@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 
 from app.errors import SettingError
-from app.model_catalog import SEED, find_model
+from app.model_catalog import DEFAULT_MODEL, find_model
 from app.setting_lists import check_servers, check_value, from_text
 
 _PLAIN = {  # names that other tools also set
@@ -26,6 +26,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Pause = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Limit = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
+EngineDtype = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     characters each. The same on all hosts. Empty: the file `secret.key` in the data directory."""
 
     # Model
-    model: str = SEED
+    model: str = DEFAULT_MODEL
     """A model directory, or the name of a model from `sage models`; `seed` is the model in the package."""
     prompt_profile: Literal["", "full", "brief", "compact"] = ""
     """System prompt to use. Empty: the one named by the model's card, or `full`."""
@@ -103,6 +104,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the embedded model server."""
     engine_device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of the embedded model server."""
+    engine_dtype: EngineDtype = "auto"
+    """Weights of the embedded model server. `auto`: bfloat16 if they were saved in half precision and the machine
+    is faster with it, otherwise float32; the trainer's own engine takes float32. `int8`: for CPUs, with a quarter
+    of float32's memory; faster, and about as accurate as bfloat16."""
     engine_kv_mb: Count = 768
     """Memory of the embedded model server for keys and values of running and recent sequences, besides its
     weights. A request waits until its prompt and all of its tokens fit."""
@@ -202,8 +207,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     # Training
     train_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Format of the frozen base model's weights: `auto` is bfloat16 on CUDA and float32 elsewhere. LoRA weights
-    and the optimizer are always float32."""
+    """Format of the frozen base model's weights: `auto` is bfloat16 on CUDA, and on CPUs that multiply it faster
+    for weights that were saved in half precision; else float32. LoRA weights and the optimizer are always
+    float32."""
     train_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Processes on the worker's host that compute a run's updates together, one per GPU."""
     train_remote_processes: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0

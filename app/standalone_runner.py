@@ -165,8 +165,7 @@ async def _start_runner(
 
 def _api_client(settings: Settings) -> httpx.AsyncClient:
     tasks = settings.max_tasks_in_flight
-    limits = httpx.Limits(max_connections=8 * tasks, max_keepalive_connections=2 * tasks)
-    return open_client(allow_private_hosts=settings.allow_private_hosts, limits=limits)
+    return open_client(allow_private_hosts=settings.allow_private_hosts, connections=8 * tasks, kept=2 * tasks)
 
 
 class _StopSignals:

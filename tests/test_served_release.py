@@ -51,7 +51,12 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = make_model_dir(tmp_path_factory.mktemp("model"))
+    return served_model_dir(tmp_path_factory.mktemp("model"))
+
+
+def served_model_dir(path: Path) -> Path:
+    """With room for the prompt and two turns."""
+    make_model_dir(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2048}))
     (path / "README.md").write_text("---\nprompt_profile: compact\n---\n")

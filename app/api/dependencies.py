@@ -17,6 +17,7 @@ from app.engine.dispatcher import Occupancy
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.project.project_settings import Limits
 from app.records import Offer
+from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
 
 NotifyWorkers = Callable[[UUID], Awaitable[None]]
@@ -39,6 +40,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     listener: NotificationListener
     library: SkillSearch
     promoter: Promoter
+    first_release: FirstRelease
     adapters: AdapterDirectory
     notify_workers: NotifyWorkers
     http_client: httpx.AsyncClient  # fetches OpenAPI documents

@@ -20,6 +20,7 @@ from app.db import datasets as dataset_table
 from app.errors import ForbiddenError
 from app.project.project_settings import Limits, ProjectSettings
 from app.records import Json
+from app.release.first_release import FirstRelease
 
 _OPERATORS = {"limits", "weight"}  # settings that share the server out
 
@@ -55,11 +56,18 @@ class ProjectController(Controller):
     opt = {"scope": "tasks"}  # noqa: RUF012
 
     @post(opt={"scope": "admin"}, summary="Create a project", responses=problems(400, 401, 403, 409))
-    async def create(self, data: JSONBody[ProjectRequest], session: Db, access: Caller) -> ProjectView:
-        """Its release 1, the base model, is active."""
+    async def create(
+        self,
+        data: JSONBody[ProjectRequest],
+        session: Db,
+        access: Caller,
+        first_release: NamedDependency[FirstRelease],
+    ) -> ProjectView:
+        """Its release 1 is active: the base model, with the adapter that comes with it, if one does."""
         if access.project_id is not None:
             raise ForbiddenError("this key is limited to one project; create projects with a key for all")
-        project = await projects.create(session, data.name)
+        await session.commit()  # no transaction is held while files are read
+        project = await first_release.create_project(session, data.name)
         await session.commit()
         return ProjectView.of(project, access)
 

@@ -14,18 +14,21 @@ from app.db.database import keys_of
 from app.errors import ConflictError, InvalidError, NotFoundError
 from app.project.project_settings import ProjectSettings, changed, stored
 from app.project.webhook import check_url, signing_key
-from app.records import Json
+from app.records import BASE, Json
 
 
-async def create(session: AsyncSession, name: str) -> models.Project:
-    """Create a project and its first release, of the base model. Raises ConflictError if the name is taken."""
+async def create(
+    session: AsyncSession, name: str, model: str = BASE, evidence: dict[str, Json] | None = None
+) -> models.Project:
+    """Create a project and its first release, of a model. Raises ConflictError if the name is taken."""
     project: models.Project | None = await session.scalar(
         insert(models.Project).values(name=name).on_conflict_do_nothing().returning(models.Project)
     )
     if project is None:
         raise ConflictError(f"a project named {name!r} exists already: choose another name")
-    active = models.ReleaseState.ACTIVE
-    session.add(models.Release(project_id=project.id, number=1, state=active, activated_at=func.clock_timestamp()))
+    first = models.Release(project_id=project.id, number=1, model=model, evidence=evidence)
+    first.state, first.activated_at = models.ReleaseState.ACTIVE, func.clock_timestamp()
+    session.add(first)
     session.add(models.ProjectTurn(project_id=project.id))
     await session.flush()
     return project

@@ -9,7 +9,8 @@ import httpx
 from app.gateway.ssrf import PublicNetwork
 from app.untrusted.http_transport import HttpTransport, http_transport
 
-_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20)
+_IDLE_SECONDS: Final = 2.0
+"""Many servers close a connection that was idle for 5 s; a write sent at that moment fails and is not repeated."""
 
 
 class NoCookies(CookieJar):
@@ -22,14 +23,18 @@ class NoCookies(CookieJar):
 def open_client(
     *,
     allow_private_hosts: bool,
-    limits: httpx.Limits = _LIMITS,
+    connections: int = 100,
+    kept: int = 20,
     timeout: float = 5,
     network: PublicNetwork | None = None,
 ) -> httpx.AsyncClient:
-    """Without cookies, and without the proxies that the environment names.
+    """Without cookies, and without the proxies that the environment names. At most `kept` idle connections.
 
     If private hosts are not allowed, every connection goes through `network`: those of redirects, too.
     """
+    limits = httpx.Limits(
+        max_connections=connections, max_keepalive_connections=kept, keepalive_expiry=_IDLE_SECONDS
+    )
     return httpx.AsyncClient(
         transport=http_transport(limits)
         if allow_private_hosts

@@ -9,29 +9,37 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 
 import click
 
-from app.agent.prompt_profiles import choose_profile
 from app.db import keys, projects
 from app.db.database import open_database
-from app.engine.tokenizer import ChatTokenizer
-from app.errors import ModelError, NotFoundError, SettingError
 from app.machine.child_process import ChildProcess
 from app.machine.data_dir_lock import lock_data_dir
 from app.machine.demo import PROJECT, DemoIndex, first_task, register_demo
 from app.machine.local_database import run_database
 from app.machine.logs import rotation
+from app.machine.prepare_model import prepare_model
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
+from app.release.first_release import FirstRelease
 from app.setting_lists import urls_in
 from app.settings import Settings
 
 _EXTRA_ADAPTERS = 2  # in addition to one per running task: for the next release and for a candidate
 
 
-async def up(settings: Settings) -> None:
-    """Start everything, print the address, and keep it alive until SIGINT or SIGTERM. Raises AppError."""
-    with lock_data_dir(settings.data_dir), _cancel_on_signals(), suppress(asyncio.CancelledError):
+def up(settings: Settings) -> None:
+    """Start everything, print the address, and keep it alive until SIGINT or SIGTERM. Raises AppError.
+
+    A model of the catalogue that is not here is pulled before, and Ctrl-C ends that at once.
+    """
+    with lock_data_dir(settings.data_dir):
         check_ports(_ports(settings))
-        _check_model(settings)
+        click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
+        prepare_model(settings)
+        asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    with _cancel_on_signals(), suppress(asyncio.CancelledError):
         async with AsyncExitStack() as stack:
             await _run(settings, stack)
 
@@ -40,11 +48,10 @@ async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     supervisor = Supervisor(settings.data_dir / "logs", hang_seconds=settings.hang_seconds)
     await stack.enter_async_context(rotation(settings))
     stack.push_async_callback(supervisor.stop)  # in case the database does not start
-    click.echo(f"starting; data directory: {settings.data_dir.absolute()}")
     await supervisor.start(_services(settings))
     url = await stack.enter_async_context(run_database(settings))
     stack.push_async_callback(supervisor.stop)  # before the database stops
-    await _ensure_project(url)
+    await _ensure_project(settings, url)
     await supervisor.ready()
     demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo else None
     await supervisor.start(_workers(settings, url))
@@ -59,6 +66,7 @@ def _services(settings: Settings) -> list[ChildProcess]:
     if not settings.engine_urls:
         engine = [sys.executable, "-m", "app.engine.embedded", "--model", str(settings.model_dir)]
         engine += ["--port", str(settings.engine_port), "--device", settings.engine_device]
+        engine += ["--dtype", settings.engine_dtype]
         engine += ["--kv-mb", str(settings.engine_kv_mb), "--max-loras", str(_adapters(settings))]
         ready = f"{base_url('127.0.0.1', settings.engine_port)}/health"
         services.append(ChildProcess(name="model-server", argv=tuple(engine), env=env, ready=ready, alive=ready))
@@ -125,20 +133,13 @@ def _ports(settings: Settings) -> Iterator[Port]:
         yield Port("127.0.0.1", settings.demo_port, "SAGE_DEMO_PORT")
 
 
-def _check_model(settings: Settings) -> None:
-    """Raises SettingError for a model that the API would refuse, before anything is started."""
-    try:
-        choose_profile(settings.prompt_profile, ChatTokenizer.load(settings.model_dir).card)
-    except ModelError as error:
-        raise SettingError(f"SAGE_MODEL={settings.model}: {error}") from error
-
-
-async def _ensure_project(url: str) -> None:
-    async with open_database(url) as database, database.sessions.begin() as session:
-        try:
-            await projects.by_name(session, PROJECT)
-        except NotFoundError:
-            await projects.create(session, PROJECT)
+async def _ensure_project(settings: Settings, url: str) -> None:
+    async with open_database(url) as database:
+        async with database.sessions() as session:
+            names = {project.name for project in await projects.list_all(session)}
+        if PROJECT not in names:
+            async with database.sessions.begin() as session:
+                await FirstRelease.of(settings).create_project(session, PROJECT)
 
 
 async def _first_key(url: str) -> str | None:

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-from app.agent.prompt_profiles import choose_profile
+from app.agent.prompt_profiles import Profile, choose_profile, sample_conversation
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import ChatTemplateError, ModelError, ModelTokenizerError
 
@@ -17,6 +17,25 @@ def check_directory(path: Path) -> ChatTokenizer:
     check_template(tokenizer, path)
     choose_profile("", tokenizer.card)
     return tokenizer
+
+
+def load_served(path: Path, profile: str) -> tuple[ChatTokenizer, Profile]:
+    """The tokenizer of a directory that is to be served, and its profile: the one named, or the card's.
+
+    Raises SettingError for an unknown profile, and ModelError for a tokenizer with ids that the weights lack and
+    for a chat template that does not take the profile's messages.
+    """
+    tokenizer = ChatTokenizer.load(path)
+    chosen = choose_profile(profile, tokenizer.card)
+    check_ids(tokenizer, path)
+    try:
+        tokenizer.render(sample_conversation(chosen), generate=True)
+    except ModelError as error:
+        raise ChatTemplateError(
+            f"the chat template in {path} does not take the prompts of the profile {chosen.name}: {error}. "
+            "Name an instruct model, or set SAGE_PROMPT_PROFILE"
+        ) from error
+    return tokenizer, chosen
 
 
 def check_ids(tokenizer: ChatTokenizer, path: Path) -> None:

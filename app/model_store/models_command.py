@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from app.adapters.bundled_adapter import BUNDLED
 from app.model_catalog import CATALOG, find_model, models_dir, pulled
 from app.settings import Settings
 
@@ -68,6 +69,7 @@ def show(name: str) -> None:
         click.echo(f"  index    {wheels}")
         click.echo(f"  hub      {model.hub}")
         click.echo(f"  prompt   {model.prompt_profile}")
+        click.echo(f"  adapter  {BUNDLED / model.name if model.adapter else 'none'}")
     if not model or pulled(name, data_dir):
         _show_directory(find_model(name, data_dir))
     else:

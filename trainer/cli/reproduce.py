@@ -12,15 +12,32 @@ import click
 import msgspec
 from tqdm import tqdm
 
+from app.adapters.files import content_hash
 from app.errors import InvalidError
+from app.model_catalog import SEED
 from app.settings import Settings
-from trainer.demo.reproduce.plan import ExperimentPlan, conflicting_values, repeated_trials
+from trainer.demo.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
 from trainer.demo.reproduce.versions import UNKNOWN, provenance, record_commit
 
 _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 
 
+def _defaults(name: str) -> str:
+    return f"{getattr(ExperimentPlan(), name)}; {getattr(PRETRAINED, name)} for another model"
+
+
 @click.command()
+@click.option(
+    "--model",
+    default=SEED,
+    show_default=True,
+    help="the seed policy, or another model: a name of `sage models list`, or a directory",
+)
+@click.option(
+    "--adapter",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="supervised start of another model  [default: the adapter that comes with it]",
+)
 @click.option(
     "--work",
     type=click.Path(path_type=Path, file_okay=False),
@@ -38,42 +55,34 @@ _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 @click.option(
     "--at-once", type=click.IntRange(1), default=2, show_default=True, help="concurrent trials, a core each"
 )
-@click.option(
-    "--seeds", type=click.IntRange(1), default=ExperimentPlan().seeds, show_default=True, help="of the main rows"
-)
-@click.option(
-    "--steps", type=click.IntRange(1), default=ExperimentPlan().steps, show_default=True, help="of each trial"
-)
-@click.option(
-    "--exam", type=click.IntRange(1), default=ExperimentPlan().exam, show_default=True, help="scenarios per seed"
-)
-@click.option("--only", multiple=True, metavar="CONDITION", help="repeatable; default: all")
+@click.option("--seeds", type=click.IntRange(1), show_default=_defaults("seeds"), help="of the main rows")
+@click.option("--steps", type=click.IntRange(1), show_default=_defaults("steps"), help="of each trial")
+@click.option("--pairs", type=click.IntRange(1), show_default=_defaults("pairs"), help="chains of a step")
+@click.option("--group", type=click.IntRange(2), show_default=_defaults("group"), help="rollouts of a chain")
+@click.option("--exam", type=click.IntRange(1), show_default=_defaults("exam"), help="scenarios per seed")
+@click.option("--validation", type=click.IntRange(1), show_default=_defaults("validation"), help="scenarios")
+@click.option("--only", multiple=True, metavar="CONDITION", help="repeatable; default: all of the model's")
 @click.option("--table-only", is_flag=True, help="write the results so far without running anything")
-def reproduce(  # noqa: PLR0913 - the command's options
+def reproduce(
+    model: str,
+    adapter: Path | None,
     work: Path,
     out: Path,
     at_once: int,
-    seeds: int,
-    steps: int,
-    exam: int,
     only: tuple[str, ...],
     table_only: bool,
+    **sizes: int | None,
 ) -> None:
     """Train SAGE and its baselines from the same start, and write the table of results.
 
-    Takes hours on two cores. An interrupted experiment resumes when it is called again.
+    With the seed policy in a world of its own; with another model in the gym and the office by turns, from an
+    adapter, and with a table for each thing that its training never saw. Takes hours on two cores, or days with a
+    pretrained model. An interrupted experiment resumes when it is called again.
     """
     from trainer.demo.reproduce.run import Experiment  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
 
-    plan = ExperimentPlan(
-        seeds=seeds, steps=steps, exam=exam, ablation_seeds=min(seeds, ExperimentPlan().ablation_seeds)
-    )
-    unknown = sorted(set(only) - set(plan.conditions))
-    if unknown:
-        raise click.BadParameter(
-            f"{', '.join(unknown)}: there is {', '.join(plan.conditions)}", param_hint="--only"
-        )
-    plan = msgspec.structs.replace(plan, only=only)
+    start = _find_start(model, adapter)
+    plan = _plan(model, start, {name: value for name, value in sizes.items() if value is not None}, only)
     work = work.absolute()
     other = conflicting_values(work, plan)
     if other is not None:
@@ -82,7 +91,7 @@ def reproduce(  # noqa: PLR0913 - the command's options
         experiment = Experiment(plan, work, lambda _: None)
     else:
         record_commit(work, _commit())
-        _make_start(plan, work)
+        _make_start(plan, start, work)
         with tqdm(desc="trials", unit="process") as bar:
 
             def report(name: str) -> None:
@@ -95,11 +104,45 @@ def reproduce(  # noqa: PLR0913 - the command's options
     _write_findings(plan, work, out, experiment.chosen())
 
 
-def _make_start(plan: ExperimentPlan, work: Path) -> None:
+def _find_start(model: str, adapter: Path | None) -> Path | None:
+    """None for the seed policy, whose start is trained."""
+    if model == SEED:
+        if adapter is not None:
+            raise click.UsageError("--adapter is for another model than the seed policy: name it with --model")
+        return None
+    from trainer.demo.reproduce.experiment_model import find_start  # noqa: PLC0415  torch, as above
+
+    return find_start(model, adapter)
+
+
+def _plan(model: str, start: Path | None, sizes: dict[str, int], only: tuple[str, ...]) -> ExperimentPlan:
+    base = ExperimentPlan() if start is None else PRETRAINED
+    named = {} if start is None else {"model": model, "adapter": content_hash(start)}
+    plan = msgspec.structs.replace(base, **named, **sizes, only=())
+    plan = msgspec.structs.replace(
+        plan,
+        ablation_seeds=min(plan.seeds, base.ablation_seeds),
+        validate_every=min(plan.steps, base.validate_every),
+    )
+    unknown = sorted(set(only) - set(plan.conditions))
+    if unknown:
+        raise click.BadParameter(
+            f"{', '.join(unknown)}: there is {', '.join(plan.conditions)}", param_hint="--only"
+        )
+    return msgspec.structs.replace(plan, only=only or base.only)
+
+
+def _make_start(plan: ExperimentPlan, start: Path | None, work: Path) -> None:
+    if start is not None:
+        from trainer.demo.reproduce.experiment_model import import_start  # noqa: PLC0415  torch, as above
+
+        import_start(start, work)
+        return
     from trainer.demo.reproduce.supervised_start import make_start  # noqa: PLC0415  torch, as above
 
+    settings = Settings(data_dir=work, model=SEED)
     with tqdm(total=plan.sft.steps, desc="supervised start", unit="step") as bar:
-        asyncio.run(make_start(plan, work, Settings(data_dir=work), lambda _: bar.update()))
+        asyncio.run(make_start(plan, work, settings, lambda _: bar.update()))
 
 
 def _write_findings(plan: ExperimentPlan, work: Path, out: Path, lrs: dict[str, float]) -> None:
@@ -113,19 +156,25 @@ def _write_findings(plan: ExperimentPlan, work: Path, out: Path, lrs: dict[str, 
         read_rows,
     )
     from trainer.demo.reproduce.plan import Trial  # noqa: PLC0415
+    from trainer.demo.reproduce.trial import exam_titles  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
-    rows, compared = read_rows(work, plan, lrs), differences(work, plan)
-    table = as_markdown(rows, compared)
+    found = {
+        title: (read_rows(work, plan, lrs, title), differences(work, plan, title)) for title in exam_titles(plan)
+    }
+    tables = [f"## {title}\n\n" * bool(title) + as_markdown(*each) for title, each in found.items()]
     about = {"commit": provenance(work, _commit()), **_about(), "plan": msgspec.to_builtins(plan)}
-    (out / "reproduce.json").write_text(json.dumps(as_json(rows, compared, about), indent=1) + "\n")
-    (out / "reproduce.md").write_text(table)
+    by_title = {title: as_json(*each, {}) for title, each in found.items()}
+    whole = about | ({"exams": by_title} if plan.exams else by_title[""])
+    name = "reproduce" if plan.model == SEED else f"reproduce_{Path(plan.model).name}"
+    (out / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
+    (out / f"{name}.md").write_text("\n".join(tables))
     trials = [*(Trial(name, 0, lr) for name, lr in lrs.items()), *repeated_trials(plan, lrs)]
     by_condition = curves(work, trials)
     drawn = {LABELS[name].strip("*"): by_condition[name] for name in _CURVES if name in by_condition}
     if drawn:
-        (out / "reproduce.svg").write_text(draw(drawn, ylabel="SGC on the validation templates, %"))
-    click.echo(table)
+        (out / f"{name}.svg").write_text(draw(drawn, ylabel="SGC on the validation templates, %"))
+    click.echo("\n".join(tables))
 
 
 def _commit() -> str:

@@ -76,7 +76,7 @@ async def train_sft(spec: SftSpec, device: torch.device, report: Report) -> Publ
     full, and what `report` raises.
     """
     settings = spec.settings
-    base = load_model(spec.base, device, dtype=base_dtype(spec.dtype, device), liger=settings.liger)
+    base = load_model(spec.base, device, dtype=base_dtype(spec.dtype, device, spec.base), liger=settings.liger)
     policy = with_lora(base, settings.lora_rank, settings.lora_alpha, spec.start, seed=settings.seed)
     if settings.gradient_checkpointing:
         base.activation_checkpointing_enable()

@@ -58,6 +58,10 @@ class DualFormatEngine:
     def name(self) -> str:
         return self._profile.name
 
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        return self._profile.stop_strings
+
     def opening(self, task: Task, offers: Sequence[Offer], apps: Mapping[str, str]) -> list[Message]:
         self._messages = self._full.opening(task, offers, apps)
         return self._profile.opening(task, offers, apps)

@@ -39,11 +39,11 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     lr: float | None = None
 
 
-def read_rows(work: Path, plan: ExperimentPlan, lrs: dict[str, float]) -> list[TableRow]:
+def read_rows(work: Path, plan: ExperimentPlan, lrs: dict[str, float], exam: str = "") -> list[TableRow]:
     """The rows that have been evaluated, in the order of the table."""
     rows = []
     for name in LABELS:
-        runs = _runs(work, plan, name)
+        runs = _runs(work, plan, name, exam)
         if runs:
             condition = "sage" if name == "sage_skills_off" else name
             metrics = measure_runs(list(runs.values()))
@@ -51,12 +51,12 @@ def read_rows(work: Path, plan: ExperimentPlan, lrs: dict[str, float]) -> list[T
     return rows
 
 
-def differences(work: Path, plan: ExperimentPlan) -> dict[str, Comparison]:
+def differences(work: Path, plan: ExperimentPlan, exam: str = "") -> dict[str, Comparison]:
     """SAGE minus each other condition, paired by seed and scenario."""
-    sage = _runs(work, plan, "sage")
+    sage = _runs(work, plan, "sage", exam)
     found = {}
     for name in AGAINST_SAGE:
-        other = _runs(work, plan, name)
+        other = _runs(work, plan, name, exam)
         both = [seed for seed in sage if seed in other]
         if both:
             found[name] = compare_runs([sage[seed] for seed in both], [other[seed] for seed in both])
@@ -111,8 +111,8 @@ def curves(work: Path, trials: Sequence[Trial]) -> dict[str, list[list[tuple[int
     return found
 
 
-def _runs(work: Path, plan: ExperimentPlan, row: str) -> dict[int, list[TaskResult]]:
-    paths = {seed: results_file(work, row, seed) for seed in range(plan.seeds)}
+def _runs(work: Path, plan: ExperimentPlan, row: str, exam: str) -> dict[int, list[TaskResult]]:
+    paths = {seed: results_file(work, row, seed, exam) for seed in range(plan.seeds)}
     return {
         seed: msgspec.json.decode(path.read_bytes(), type=RowResults).results
         for seed, path in paths.items()

@@ -10,7 +10,9 @@ from pathlib import Path
 import msgspec
 
 from app.agent.limits import RolloutLimits
+from app.model_catalog import SEED
 from app.run_settings import RunKind, RunSettings
+from trainer.demo.held_out import HELD_OUT
 from trainer.environments.office.expert_script import Faults
 
 
@@ -38,12 +40,16 @@ class Trial(msgspec.Struct, frozen=True):
 class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The whole experiment. Different plans share no results."""
 
-    environment: str = "office?busy=0.35"
+    model: str = SEED  # or a name of `sage models list`, or a directory
+    adapter: str = ""  # content hash of the supervised start; empty: it is trained on demonstrations
+    environment: str = "office?busy=0.35"  # of training and validation
+    exams: dict[str, str] = {}  # environments of the test splits by title; empty: the same environment
     limits: RolloutLimits = RolloutLimits(
         turns=3, task_tokens=130
     )  # one attempt from scratch, or three uses of a skill
     demonstrated: int = 200  # scenarios that the expert demonstrates for the supervised start
     faults: Faults = Faults(unprepared=0.04, page=0.04, synonym=0.02, inline=0.05, ignore=0.45, trust=1.0)
+    micro_batch_tokens: int = 4096
     sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=100, lr=1e-3, micro_batch_tokens=4096)
     steps: int = 16
     pairs: int = 6
@@ -78,13 +84,28 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
             "steps": self.steps,
             "pairs": self.pairs,
             "group": self.group,
-            "micro_batch_tokens": 4096,
+            "micro_batch_tokens": self.micro_batch_tokens,
         }
         return msgspec.convert(common | changes, RunSettings)
 
     def settings(self, trial: Trial) -> RunSettings:
         own = self.conditions[trial.condition].settings
         return msgspec.structs.replace(own, seed=trial.seed, lr=trial.lr)
+
+
+PRETRAINED = ExperimentPlan(
+    environment="trainer.environments.mixed:load_environment?of=gym,office",
+    exams=HELD_OUT,
+    limits=RolloutLimits(turns=8, task_tokens=1024),  # twice the turns that a task needs
+    steps=16,
+    pairs=16,
+    lrs=(1e-4,),
+    micro_batch_tokens=16_384,
+    exam=50,
+    seeds=3,
+    only=("sft_grpo", "sage", "sage_outcome"),
+)
+"""For pretrained models, which start from an adapter; its model and adapter are still to be set."""
 
 
 RETRIEVALS = ("query_ngram", "query_embedding", "skill_embedding")
@@ -122,6 +143,7 @@ def conflicting_values(work: Path, plan: ExperimentPlan) -> str | None:
         work.mkdir(parents=True, exist_ok=True)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
         return None
-    begun, now = msgspec.json.decode(path.read_bytes()), msgspec.json.decode(msgspec.json.encode(plan))
+    whole = msgspec.to_builtins(ExperimentPlan())  # a value that older experiments lack is the default
+    begun, now = whole | msgspec.json.decode(path.read_bytes()), msgspec.json.decode(msgspec.json.encode(plan))
     other = [f"{name}={begun.get(name)}" for name in now if name != "only" and begun.get(name) != now[name]]
     return ", ".join(other) or None

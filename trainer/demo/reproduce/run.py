@@ -18,7 +18,7 @@ from trainer.demo.reproduce.plan import (
     repeated_trials,
     search_trials,
 )
-from trainer.demo.reproduce.trial import TrialResult, results_file, trial_file
+from trainer.demo.reproduce.trial import TrialResult, exam_titles, results_file, trial_file
 
 Report = Callable[[str], object]
 """Called with the name of each process that has finished."""
@@ -96,7 +96,8 @@ class Experiment:
 
     def _evaluated(self, rows: Sequence[str], seed: int) -> bool:
         """Whether all rows of the process exist: it may have been interrupted between two."""
-        return all(results_file(self.work, row, seed).exists() for row in rows)
+        titles = exam_titles(self.plan)
+        return all(results_file(self.work, row, seed, title).exists() for row in rows for title in titles)
 
     async def _process(self, order: Sequence[str], *, done: bool) -> None:
         name = " ".join(order)

@@ -22,14 +22,16 @@ import torch
 from app.records import Policy
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
+from trainer.demo.reproduce.experiment_model import experiment_settings
 from trainer.demo.reproduce.plan import BASELINES, ExperimentPlan, Trial, evaluated_rows
-from trainer.environment import Split
+from trainer.environment import Environment, Split, open_environment
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult, measure
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
+from trainer.learning.precision import base_dtype
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.runs.rollout import RolloutTraining, TrainingStep
@@ -60,8 +62,14 @@ def trial_file(work: Path, trial: Trial) -> Path:
     return work / "trials" / trial.name / "trained.json"
 
 
-def results_file(work: Path, row: str, seed: int) -> Path:
-    return work / "exams" / f"{row}-{seed}.json"
+def results_file(work: Path, row: str, seed: int, exam: str = "") -> Path:
+    words = exam.lower().replace(",", "").replace(" ", "-")
+    return work / "exams" / words / f"{row}-{seed}.json"
+
+
+def exam_titles(plan: ExperimentPlan) -> list[str]:
+    """One without a title where the plan names none."""
+    return list(plan.exams) or [""]
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,8 @@ class TrialRunner:
             shutil.rmtree(directory)
             curve.points.clear()
         directory.mkdir(parents=True, exist_ok=True)
-        base = load_model(self.settings.model_dir, torch.device("cpu"))
+        device, model_dir = torch.device("cpu"), self.settings.model_dir
+        base = load_model(model_dir, device, dtype=base_dtype("auto", device, model_dir))
         start = self._start() if self.plan.conditions[trial.condition].sft else None
         policy = with_lora(base, rules.lora_rank, rules.lora_alpha, start, seed=trial.seed)
         run = RolloutTraining(self.stack, Learner(policy, rules), rules, directory)
@@ -127,16 +136,22 @@ class TrialRunner:
             await self._evaluate_row(row, seed, model, library=row != "sft_skills_off")
 
     async def _evaluate_row(self, row: str, seed: int, model: str, *, library: bool) -> None:
-        path = results_file(self.work, row, seed)
-        if not path.exists():  # or it was evaluated before an interruption
-            results = await self.evaluate(model, "test", _TEST_SEED + seed, library=library)
-            write_atomically(msgspec.json.encode(RowResults(row=row, seed=seed, results=results)), path)
+        for title in exam_titles(self.plan):
+            path = results_file(self.work, row, seed, title)
+            if not path.exists():  # or it was evaluated before an interruption
+                environment = open_environment(self.plan.exams[title]) if title else None
+                results = await self.evaluate(model, "test", _TEST_SEED + seed, environment, library=library)
+                write_atomically(msgspec.json.encode(RowResults(row=row, seed=seed, results=results)), path)
 
-    async def evaluate(self, model: str, split: Split, seed: int, *, library: bool) -> list[TaskResult]:
+    async def evaluate(
+        self, model: str, split: Split, seed: int, environment: Environment | None = None, *, library: bool
+    ) -> list[TaskResult]:
+        """In the plan's environment unless another one is given."""
         count = self.plan.validation if split == "validation" else self.plan.exam
+        place = environment or self.stack.environment
         return await evaluate_scenarios(
-            EpisodeRunner(self.stack.agent, self.stack.environment, Policy(model)),
-            self.stack.environment.scenarios(split, count, seed),
+            EpisodeRunner(self.stack.agent, place, Policy(model)),
+            place.scenarios(split, count, seed),
             library=library,
             new_library=self.stack.new_library,
             at_once=32,
@@ -175,7 +190,7 @@ def _keep(adapter: Path, root: Path) -> None:
 
 async def _run(work: Path, order: Sequence[str]) -> None:
     plan = msgspec.json.decode((work / "plan.json").read_bytes(), type=ExperimentPlan)
-    settings = Settings(data_dir=work)
+    settings = experiment_settings(plan, work)
     trial = Trial(order[1], int(order[2]), float(order[3])) if order[0] != "baselines" else None
     retrieval = plan.settings(trial).retrieval if trial else "scenario"
     async with open_stack(plan.environment, retrieval, settings, plan.limits) as stack:

@@ -18,6 +18,7 @@ from app.engine.http_engine import HttpEngine
 from app.engine.tokenizer import ChatTokenizer
 from app.errors import InvalidError
 from app.sandbox.forked_sandbox import ForkedSandbox
+from trainer.demo.recipe_file import claim_directory
 from trainer.demo.seed_policy.card import Provenance, card
 from trainer.demo.seed_policy.chunks import CHUNK, chunk_files, make_chunks
 from trainer.demo.seed_policy.demonstrations import LIMITS
@@ -36,7 +37,6 @@ from trainer.evaluation.policy_metrics import PolicyMetrics, measure
 from trainer.rollouts.episode import EpisodeRunner
 
 _TEST_SEED = 7
-_RECIPE = "recipe.json"
 
 
 class SeedPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class SeedPlan(msgspec.Struct, frozen=True, kw_only=True):
 def prepare(work: Path, recipe: Recipe) -> None:
     """Write the tokenizer and the words of the drills. Raises InvalidError if `work` holds another recipe's."""
     work.mkdir(parents=True, exist_ok=True)
-    _agree(work / _RECIPE, recipe)
+    claim_directory(work, recipe)
     if (work / "config.json").exists():  # written last
         return
     words = vocabulary()
@@ -119,18 +119,6 @@ def assemble(plan: SeedPlan) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(plan.work / name, plan.out / name)
     (plan.out / "README.md").write_text("---\nprompt_profile: compact\n---\n")
-
-
-def _agree(path: Path, recipe: Recipe) -> None:
-    """Raise InvalidError if the work directory belongs to another recipe: their results would mix silently."""
-    if not path.exists():
-        path.write_bytes(msgspec.json.encode(recipe))
-        return
-    begun = msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=Recipe))
-    other = [name for name, value in msgspec.structs.asdict(recipe).items() if begun[name] != value]
-    if other:
-        was = ", ".join(f"{name}={begun[name]}" for name in other)
-        raise InvalidError(f"{path.parent} was begun with {was}: use the same values, or another work directory")
 
 
 def _provenance(plan: SeedPlan) -> Provenance:

@@ -1,0 +1,42 @@
+"""Gets the model that `sage up` serves, and says what memory it takes, before anything is started."""
+
+import click
+
+from app.engine.model_memory import memory_available, memory_needed
+from app.errors import ModelError, SettingError
+from app.model_catalog import CATALOG, models_dir, pulled
+from app.model_store.model_checks import load_served
+from app.settings import Settings
+
+_BYTES_PER_WEIGHT = 4  # float32; some machines compute in half of it
+
+
+def prepare_model(settings: Settings) -> None:
+    """Pull a model of the catalogue that is not here. Raises ModelError, and SettingError for one that cannot be
+    served.
+    """
+    _pull(settings)
+    try:
+        load_served(settings.model_dir, settings.prompt_profile)
+        if not settings.engine_urls:
+            click.echo(_memory(settings))
+    except ModelError as error:
+        raise SettingError(f"SAGE_MODEL={settings.model}: {error}") from error
+
+
+def _pull(settings: Settings) -> None:
+    if settings.model not in CATALOG or pulled(settings.model, settings.data_dir):
+        return
+    from app.model_store.pull import pull  # noqa: PLC0415  takes a moment, which later starts need not wait for
+
+    model = CATALOG[settings.model]
+    size = f"{model.size / 1e6:.0f} MB"
+    click.echo(f"pulling {model.name} ({model.title}, {model.licence}, {size}) to {models_dir(settings.data_dir)}")
+    pull(model.name, settings.data_dir)
+
+
+def _memory(settings: Settings) -> str:
+    needed = memory_needed(settings.model_dir, _BYTES_PER_WEIGHT) + (settings.engine_kv_mb << 20)
+    free = memory_available()
+    here = "" if free is None else f"; {free >> 20:,} MB are free"
+    return f"model {settings.model}: up to {needed >> 20:,} MB of memory{here}"

@@ -1,0 +1,160 @@
+"""The adapter of a pretrained model: built whole, killed in every stage and resumed."""
+
+import os
+import shutil
+import signal
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from app.adapters.files import WEIGHTS, inspect
+from app.errors import InvalidError
+from tests.small_adapter_build import small_model, small_plan
+from trainer.demo.base_adapter.adapter_bootstrap import AdapterPlan, bootstrap_adapter, learn
+from trainer.demo.base_adapter.learning_curve import CurvePoint, read_steps
+from trainer.demo.base_adapter.training_set import read_training_set
+
+_DEADLINE = 120.0
+_MARKS = (  # files by which the stages announce themselves, in their order
+    "recipe.json",
+    "samples-train.msgpack",
+    "training/sft.checkpoint",
+    "training/point-000002.json",
+    "training/point-000004.json",
+    "adapter/adapter_config.json",
+    "exams/test-1/gym-unseen-domains-base-library-on.json",
+)
+
+
+def build_alone(plan: AdapterPlan) -> None:
+    os.setsid()
+    bootstrap_adapter(plan)
+
+
+def kill_after(mark: Path, plan: AdapterPlan) -> None:
+    """Build in a process of its own, and kill it and its children as soon as a file is there."""
+    process = get_context("spawn").Process(target=build_alone, args=(plan,))
+    process.start()
+    until = time.monotonic() + _DEADLINE
+    while not mark.exists():
+        assert process.is_alive(), "the build ended before"
+        assert time.monotonic() < until, f"{mark} never came"
+        time.sleep(0.01)
+    os.killpg(process.pid or 0, signal.SIGKILL)
+    process.join()
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def curve_of(plan: AdapterPlan) -> list[CurvePoint]:
+    lines = (plan.work / "learning-curve.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=CurvePoint) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model") / "small")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, model: Path) -> AdapterPlan:
+    """A build that nothing disturbed."""
+    plan = small_plan(tmp_path_factory.mktemp("built"), model)
+    bootstrap_adapter(plan)
+    return plan
+
+
+@pytest.mark.slow
+def test_the_files_are_a_bfloat16_adapter_that_fits_and_its_card(built: AdapterPlan) -> None:
+    weights = load_file(built.out / WEIGHTS)
+    assert {each.dtype for each in weights.values()} == {torch.bfloat16}
+    assert any(each.abs().sum() > 0 for name, each in weights.items() if "lora_B" in name)
+    assert inspect(built.out).rank == 2
+    text = (built.out / "README.md").read_text()
+    assert yaml.safe_load(text.split("---")[1])["prompt_profile"] == "brief"
+    assert "Built with `sage bootstrap --model small out` at commit 0123abc, by 1 processes" in text
+    columns = "adapter, library on | adapter, library off | base, 1 scenarios, library on"
+    assert f"### gym, unseen domains\n\n| 1 scenarios, 3 tasks | {columns} |" in text
+
+
+@pytest.mark.slow
+def test_the_curve_counts_what_was_read_and_has_the_exams(built: AdapterPlan) -> None:
+    first, last = curve_of(built)
+    steps = read_steps(built.work / "training" / "steps.jsonl")
+    assert [each.step for each in steps] == [1, 2, 3, 4]
+    assert (first.step, last.step) == (2, 4)
+    assert last.tokens == sum(each.tokens for each in steps) > last.learned_tokens > 0
+    assert first.examples == steps[0].examples + steps[1].examples
+    assert last.loss == pytest.approx((steps[2].loss + steps[3].loss) / 2)
+    assert last.held_out_loss < first.held_out_loss
+    assert set(first.exams) == {"gym", "office"}
+    assert not last.exams
+
+
+@pytest.mark.slow
+def test_the_demonstrations_of_every_part_are_learned_and_none_is_held_out_as_well(built: AdapterPlan) -> None:
+    train, held_out = (read_training_set(built.samples(split)) for split in ("train", "validation"))
+    assert set(train.demonstrations) == {"gym", "office"}
+    assert all(train.demonstrations.values())
+    assert train.dropped == {}
+    assert not {sample.ids for sample in train.samples} & {sample.ids for sample in held_out.samples}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # five model servers start
+def test_a_build_that_is_killed_in_every_stage_gives_the_same_adapter(built: AdapterPlan, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, built.model_dir)
+    for mark in _MARKS:
+        kill_after(plan.work / mark, plan)
+        assert not (plan.out / "README.md").exists()
+    bootstrap_adapter(plan)
+    assert contents(plan.adapter) == contents(built.adapter)
+    again = [msgspec.structs.replace(each, cpu_minutes=0) for each in curve_of(plan)]
+    assert again == [msgspec.structs.replace(each, cpu_minutes=0) for each in curve_of(built)]
+
+
+@pytest.mark.slow
+def test_a_second_call_repeats_no_stage(built: AdapterPlan) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.work.rglob("*.json") if path.is_file()}
+    samples = built.samples("train").stat().st_mtime_ns
+    bootstrap_adapter(built)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert built.samples("train").stat().st_mtime_ns == samples
+
+
+@pytest.mark.slow
+def test_two_processes_learn_the_same_but_for_rounding(built: AdapterPlan, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, built.model_dir, processes=2)
+    plan.work.mkdir()
+    for split in ("train", "validation"):
+        shutil.copyfile(built.samples(split), plan.samples(split))
+    recipe = msgspec.structs.replace(plan.recipe, exam_every=4)  # none but the last
+    curve = learn(msgspec.structs.replace(plan, recipe=recipe))
+    for ours, theirs in zip(curve, curve_of(built), strict=True):
+        assert ours.held_out_loss == pytest.approx(theirs.held_out_loss, rel=1e-4)
+        assert (ours.examples, ours.tokens) == (theirs.examples, theirs.tokens)
+
+
+def test_the_work_of_another_recipe_is_not_mixed_in(model: Path, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, model)
+    plan.work.mkdir()
+    begun = msgspec.structs.replace(plan.recipe, lr=0.5)
+    (plan.work / "recipe.json").write_bytes(msgspec.json.encode(begun))
+    with pytest.raises(InvalidError, match=r"begun with lr=0\.5: use the same values, or another"):
+        bootstrap_adapter(plan)
+
+
+def test_another_model_in_the_same_place_is_refused(model: Path, tmp_path: Path) -> None:
+    plan = small_plan(tmp_path, model)
+    other = msgspec.structs.replace(plan.recipe, base="0" * 64)
+    with pytest.raises(InvalidError, match="is not the model of the recipe"):
+        bootstrap_adapter(msgspec.structs.replace(plan, recipe=other))
+    assert not plan.work.exists()

@@ -1,0 +1,61 @@
+"""The adapter that comes with a model on a deployed server: it serves first, and is rolled back to."""
+
+from pathlib import Path
+
+import httpx
+
+from app.db import keys, releases
+from app.db.database import Sessions
+from tests.bundled_adapters import bundle, first_release
+from tests.engine_process import engine_process
+from tests.named_adapters import make_named
+from tests.processes import free_ports
+from tests.test_asgi import environment, sage_process, until_up
+from tests.test_served_release import Served, served_model_dir
+
+
+async def test_tasks_are_served_with_it_until_another_release_is_activated_and_again_after_a_rollback(
+    committed: Sessions, database_url: str, tmp_path: Path
+) -> None:
+    model_dir = served_model_dir(tmp_path / "model")
+    bundled = bundle(model_dir, tmp_path / "package")
+    names = {"other": make_named(model_dir, tmp_path / "adapters", 2)}
+    async with committed() as session:
+        first = first_release(bundled, model_dir, tmp_path, base=str(model_dir))
+        project = await first.create_project(session, "demo")
+        number_1 = await releases.active(session, project.id)
+        _, secret = await keys.create(session, "test", ["admin"])
+        await session.commit()
+    [port] = free_ports(1)
+    client = httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}",
+        headers={"Authorization": f"Bearer {secret}"},
+        timeout=30,
+        trust_env=False,
+    )
+    with engine_process(model_dir, "--embeddings", "none", "--max-loras", "3") as engine:
+        env = environment(tmp_path / "other", database_url, port) | {
+            "ENGINE_URLS": engine,
+            "SAGE_MODEL": str(model_dir),
+            "SAGE_DATA_DIR": str(tmp_path),
+            "SAGE_MAX_TURNS": "2",
+            "SAGE_MAX_TURN_TOKENS": "40",
+        }
+        async with sage_process("serve", env) as api, sage_process("runner", env), client:
+            await until_up(client, api)
+            served = Served(client, committed, project.id, names)
+            assert await _model_of_a_task(served) == bundled.hash
+            assert (await client.post(await served.propose("other"))).status_code == 200
+            assert await _model_of_a_task(served) == names["other"]
+            rolled_back = await client.post(f"/v1/releases/{number_1.id}/activate")
+            assert (rolled_back.status_code, rolled_back.json()["number"]) == (200, 1)
+            assert await _model_of_a_task(served) == bundled.hash
+
+
+async def _model_of_a_task(served: Served) -> str:
+    """That its trajectory records."""
+    [task] = await served.submit(1)
+    ended = await served.ended(task)
+    assert ended["state"] == "done"
+    record = (await served.client.get(ended["links"]["trajectory"])).json()
+    return str(record["policy"]["model"])

@@ -1,0 +1,108 @@
+"""The card of a pretrained model's adapter: its data, training, figures and origin. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe
+from trainer.demo.base_adapter.learning_curve import CurvePoint
+from trainer.evaluation.metrics_table import metrics_table
+from trainer.evaluation.policy_metrics import PolicyMetrics
+
+_TEXT = """---
+base_model: {model}
+library_name: peft
+prompt_profile: {profile}
+tags: [agent, code, lora]
+---
+# Adapter for {model}
+
+LoRA of rank {rank} on all linear layers, in bfloat16, content hash `{hash}`. It learned from {examples:,} examples
+({tokens:,} tokens, {learned:,} of them answers) of {demonstrations:,} demonstrations of experts. Each was executed
+and judged right. The scenarios below are of other splits.
+
+Built with `{command}` at commit {commit}, by {processes} processes in {minutes:.0f} CPU minutes of training.
+
+Recipe: `{recipe}`
+
+## Data
+
+{data}
+
+## Learning curve
+
+{curve}
+
+## Evaluation
+
+Held-out scenarios, greedy decoding; `base` is the model without the adapter. Intervals are 95 %, by bootstrap over
+scenarios. TGC: tasks solved. SGC: scenarios with all tasks solved.
+
+{figures}
+"""
+
+
+class AdapterOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """How the adapter was built."""
+
+    command: str
+    commit: str
+    processes: int
+    hash: str
+    demonstrations: dict[str, int]  # by part of the mix
+    dropped: dict[str, int]  # demonstrations that the model cannot read, by reason
+    recipe: AdapterRecipe
+
+
+def adapter_card(
+    origin: AdapterOrigin, curve: Sequence[CurvePoint], figures: dict[str, dict[str, PolicyMetrics]]
+) -> str:
+    """`figures` are columns of metrics by the title of their exam."""
+    recipe, last = origin.recipe, curve[-1]
+    return _TEXT.format(
+        model=recipe.model,
+        profile=recipe.profile,
+        rank=recipe.rank,
+        hash=origin.hash,
+        demonstrations=sum(origin.demonstrations.values()),
+        examples=last.examples,
+        tokens=last.tokens,
+        learned=last.learned_tokens,
+        command=origin.command,
+        commit=origin.commit,
+        processes=origin.processes,
+        minutes=last.cpu_minutes,
+        recipe=msgspec.json.encode(recipe).decode(),
+        data=_data(origin),
+        curve=_curve(curve),
+        figures="\n\n".join(f"### {title}\n\n{metrics_table(each)}" for title, each in figures.items()),
+    )
+
+
+def _data(origin: AdapterOrigin) -> str:
+    rows = [
+        f"| {part.name} | {part.environment} | `{part.expert}` | {part.share:.0%} "
+        f"| {origin.demonstrations.get(part.name, 0):,} |"
+        for part in origin.recipe.mix
+    ]
+    dropped = [f"\nLeft out {count:,}: {reason}." for reason, count in origin.dropped.items()]
+    head = "| part | environment | expert | share of scenarios | demonstrations |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows, *dropped])
+
+
+def _curve(curve: Sequence[CurvePoint]) -> str:
+    rows = [
+        f"| {each.step} | {each.examples:,} | {each.tokens:,} | {each.learned_tokens:,} | {each.cpu_minutes:.1f} "
+        f"| {each.loss:.4f} | {each.held_out_loss:.4f} | {_tgc(each)} |"
+        for each in curve
+    ]
+    head = "| step | examples | tokens | learned | CPU minutes | loss | held-out loss | TGC on validation, % |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|---|", *rows])
+
+
+def _tgc(point: CurvePoint) -> str:
+    shares = [
+        f"{title} {each.tgc.mean:.0f} [{each.tgc.low:.0f}, {each.tgc.high:.0f}]"
+        for title, each in point.exams.items()
+    ]
+    return ", ".join(shares)

@@ -1,0 +1,110 @@
+"""What determines the adapter of a pretrained model. Imports no torch, so that the command's help is fast."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from app.errors import InvalidError
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_VARIED = "office?names=varied"  # it has a dozen people, and three sentences for each kind of task
+_FREE = f"{_VARIED}&wording=free"
+_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&ignore=0.02&trust=0.3"
+
+
+class MixPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Demonstrations of one environment by one expert."""
+
+    name: str
+    share: Share  # of all scenarios
+    environment: str
+    expert: str  # with its probabilities of errors, which it repairs
+
+
+MIX = (
+    MixPart(name="gym", share=0.4, environment="gym", expert="gym?crowded=0&withheld=0"),
+    MixPart(name="gym-crowded", share=0.2, environment="gym", expert="gym?crowded=1&withheld=0"),
+    MixPart(name="gym-withheld", share=0.1, environment="gym", expert="gym?crowded=0&withheld=1"),
+    MixPart(name="office", share=0.15, environment=_FREE, expert=_EXPERT),
+    MixPart(name="office-crowded", share=0.1, environment=_VARIED, expert=f"{_EXPERT}&crowded=1"),
+    MixPart(name="office-withheld", share=0.05, environment=_FREE, expert=f"{_EXPERT}&withheld=1"),
+)
+"""Skills offered, among others that do not fit, and none although some were written."""
+
+
+class AdapterRecipe(msgspec.Struct, frozen=True, kw_only=True):
+    """Data and training of an adapter. The number of processes changes its rounding alone."""
+
+    model: str
+    base: str  # a hash of its configuration and of the sizes of its weights
+    seed: int = 0
+    scenarios: Positive = 1600  # to demonstrate, three tasks each
+    held_out_scenarios: Positive = 40  # of validation, for the loss
+    mix: tuple[MixPart, ...] = MIX
+    profile: str = "brief"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # of the frozen base; faster where processors have it
+    rank: Positive = 16
+    alpha: Positive = 32
+    lr: Share = 1e-3  # peak
+    warmup: Positive = 10  # steps
+    decay: Share = 0.3  # of all steps: the last ones, down to a tenth of lr
+    steps: Positive = 500
+    tokens: Positive = 4096  # per step
+    report_every: Positive = 25  # steps between two points of the learning curve
+    exam_every: Positive = 250  # steps between two exams, a multiple of `report_every`
+    exam_scenarios: Positive = 16  # of validation, of each environment
+
+
+def check_recipe(recipe: AdapterRecipe) -> None:
+    """Raises InvalidError for values that do not fit together."""
+    total = sum(part.share for part in recipe.mix)
+    if abs(total - 1) > 1e-6:
+        raise InvalidError(f"the shares of the mix add up to {total:g}: they must add up to 1")
+    if len({part.name for part in recipe.mix}) < len(recipe.mix):
+        raise InvalidError("two parts of the mix have the same name: give each its own")
+    if recipe.exam_every % recipe.report_every:
+        raise InvalidError(
+            f"exam_every={recipe.exam_every} is no multiple of report_every={recipe.report_every}: exams are run "
+            "at points of the learning curve"
+        )
+
+
+def divide_scenarios(total: int, mix: Sequence[MixPart]) -> list[int]:
+    """Whole scenarios for each part, by largest remainder; their sum is `total`.
+
+    >>> [each.share for each in MIX[:3]], divide_scenarios(10, MIX)
+    ([0.4, 0.2, 0.1], [4, 2, 1, 2, 1, 0])
+    """
+    exact = [total * part.share for part in mix]
+    counts = [int(each + 1e-9) for each in exact]
+    order = sorted(range(len(mix)), key=lambda at: (counts[at] - exact[at], at))
+    for at in order[: total - sum(counts)]:
+        counts[at] += 1
+    return counts
+
+
+def with_settings(recipe: AdapterRecipe, given: Sequence[str]) -> AdapterRecipe:
+    """The recipe with other values, each written "name=value"; `mix` is JSON.
+
+    Raises InvalidError for an unknown name and for a value that does not fit.
+    """
+    values = msgspec.to_builtins(recipe)
+    for each in given:
+        name, separator, value = each.partition("=")
+        if not separator or name not in values or name in ("model", "base"):
+            known = ", ".join(sorted(values.keys() - {"model", "base"}))
+            raise InvalidError(f"--set {each}: write name=value, with one of {known}")
+        values[name] = _read_json(value) if name == "mix" else value
+    try:
+        return msgspec.convert(values, AdapterRecipe, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"the recipe does not fit: {error}") from error
+
+
+def _read_json(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidError(f"--set mix is no JSON: {error}") from error

@@ -1,0 +1,151 @@
+"""A segment of the training: the steps between two points of the learning curve, on one or several processes.
+
+Between segments no model is loaded, so an exam has the memory for itself. A segment that was killed is repeated
+from its checkpoint.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from multiprocessing import connection, get_context
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import cast
+
+import msgspec
+import torch
+from transformers import PreTrainedModel
+
+from trainer.atomic_write import write_atomically
+from trainer.demo.base_adapter.learning_curve import CurvePoint, StepJournal, StepRecord, point_at, read_steps
+from trainer.demo.base_adapter.training_set import read_training_set
+from trainer.learning import rendezvous as meeting
+from trainer.learning.batch import Sample, pad, plan
+from trainer.learning.distributed import ProcessGroup
+from trainer.learning.lora import with_lora
+from trainer.learning.model import load_model, sampled_logprobs
+from trainer.learning.precision import DtypeName, base_dtype
+from trainer.learning.publishing import publish
+from trainer.learning.rendezvous import LearnerLostError, Rank, Rendezvous
+from trainer.learning.supervised import SftSettings, SftStep, sft_steps
+from trainer.parent_death import exit_with_parent
+
+
+class SftSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps `since` (exclusive) to `until` of a training, and the places of its files."""
+
+    model_dir: Path
+    base_name: str | None  # of the model on model servers
+    samples: Path
+    held_out: Path
+    work: Path
+    settings: SftSettings
+    rank: int
+    alpha: int
+    dtype: DtypeName  # of the frozen base
+    device: str
+    since: int
+    until: int
+
+    @property
+    def point(self) -> Path:
+        return self.work / f"point-{self.until:06}.json"
+
+    @property
+    def adapters(self) -> Path:
+        return self.work / "adapters"
+
+
+def train_segment(segment: SftSegment, processes: int) -> CurvePoint:
+    """Train up to the segment's last step, unless that was done.
+
+    Raises LearnerLostError if a process fails; its own traceback is on standard error.
+    """
+    if not segment.point.exists():
+        segment.work.mkdir(parents=True, exist_ok=True)
+        store, rendezvous = meeting.serve("127.0.0.1", 0, processes, 0)
+        team = [_spawn(segment, rendezvous, Rank(index, index, processes)) for index in range(processes)]
+        try:
+            _await_all(team)
+        finally:
+            for each in team:
+                each.kill()
+                each.join()
+            del store  # the processes met in it
+    return msgspec.json.decode(segment.point.read_bytes(), type=CurvePoint)
+
+
+def _spawn(segment: SftSegment, rendezvous: Rendezvous, rank: Rank) -> SpawnProcess:
+    process = get_context("spawn").Process(target=_run, args=(segment, rendezvous, rank, os.getpid()), daemon=True)
+    process.start()
+    return process
+
+
+def _await_all(team: Sequence[SpawnProcess]) -> None:
+    running = {each.sentinel: each for each in team}
+    while running:
+        for sentinel in connection.wait(list(running)):
+            ended = running.pop(cast(int, sentinel))
+            ended.join()
+            if ended.exitcode:
+                raise LearnerLostError(
+                    f"a process of the training ended with code {ended.exitcode}: see its output above; if memory "
+                    "ran out, take fewer processes. The same command resumes from the last checkpoint"
+                )
+
+
+def _run(segment: SftSegment, rendezvous: Rendezvous, rank: Rank, parent: int) -> None:
+    exit_with_parent(parent)
+    if rendezvous.count == 1:
+        return _train(segment, torch.device(segment.device), None)
+    store = meeting.connect(rendezvous.host, rendezvous.port)
+    accelerator = meeting.join(store, rendezvous, rank, segment.device)
+    _train(segment, accelerator.device, ProcessGroup(accelerator, shard=False))
+    accelerator.end_training()
+
+
+def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | None) -> None:
+    settings = segment.settings
+    base = load_model(segment.model_dir, device, dtype=base_dtype(segment.dtype, device, segment.model_dir))
+    policy = with_lora(base, segment.rank, segment.alpha, seed=settings.seed)
+    model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it
+    samples = read_training_set(segment.samples).samples
+    first = processes is None or processes.index == 0
+    file = segment.work / "steps.jsonl"
+    journal, before = StepJournal(file), time.process_time()
+    steps = sft_steps(
+        model, samples, settings, segment.work / "sft.checkpoint", until=segment.until, processes=processes
+    )
+    for step in steps:
+        spent, before = time.process_time() - before, time.process_time()
+        seconds = spent if processes is None else sum(each[0] for each in processes.gather([spent]))
+        if first:
+            journal.add(_record(step, seconds))
+    if first:
+        adapter = publish(policy, segment.adapters, base=segment.base_name)
+        loss = mean_loss(model, read_training_set(segment.held_out).samples, settings.tokens)
+        point = point_at(
+            segment.until, read_steps(file), since=segment.since, held_out_loss=loss, adapter=adapter.hash
+        )
+        write_atomically(msgspec.json.encode(point), segment.point)
+
+
+@torch.no_grad()
+def mean_loss(model: PreTrainedModel, samples: Sequence[Sample], tokens: int) -> float:
+    """Nats per sampled token of all samples, read at most `tokens` at once."""
+    total, count = 0.0, 0
+    for group in plan([len(each.ids) for each in samples], tokens, torch.Generator().manual_seed(0)):
+        logprobs = sampled_logprobs(model, pad([samples[row] for row in group], model.device))
+        total, count = total - logprobs.sum().item(), count + logprobs.numel()
+    return total / count
+
+
+def _record(step: SftStep, cpu_seconds: float) -> StepRecord:
+    return StepRecord(
+        step=step.index,
+        examples=step.examples,
+        tokens=step.read_tokens,
+        learned_tokens=step.tokens,
+        cpu_seconds=cpu_seconds,
+        loss=step.loss,
+    )

@@ -1,0 +1,48 @@
+"""The model of an experiment and the adapter that it starts from."""
+
+import shutil
+from pathlib import Path
+
+from app.adapters.bundled_adapter import BundledAdapter
+from app.adapters.files import content_hash
+from app.errors import InvalidError
+from app.model_catalog import SEED, find_model
+from app.settings import Settings
+from trainer.demo.reproduce.plan import ExperimentPlan
+from trainer.learning.publishing import check_adapter
+
+
+def experiment_settings(plan: ExperimentPlan, work: Path) -> Settings:
+    """Raises ModelError for a model that was not pulled."""
+    if plan.model == SEED:
+        return Settings(data_dir=work, model=SEED)
+    model_dir = find_model(plan.model, Settings.from_env().data_dir)
+    return Settings(data_dir=work, model=str(model_dir.absolute()))
+
+
+def find_start(model: str, adapter: Path | None) -> Path:
+    """The directory of the adapter to start from: the one given, or the one that comes with the model.
+
+    Raises InvalidError if there is none, ModelError for a model that was not pulled.
+    """
+    if adapter is not None:
+        check_adapter(adapter)
+        return adapter
+    bundled = BundledAdapter.of(find_model(model, Settings.from_env().data_dir))
+    if bundled is None:
+        raise InvalidError(
+            f"no adapter comes with {model}: make one with `sage bootstrap --model {model} DIR`, and name it with "
+            "--adapter DIR"
+        )
+    return bundled.path
+
+
+def import_start(adapter: Path, work: Path) -> None:
+    """Make an adapter the supervised start of the experiment in `work`. Safe to repeat."""
+    name = content_hash(adapter)
+    if not (work / "adapters" / name).exists():
+        partial = work / "adapters" / f".{name}"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(adapter, partial)
+        partial.rename(work / "adapters" / name)
+    (work / "start.txt").write_text(name)
