@@ -11,6 +11,7 @@ import httpx
 import msgspec
 from litestar import Litestar
 
+from app.adapters.store import AdapterStore
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.health import ReadinessCheck
@@ -24,11 +25,13 @@ from app.engine.dispatcher import Occupancy
 from app.engine.replica import ReplicaState
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
+from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
 from tests.recording_swapper import RecordingSwapper
 
 BUSY = Occupancy({ReplicaState.LIVE: 2, ReplicaState.OUT: 1}, in_flight=3, waiting=4)
 PROMPT = "the prompt's hash"
+BASE_ALONE = FirstRelease(None, Path("model"), AdapterStore(Path("adapters")), base="seed")
 
 
 class WakeRecorder:
@@ -87,7 +90,7 @@ class ApiApp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @asynccontextmanager
-async def open_api_app(
+async def open_api_app(  # noqa: PLR0913  what a test replaces
     sessions: Sessions,
     database_url: str,
     checks: Mapping[str, ReadinessCheck] | None = None,
@@ -95,6 +98,7 @@ async def open_api_app(
     data_rules: DataRules = DataRules(),  # noqa: B008  frozen
     http_client: httpx.AsyncClient | None = None,
     documents_at_once: int = 2,
+    first_release: FirstRelease = BASE_ALONE,
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -113,6 +117,7 @@ async def open_api_app(
                 listener=listener,
                 library=search,
                 promoter=Promoter(sessions, loads, PROMPT),
+                first_release=first_release,
                 adapters=AdapterDirectory(directory or Path("adapters"), base="seed"),
                 notify_workers=wakes.notify_workers,
                 http_client=http_client or own_client,

@@ -18,6 +18,7 @@ from app.db import embedded_postgres
 from app.db.database import Sessions, full_url, open_database, session_info
 from app.db.migrate import migrate
 from app.db.models import Base
+from app.model_catalog import SEED
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.approving import ApprovingProject, open_approving_project
 from tests.encryption_keys import TEST_KEYS
@@ -27,6 +28,11 @@ from tests.scripted_engine import byte_tokenizer
 
 _RUN = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()  # the process all workers come from
 _DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a short path: it holds a socket
+
+
+def pytest_configure() -> None:
+    """Whatever the default is: processes that tests start pull no model."""
+    os.environ["SAGE_MODEL"] = SEED
 
 
 def pytest_unconfigure() -> None:

@@ -29,8 +29,9 @@ from app.runner.runner import Runner, RunnerOptions
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
-from tests.api_app import BUSY
+from tests.api_app import BASE_ALONE, BUSY
 from tests.listening_app import listening_app
+from tests.office_instructions import asked_by
 from tests.recording_swapper import RecordingSwapper
 from tests.scripted_engine import ScriptedEngine, byte_tokenizer
 from trainer.environment import Scenario
@@ -67,7 +68,7 @@ class ExpertPolicy:
         opening, *observations = (text for role, text in _MESSAGE.findall(prompt) if role == "user")
         instruction, *lines = opening.split("\n")
         offers = [_offer(found) for line in lines if (found := _OFFER.fullmatch(line))]
-        expert = ExpertScript(self._sites[instruction], instruction, offers, rng=Random(0))
+        expert = ExpertScript(self._sites[instruction], *asked_by(instruction), offers, rng=Random(0))
         turns = [expert.next_turn(observations[:count]) for count in range(turn + 1)]
         return turns[-1]
 
@@ -112,6 +113,7 @@ async def open_evaluated_server(
                     listener=listener,
                     library=library,
                     promoter=Promoter(sessions, RecordingSwapper(), "prompt"),
+                    first_release=BASE_ALONE,
                     adapters=AdapterDirectory(directory),
                     notify_workers=worker_notifier(Settings(data_dir=directory)),
                     http_client=client,

@@ -23,7 +23,17 @@ from app.errors import EngineError
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.release.promote import Promoter
 from app.run_settings import RunSettings
-from tests.api_app import BUSY, ApiApp, StubSkillSearch, WakeRecorder, asgi_client, open_api_app, problem, running
+from tests.api_app import (
+    BASE_ALONE,
+    BUSY,
+    ApiApp,
+    StubSkillSearch,
+    WakeRecorder,
+    asgi_client,
+    open_api_app,
+    problem,
+    running,
+)
 from tests.recording_swapper import RecordingSwapper
 from tests.rows import runner_report
 from tests.single_connection import single_connection
@@ -204,6 +214,7 @@ async def test_an_unavailable_database_is_a_503() -> None:
                 listener=NotificationListener(nowhere),
                 library=StubSkillSearch(),
                 promoter=Promoter(database.sessions, RecordingSwapper(), "prompt"),
+                first_release=BASE_ALONE,
                 adapters=AdapterDirectory(Path("adapters")),
                 notify_workers=WakeRecorder().notify_workers,
                 http_client=outside,

@@ -7,8 +7,8 @@ import pytest
 from app.agent.prompt_compact import Compact
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import EngineError, EngineRefusalError
+from app.model_catalog import SEED_DIR
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.expert_script import FLAWLESS
@@ -25,7 +25,7 @@ HELLO = [Message("user", "hello")]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> ChatTokenizer:
-    return ChatTokenizer.load(Settings().model_dir)
+    return ChatTokenizer.load(SEED_DIR)
 
 
 @pytest.fixture(scope="module")

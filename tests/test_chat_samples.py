@@ -11,9 +11,9 @@ from app.agent.prompt_compact import Compact
 from app.datasets.chat_lines import ChatRecord, from_line
 from app.engine.tokenizer import ChatTokenizer, Message
 from app.errors import InvalidError, ModelError
+from app.model_catalog import SEED_DIR
 from app.records import Trajectory
 from app.sandbox.forked_sandbox import ForkedSandbox
-from app.settings import Settings
 from tests.scripted_engine import byte_tokenizer
 from trainer.environments.office.expert_script import Faults
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -146,7 +146,7 @@ async def rollouts() -> AsyncIterator[list[Trajectory]]:
     async with ForkedSandbox() as sandbox:
         runner = ScriptRunner(
             environment=OfficeEnvironment(),
-            tokenizer=ChatTokenizer.load(Settings().model_dir),
+            tokenizer=ChatTokenizer.load(SEED_DIR),
             sandbox=sandbox,
             crowding=0.5,
         )
@@ -156,7 +156,7 @@ async def rollouts() -> AsyncIterator[list[Trajectory]]:
 
 
 def test_a_rollout_exported_and_imported_is_the_sample_it_was(rollouts: list[Trajectory]) -> None:
-    tokenizer = ChatTokenizer.load(Settings().model_dir)
+    tokenizer = ChatTokenizer.load(SEED_DIR)
     assert len(rollouts) == 12
     for rollout in rollouts:
         line = to_line(record_of(rollout, Compact().opening(rollout.task, rollout.offered, {})))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from app.cli import main
 from app.engine.tokenizer import ChatTokenizer
-from app.settings import Settings
+from app.model_catalog import SEED_DIR
 from tests.chat_server import KEY, MODEL, ChatServer, chat_server
 from trainer.environment import Scenario
 from trainer.environments.office.office_environment import OfficeEnvironment
@@ -81,7 +81,7 @@ async def test_a_collection_that_was_killed_resumes_and_repeats_no_request(
     assert {each["temperature"] for each in server.requests} == {0.3}
     records = read_records(tmp_path / "out.jsonl")
     assert [record.about["source"] for record in records] == [chat(url)] * 18
-    assert len(build_samples(records, ChatTokenizer.load(Settings().model_dir)).samples) == 18
+    assert len(build_samples(records, ChatTokenizer.load(SEED_DIR)).samples) == 18
     assert os.listdir(tmp_path) == ["out.jsonl"]
 
 
@@ -147,7 +147,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, arguments: list[str
 
 
 def test_a_policy_without_a_chat_template_is_refused(tmp_path: Path) -> None:
-    seed = Settings().model_dir
+    seed = SEED_DIR
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).symlink_to(seed / name)
     (tmp_path / "tokenizer_config.json").write_text("{}")

@@ -26,7 +26,7 @@ from app.sandbox.forked_sandbox import ForkedSandbox
 from app.settings import Settings
 from app.skills.library import Library
 from app.skills.retrieval import query_ngram
-from tests.api_app import BUSY, asgi_client, running
+from tests.api_app import BASE_ALONE, BUSY, asgi_client, running
 from tests.ledger import Ledger
 from tests.recording_swapper import RecordingSwapper
 from tests.scripted_engine import Answer, ScriptedEngine, block, byte_tokenizer
@@ -70,6 +70,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
                     listener=listener,
                     library=library,
                     promoter=Promoter(committed, RecordingSwapper(), "prompt"),
+                    first_release=BASE_ALONE,
                     adapters=AdapterDirectory(tmp_path),
                     notify_workers=worker_notifier(Settings(data_dir=tmp_path)),
                     http_client=live,

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from app.cli import main
 from app.errors import InvalidError
+from app.model_catalog import SEED
 from app.settings import Settings
 from tests.tiny_adapter import make_adapter
 from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
@@ -17,7 +18,7 @@ EVALUATION = LocalEvaluation(environment="office", scenarios=2, split="train")
 
 
 def settings(directory: Path) -> Settings:
-    return Settings(data_dir=directory, engine_device="cpu", max_turns=6)
+    return Settings(model=SEED, data_dir=directory, engine_device="cpu", max_turns=6)
 
 
 async def test_the_base_model_is_evaluated_with_and_without_a_library(tmp_path: Path) -> None:

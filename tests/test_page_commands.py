@@ -10,16 +10,19 @@ from pathlib import Path
 import httpx
 import pytest
 
+from app.model_catalog import SEED
 from tests.page_commands import ANYTHING, Shell, blocks, commands, matches
 from tests.processes import free_ports
 from tests.test_up import Up, client_of, running
 
 REPOSITORY = Path(__file__).parents[1]
 README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.md"
+SERVE = f"SAGE_MODEL={SEED} make serve"
 NOT_RUN = """\
+SAGE_MODEL=smollm2-135m make serve
 SAGE_MODEL=/models/Qwen3-8B make serve
 ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 SAGE_MODEL=/models/Qwen3-8B make serve
-"""  # they need a model of 16 GB, and GPUs
+"""  # they need a network, a model of 16 GB, and GPUs
 SECOND = "please archive the mails from omar"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -78,6 +81,7 @@ def settings(directory: Path) -> dict[str, str]:
     return {
         **os.environ,
         "DATABASE_URL": "",
+        "SAGE_MODEL": SEED,
         "SAGE_DATA_DIR": str(directory / "data"),
         "SAGE_PORT": str(port),
         "SAGE_ENGINE_PORT": str(engine),
@@ -99,7 +103,7 @@ class Reader:
 
     def follow(self, command: str, shell: Shell) -> str:
         """The command's output, with the usual ports. Fails where the shell does."""
-        if command == "make serve":
+        if command == SERVE:
             return self._as_on_page(self._served())
         for port, here in self._ports.items():
             command = command.replace(f"localhost:{port}", f"localhost:{here}")

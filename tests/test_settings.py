@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from app.errors import SettingError
+from app.model_catalog import DEFAULT_MODEL, SEED
 from app.settings import Settings
 
 
@@ -120,6 +121,7 @@ def test_several_model_servers_can_have_ports_and_paths() -> None:
     assert Settings.from_env({"ENGINE_URLS": urls, "EMBEDDINGS_URL": ""}).engine_urls == urls
 
 
-def test_the_seed_policy_is_the_default_model() -> None:
-    assert Settings().model_dir.name == "seed_policy"
+def test_the_model_is_the_default_or_the_one_that_is_named() -> None:
+    assert Settings().model == DEFAULT_MODEL
+    assert Settings(model=SEED).model_dir.name == "seed_policy"
     assert Settings(model="/models/x").model_dir == Path("/models/x")

@@ -11,6 +11,7 @@ from app.broker.celery_broker import notify_workers, open_broker
 from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState
+from app.model_catalog import SEED
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.processes import descendants, gone
@@ -26,9 +27,10 @@ class WorkerHost:
     def __init__(self, sessions: Sessions, database_url: str, directory: Path, broker_url: str = "") -> None:
         self.sessions = sessions
         self.directory = directory
-        self.settings = Settings(data_dir=directory, database_url=database_url, broker_url=broker_url)
+        self.settings = Settings(model=SEED, data_dir=directory, database_url=database_url, broker_url=broker_url)
         self._env = {
             **os.environ,
+            "SAGE_MODEL": SEED,
             "DATABASE_URL": database_url,
             "BROKER_URL": broker_url,
             "SAGE_DATA_DIR": str(directory),

@@ -1,6 +1,6 @@
 """The loop on live traffic, from end to end over REST, against a server that runs:
 
-    SAGE_TEMPERATURE=1 SAGE_MAX_TURNS=3 SAGE_MAX_TASK_TOKENS=130 make serve
+    SAGE_MODEL=seed SAGE_TEMPERATURE=1 SAGE_MAX_TURNS=3 SAGE_MAX_TASK_TOKENS=130 make serve
     KEY=... python -m tests.bench.live_loop
 
 A lesson gives the policy something to choose from (`lesson`). Users send tasks with checks; the schedule starts a
