@@ -16,7 +16,6 @@ import asyncio
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -29,6 +28,7 @@ import click
 from tqdm import tqdm
 
 from tests.bench.deepen import deepen
+from tests.bench.ended_task import ended_task
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
@@ -40,7 +40,6 @@ ROOT = Path(__file__).parents[2]
 _KINDS = 20  # of tasks
 _SAMPLING = {"SAGE_TEMPERATURE": "1", "SAGE_RETRIEVAL": "query_ngram"}
 _ROOM = ("--kv-cache-memory-bytes", str(1 << 30))  # many layers remember much
-_ENDED = ("done", "failed", "cancelled")
 
 
 @click.command()
@@ -123,7 +122,7 @@ class Town:
         bodies = [{**submission(place, "demo", labels=True), "check": None} for place in places]
         computed = self._cpu()
         accepted = self._server.request("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
-        ended = [self._ended(task["id"]) for task in tqdm(accepted, unit="task")]
+        ended = [ended_task(self._server, task["id"]) for task in tqdm(accepted, unit="task")]
         computed = self._cpu() - computed
         times = [[datetime.fromisoformat(task[name]) for task in ended] for name in ("created_at", "finished_at")]
         requests = [self._requests(task["id"]) for task in ended if task["turns"]]
@@ -132,13 +131,6 @@ class Town:
             "requests": requests,
             "cpu": computed,
         }
-
-    def _ended(self, task_id: str) -> dict[str, Any]:
-        while True:
-            task: dict[str, Any] = self._server.request("GET", f"/v1/tasks/{task_id}")
-            if task["state"] in _ENDED:
-                return task
-            time.sleep(0.5)
 
     def _requests(self, task_id: str) -> list[Request]:
         requests, ids = list[Request](), tuple[int, ...]()

@@ -32,6 +32,7 @@ from tqdm import tqdm
 from app.errors import AppError
 from app.ports import check_port
 from app.run_settings import read_settings
+from tests.bench.ended_task import ended_task
 from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.options import server_options
@@ -59,7 +60,6 @@ _LEARNING = {  # once over what was served, in several updates of each part, whi
     "micro_batch_tokens": "4096",
     "gate_scenarios": "150",
 }
-_ENDED = ("done", "failed", "cancelled")
 _PAUSE_SECONDS = 2.0
 _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 
@@ -172,17 +172,10 @@ class Town:
         """All at once into the queue, as the server takes them."""
         bodies = [submission(place, self._project, labels=self._labels) for place in places]
         accepted = self._server.request("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
-        ended = [self._ended(task["id"]) for task in tqdm(accepted, desc=name, unit="task")]
+        ended = [ended_task(self._server, task["id"]) for task in tqdm(accepted, desc=name, unit="task")]
         served = Counter(task["release"]["number"] if task["release"] else None for task in ended)
         print(f"{name}: tasks by release {dict(served)}, without a score {sum(t['score'] is None for t in ended)}")
         return [_result(place, task) for place, task in zip(places, ended, strict=True)]
-
-    def _ended(self, task_id: str) -> dict[str, Any]:
-        while True:
-            task: dict[str, Any] = self._server.request("GET", f"/v1/tasks/{task_id}")
-            if task["state"] in _ENDED:
-                return task
-            time.sleep(_PAUSE_SECONDS / 10)
 
     def _trained(self) -> dict[str, Any]:
         """The run that the schedule asked for, once it is done; it is to be the only one."""

@@ -1,8 +1,8 @@
 """Tasks on the API of a server that nobody here wrote, changedetection.io, by a server that runs:
 
-    python3 -m venv /tmp/changes && /tmp/changes/bin/pip install changedetection.io
+    python3 -m venv VENV && VENV/bin/pip install changedetection.io
     SAGE_MODEL=smollm2-135m make serve
-    KEY=... python -m tests.bench.third_party --program /tmp/changes/bin/changedetection.io
+    KEY=... python -m tests.bench.third_party --program VENV/bin/changedetection.io
 
 Its API key is a header that the gateway fills in; pages are not fetched. Each task finds the same watches, and is
 judged by what the server has afterwards, read from its API.
@@ -24,13 +24,13 @@ import yaml
 
 from app.errors import AppError
 from app.ports import check_port
+from tests.bench.ended_task import ended_task
 from tests.bench.watch_tasks import TASKS, WatchTask, read_state, seed
 from trainer.cli.options import server_options
 from trainer.client import SageClient
 
 _NAME = "changes"
 _KEY = "x-api-key"
-_ENDED = ("done", "failed", "cancelled")
 _PAUSE_SECONDS = 0.2
 _SETTINGS = "changedetection.json"
 
@@ -122,10 +122,7 @@ def solve(server: SageClient, watches: httpx.Client, project: str, asked: WatchT
     seed(watches)
     before = read_state(watches)
     body = {"project": project, "instruction": asked.instruction}
-    task = server.request("POST", "/v1/tasks", body)
-    while task["state"] not in _ENDED:
-        time.sleep(_PAUSE_SECONDS)
-        task = server.request("GET", f"/v1/tasks/{task['id']}")
+    task = ended_task(server, server.request("POST", "/v1/tasks", body)["id"])
     solved = bool(asked.check(before, read_state(watches), str(task["answer"])))
     click.echo(f"{'solved' if solved else '      '}  {task['turns']} turns  {asked.instruction}")
     return {

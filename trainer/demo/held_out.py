@@ -10,3 +10,11 @@ HELD_OUT = {
     "office, unseen templates and names": "office?names=varied",
 }
 """The environments of the test split, by what training never saw."""
+
+
+def file_name(title: str) -> str:
+    """
+    >>> file_name("gym, unseen API shapes")
+    'gym-unseen-api-shapes'
+    """
+    return title.lower().replace(",", "").replace(" ", "-")

@@ -17,7 +17,7 @@ from app.model_catalog import CATALOG
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.demo.base_adapter.adapter_card import AdapterOrigin, adapter_card
-from trainer.demo.base_adapter.adapter_exams import Exam, final_exams, run_exam, validation_exams
+from trainer.demo.base_adapter.adapter_exams import LIBRARY, Exam, final_exams, run_exam, validation_exams
 from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe, check_recipe
 from trainer.demo.base_adapter.demonstration_files import collect_files, plan_files
 from trainer.demo.base_adapter.half_precision import write_half
@@ -165,8 +165,8 @@ def _final_files(plan: AdapterPlan) -> Path:
 
 
 def _column(exam: Exam, library: bool) -> str:
-    policy = f"base, {exam.scenarios} scenarios" if exam.adapter is None else "adapter"
-    return f"{policy}, library {'on' if library else 'off'}"
+    policy = f"base, {exam.scenarios} scenarios" if exam.adapter is None else exam.policy
+    return f"{policy}, library {LIBRARY[library]}"
 
 
 def _assemble(plan: AdapterPlan, curve: list[CurvePoint], figures: Figures) -> None:

@@ -9,14 +9,14 @@ from tqdm import tqdm
 
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
-from trainer.demo.held_out import HELD_OUT
+from trainer.demo.held_out import file_name
 from trainer.environment import Split
 from trainer.evaluation.local_session import LocalEvaluation, open_local_evaluation
 from trainer.evaluation.policy_metrics import PolicyMetrics, TaskResult, measure
 
 VALIDATION = {"gym": "gym", "office": "office"}
 SEED = 7
-_LIBRARY = {True: "on", False: "off"}
+LIBRARY = {True: "on", False: "off"}
 _BASE_SHARE = 20
 _TURNS = 8  # twice what a task needs
 _AT_ONCE = 32  # chains
@@ -33,10 +33,12 @@ class Exam(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[bool, ...]
     files: Path  # their directory
 
+    @property
+    def policy(self) -> str:
+        return "base" if self.adapter is None else "adapter"
+
     def file(self, library: bool) -> Path:
-        words = self.title.lower().replace(",", "").replace(" ", "-")
-        policy = "base" if self.adapter is None else "adapter"
-        return self.files / f"{words}-{policy}-library-{_LIBRARY[library]}.json"
+        return self.files / f"{file_name(self.title)}-{self.policy}-library-{LIBRARY[library]}.json"
 
     @property
     def missing(self) -> list[bool]:
@@ -50,9 +52,7 @@ def run_exam(exam: Exam, settings: Settings) -> dict[bool, PolicyMetrics]:
     return {library: measure(_read(exam.file(library))) for library in exam.libraries}
 
 
-def final_exams(
-    adapter: Path, scenarios: int, files: Path, environments: Mapping[str, str] = HELD_OUT
-) -> Iterator[Exam]:
+def final_exams(adapter: Path, scenarios: int, files: Path, environments: Mapping[str, str]) -> Iterator[Exam]:
     """Each environment by the adapter, and its first scenarios by the base alone, which is slow at failing."""
     for title, environment in environments.items():
         for policy in (adapter, None):
@@ -92,8 +92,7 @@ async def _evaluate(exam: Exam, settings: Settings) -> None:
     limited = msgspec.structs.replace(settings, max_turns=min(settings.max_turns, _TURNS))
     async with open_local_evaluation(evaluation, limited) as evaluate:
         for library in exam.missing:
-            policy = "base" if exam.adapter is None else "adapter"
-            with tqdm(desc=f"{exam.title}, {policy}, library {_LIBRARY[library]}", unit="task") as bar:
+            with tqdm(desc=f"{exam.title}, {exam.policy}, library {LIBRARY[library]}", unit="task") as bar:
                 results = await evaluate(SEED, library, bar.update)
             write_atomically(msgspec.json.encode(results), exam.file(library))
 

@@ -22,6 +22,7 @@ import torch
 from app.records import Policy
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
+from trainer.demo.held_out import file_name
 from trainer.demo.reproduce.experiment_model import experiment_settings
 from trainer.demo.reproduce.plan import BASELINES, ExperimentPlan, Trial, evaluated_rows
 from trainer.environment import Environment, Split, open_environment
@@ -63,8 +64,7 @@ def trial_file(work: Path, trial: Trial) -> Path:
 
 
 def results_file(work: Path, row: str, seed: int, exam: str = "") -> Path:
-    words = exam.lower().replace(",", "").replace(" ", "-")
-    return work / "exams" / words / f"{row}-{seed}.json"
+    return work / "exams" / file_name(exam) / f"{row}-{seed}.json"
 
 
 def exam_titles(plan: ExperimentPlan) -> list[str]:

@@ -112,6 +112,7 @@ def _thresholds(seed: int) -> tuple[str, ...]:
     return tuple(map(str, Random(f"thresholds {seed}").sample(_THRESHOLDS, len(THRESHOLDS))))
 
 
+@lru_cache
 def _pool(kind: Template) -> Pool:
     pools: tuple[Pool, ...] = ("train", "validation", "test")
     return next(pool for pool in pools if kind in templates_of(pool))
