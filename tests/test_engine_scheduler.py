@@ -25,9 +25,9 @@ from tests.tiny_model import make_model_dir
 def scheduling(model_dir: Path, rows: int = 8, kv_mb: int = 64, **adapters: Path) -> Iterator[Scheduler]:
     """Adapters are numbered from 1, in the order given."""
     torch.set_num_threads(1)
-    model = load_model(model_dir, "cpu", torch.float32)
-    worn = AdapterSet(model)
-    scheduler = Scheduler(Decoder(model, kv_mb), worn, EngineMetrics(), on_death=lambda: None, max_rows=rows)
+    decoder = Decoder(load_model(model_dir, "cpu", torch.float32), kv_mb)
+    worn = AdapterSet(decoder.model)
+    scheduler = Scheduler(decoder, worn, EngineMetrics(), on_death=lambda: None, max_rows=rows)
     for number, path in enumerate(adapters.values(), 1):
         worn.install(number, worn.read(path))
     scheduler.start()

@@ -41,9 +41,9 @@ class Run:
 @contextmanager
 def running(model_dir: Path, pass_seconds: list[float], adapter: Path | None = None) -> Iterator[Run]:
     torch.set_num_threads(1)
-    model, metrics = load_model(model_dir, "cpu", torch.float32), EngineMetrics()
-    adapters = AdapterSet(model)
-    scheduler = Scheduler(Decoder(model, 64), adapters, metrics, on_death=lambda: None, pass_seconds=pass_seconds)
+    decoder, metrics = Decoder(load_model(model_dir, "cpu", torch.float32), 64), EngineMetrics()
+    adapters = AdapterSet(decoder.model)
+    scheduler = Scheduler(decoder, adapters, metrics, on_death=lambda: None, pass_seconds=pass_seconds)
     if adapter:
         adapters.install(1, adapters.read(adapter))
     scheduler.start()

@@ -75,7 +75,8 @@ def _start(
     loop, tokenizer = asyncio.get_running_loop(), ChatTokenizer.load(model)
     device = resolve_device(device)
     loaded = load_model(model, device, resolve_dtype(dtype, device, model), kv_mb=kv_mb)
-    adapter_set, decoder = AdapterSet(loaded), Decoder(loaded, kv_mb)
+    decoder = Decoder(loaded, kv_mb)
+    adapter_set = AdapterSet(decoder.model)
 
     def close() -> None:
         loop.call_soon_threadsafe(writer.close)

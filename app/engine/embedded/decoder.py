@@ -14,7 +14,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrai
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
+from app.engine.embedded.fused_layers import fuse_layers
 from app.engine.embedded.int8_layers import is_quantized, quantize_layers
+from app.engine.embedded.joined_layers import HalfLinear
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
 from app.engine.embedded.model_dtype import INT8_TOLERANCE, TOLERANCE, moved_mass, saved_dtype
 from app.engine.model_memory import check_memory
@@ -49,15 +51,18 @@ class Decoder:
             device=self.device,
             max_bytes=kv_mb * MB,
         )
+        self.quantized = is_quantized(model)
         register_attention()
         model.set_attn_implementation(ATTENTION)
+        fuse_layers(model)
         self._check(expected)
 
     @property
     def weight_bytes(self) -> int:
         """Of parameters and buffers, without adapters."""
         tensors = [*self.model.parameters(), *self.model.buffers()]  # tied ones are listed once
-        return sum(tensor.nbytes for tensor in tensors)
+        packed = (part.packed_bytes for part in self.model.modules() if isinstance(part, HalfLinear))
+        return sum(tensor.nbytes for tensor in tensors) + sum(packed)
 
     @torch.inference_mode()
     def prefill(self, tables: Tables, parts: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
@@ -120,7 +125,7 @@ class Decoder:
         ]
         indices = [2, 4, 5, 1, 4, 2, 3]
         moved = moved_mass(torch.log_softmax(torch.cat(got), -1), expected[indices])
-        if not moved <= TOLERANCE[torch.int8 if is_quantized(self.model) else self.dtype]:
+        if not moved <= TOLERANCE[torch.int8 if self.quantized else self.dtype]:
             raise _unsupported(
                 self.model,
                 f"its distributions differ from those of transformers by {moved:.2g} of the probability",

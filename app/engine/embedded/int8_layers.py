@@ -46,11 +46,11 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale)
         self.bias = None if bias is None else nn.Parameter(bias.float(), requires_grad=False)
         self.out_features, self.in_features = weight.shape
-        self._activations = activations
+        self.activations = activations
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (..., in)."""
-        halves, scale = self._activations.quantize(x)
+        halves, scale = self.activations.quantize(x)
         products = torch._int_mm(halves.flatten(0, -2), self.weight.t())
         upper, lower = products.chunk(2)
         y = upper.float().add_(lower, alpha=1 / _LOW).mul_(self.scale).view(*x.shape[:-1], -1).mul_(scale)

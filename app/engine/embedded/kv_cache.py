@@ -92,8 +92,8 @@ class PagedCache(Cache):
         if min(counts) < width:
             padding = steps >= torch.tensor(counts, device=self.device)[:, None]
             slots = torch.where(padding, SINK * BLOCK, slots)
-        heads = torch.arange(self.heads, device=self.device)[:, None] * self.count * BLOCK
-        self._slots = (heads + slots[:, None]).flatten()
+        lanes = torch.arange(2 * self.heads, device=self.device) * self.count * BLOCK
+        self._slots = (slots[..., None] + lanes).flatten()
         self._groups = []
         for rows, runs in self._split(tables, used, width):
             if runs:
@@ -106,11 +106,13 @@ class PagedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Write keys and values of the pass: (rows, heads, tokens, width). `attend` reads all of a row."""
-        keys, values = self.blocks[layer_idx].view(2, -1, self.width)
-        keys.index_copy_(0, self._slots, key_states.reshape(-1, self.width))
-        values.index_copy_(0, self._slots, value_states.reshape(-1, self.width))
+        """What transformers' layers call. key_states, value_states: (rows, heads, tokens, width)."""
+        self.write(layer_idx, torch.cat((key_states, value_states), 1).transpose(1, 2))
         return key_states, value_states
+
+    def write(self, layer: int, lanes: Tensor) -> None:
+        """Keys of all heads of the pass, then values: (rows, tokens, 2 x heads, width)."""
+        self.blocks[layer].view(-1, self.width).index_copy_(0, self._slots, lanes.reshape(-1, self.width))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """query: (rows, query heads, tokens, width); key and value: of this pass alone. Returns query's shape."""

@@ -1,7 +1,7 @@
 """Applies several LoRA adapters in one model: each row of a batch uses its own or none."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from app.adapters.files import LORA_KEY
 from app.engine.embedded.int8_layers import Int8Linear
+from app.engine.embedded.joined_layers import JoinedLinear
 from app.engine.tokenizer import read_json
 from app.errors import InvalidError, ModelError, NotFoundError
 
@@ -60,6 +61,7 @@ class AdaptedLinear(nn.Module):
     def __init__(self, plain: nn.Module, routing: AdapterRouting) -> None:
         super().__init__()
         self.plain, self.routing = plain, routing
+        self.out_features: int = plain.out_features  # type: ignore[assignment]
         self.deltas: dict[int, LoraDelta] = {}
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,14 +78,24 @@ class AdaptedLinear(nn.Module):
         return y
 
 
+class LinearPart(msgspec.Struct, frozen=True):
+    """What adapters know as one linear layer: some outputs of a layer of the model."""
+
+    layer: str
+    in_features: int
+    out_features: int
+    start: int = 0  # its first output
+
+
 class AdapterSet:
-    """All adapters in one model. Numbers are never reused, so cached keys and values of an old one never match."""
+    """All adapters in a decoder's model. Numbers are never reused, so cached keys and values of an old one never
+    match.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.routing = model, AdapterRouting()
-        kinds = (nn.Linear, Int8Linear)
-        self._linears = {name: part for name, part in model.named_modules() if isinstance(part, kinds)}
-        self._adapted: dict[str, AdaptedLinear] = {}
+        self._parts = dict(_linear_parts(model))
+        self._adapted: dict[str, AdaptedLinear] = {}  # by layer
 
     def read(self, path: Path) -> dict[str, LoraDelta]:
         """The deltas of a PEFT LoRA directory by module name. Changes nothing, so any thread may call it.
@@ -109,20 +121,23 @@ class AdapterSet:
         return deltas
 
     def install(self, number: int, deltas: dict[str, LoraDelta]) -> None:
+        by_layer: dict[str, list[tuple[LinearPart, LoraDelta]]] = {}
         for module, delta in deltas.items():
-            if module not in self._adapted:
-                adapted = AdaptedLinear(self._linears[module], self.routing)
-                parent, _, leaf = module.rpartition(".")
-                setattr(self.model.get_submodule(parent), leaf, adapted)
-                self._adapted[module] = adapted
-            self._adapted[module].deltas[number] = delta
+            part = self._parts[module]
+            by_layer.setdefault(part.layer, []).append((part, delta))
+        for layer, parts in by_layer.items():
+            if layer not in self._adapted:
+                self._adapted[layer] = AdaptedLinear(self.model.get_submodule(layer), self.routing)
+                parent, _, leaf = layer.rpartition(".")
+                setattr(self.model.get_submodule(parent), leaf, self._adapted[layer])
+            self._adapted[layer].deltas[number] = _join(parts, self._adapted[layer].out_features)
 
     def remove(self, number: int) -> None:
         for adapted in self._adapted.values():
             adapted.deltas.pop(number, None)
 
     def _check_shapes(self, path: Path, module: str, down: Tensor | None, up: Tensor | None) -> None:
-        linear = self._linears.get(module)
+        linear = self._parts.get(module)
         if linear is None:
             raise InvalidError(
                 f"the adapter at {path} changes {module}, which is not a linear layer of this model."
@@ -144,11 +159,36 @@ class AdapterSet:
         targets = config.get("target_modules")
         if not isinstance(targets, list) or config.get("layers_to_transform") or config.get("exclude_modules"):
             return
-        wanted = {name for name in self._linears if any(f".{name}".endswith(f".{target}") for target in targets)}
+        wanted = {name for name in self._parts if any(f".{name}".endswith(f".{target}") for target in targets)}
         if missing := sorted(wanted - present):
             raise InvalidError(
                 f"the adapter at {path} lacks weights of {len(missing)} layers, such as {missing[0]}."
             )
+
+
+def _linear_parts(model: nn.Module) -> Iterator[tuple[str, LinearPart]]:
+    """By the names that adapters have for them."""
+    joined = {name: module for name, module in model.named_modules() if isinstance(module, JoinedLinear)}
+    for name, module in joined.items():
+        parent, start = name.rpartition(".")[0], 0
+        for part, size in module.parts.items():
+            yield f"{parent}.{part}".lstrip("."), LinearPart(name, module.in_features, size, start)
+            start += size
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | Int8Linear) and name.rpartition(".")[0] not in joined:
+            yield name, LinearPart(name, module.in_features, module.out_features)
+
+
+def _join(parts: list[tuple[LinearPart, LoraDelta]], out_features: int) -> LoraDelta:
+    """One update of the whole layer, whose rank is the sum of theirs."""
+    down = torch.cat([delta.down for _, delta in parts], 1)
+    up = down.new_zeros(down.shape[1], out_features)
+    rank = 0
+    for part, delta in parts:
+        end = rank + delta.down.shape[1]
+        up[rank:end, part.start : part.start + part.out_features] = delta.up
+        rank = end
+    return LoraDelta(down, up)
 
 
 def _scale(path: Path) -> tuple[Any, dict[str, Any]]:

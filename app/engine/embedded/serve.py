@@ -42,7 +42,7 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     dtype = resolve_dtype(options.dtype, device, options.model)
     model = load_model(options.model, device, dtype, kv_mb=options.kv_mb)
     decoder = Decoder(model, options.kv_mb)
-    metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(model)
+    metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(decoder.model)
     scheduler = Scheduler(
         decoder,
         adapters,
