@@ -34,7 +34,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
         pytest.param([[8, 9, 11], [8, 9, 14, 15]], id="a common beginning"),
     ],
 )
-def test_views_give_the_logits_of_a_gathered_pass(decoder: Decoder, tables: list[list[int]]) -> None:
+def test_views_and_samples_give_the_logits_of_a_gathered_pass(decoder: Decoder, tables: list[list[int]]) -> None:
     lengths = [len(table) * BLOCK - 5 * (row + 1) for row, table in enumerate(tables)]
     for row, (table, length) in enumerate(zip(tables, lengths, strict=True)):
         decoder.prefill([table], [[(7 * row + token) % 250 for token in range(length)]], [0])
@@ -42,11 +42,13 @@ def test_views_give_the_logits_of_a_gathered_pass(decoder: Decoder, tables: list
     rows = [table for table in tables for _ in range(3)]
     positions = [length + step for length in lengths for step in range(3)]
     found = []
-    for limit in (0, math.inf):
-        decoder.cache._viewed_bytes = limit
+    for sample, limit in ((True, 0), (False, 0), (False, math.inf)):
+        decoder.cache.can_sample, decoder.cache._viewed_bytes = sample, limit
         found.append(decoder.advance(rows, [9, 8, 7] * len(tables), positions))
+        assert bool(decoder.cache._sampled) == (sample and len(tables) > 1)
     assert decoder.cache._runs(tables[0]) == []
-    assert torch.allclose(found[0], found[1], atol=1e-4)
+    assert torch.allclose(found[0], found[2], atol=1e-4)
+    assert torch.allclose(found[1], found[2], atol=1e-4)
     assert not torch.allclose(found[0][0], found[0][1], atol=1e-2)
 
 

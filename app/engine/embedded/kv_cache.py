@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_utils import AttentionInterface
 
+from app.engine.embedded.sampled_attention import SampledPositions, can_sample
 from app.errors import ModelError
 
 ATTENTION = "paged_rows"
@@ -66,6 +67,8 @@ class PagedCache(Cache):
         self._gather_limit = _GATHERED_BYTES.get(device.type, _GATHERED_BYTES_OF_OTHERS)
         self._viewed_bytes = _VIEWED_BYTES.get(device.type, math.inf)
         self._slots = torch.empty(0, dtype=torch.long)
+        self.can_sample = can_sample(dtype, device)
+        self._sampled: SampledPositions | None = None
         self._groups: list[GatheredRows | ViewedRows] = []
 
     @property
@@ -95,6 +98,11 @@ class PagedCache(Cache):
         lanes = torch.arange(2 * self.heads, device=self.device) * self.count * BLOCK
         self._slots = (slots[..., None] + lanes).flatten()
         self._groups = []
+        self._sampled = None
+        if width == 1 and self._samples(tables, sum(used)):
+            read = [slots[: start + 1] for slots, start in zip(_slots(table), starts, strict=True)]
+            self._sampled = SampledPositions(read, self.count * BLOCK)
+            return positions
         for rows, runs in self._split(tables, used, width):
             if runs:
                 self._groups.append(self._view(rows, runs, starts[rows]))
@@ -116,6 +124,9 @@ class PagedCache(Cache):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """query: (rows, query heads, tokens, width); key and value: of this pass alone. Returns query's shape."""
+        if self._sampled:
+            keys, values = self.blocks[layer].view(2, -1, self.width)
+            return self._sampled.attend(query, keys, values, scaling)
         chunks = self.blocks[layer].view(-1, BLOCK * self.width)
         mixed = []
         for group in self._groups:
@@ -137,6 +148,12 @@ class PagedCache(Cache):
     def zero(self, blocks: Sequence[int]) -> None:
         """Clear non-finite values: even masked ones would spoil the next sequence (0 * nan)."""
         self.blocks[:, :, list(blocks)] = 0
+
+    def _samples(self, tables: Sequence[Sequence[int]], blocks: int) -> bool:
+        """Several sequences, which are long enough on average. One is read as fast by a view."""
+        several = any(table is not tables[0] for table in tables)
+        bytes_of_layer = blocks * self.block_bytes // self.blocks.shape[0]
+        return self.can_sample and several and bytes_of_layer >= self._viewed_bytes * len(tables)
 
     def _split(
         self, tables: Sequence[Sequence[int]], used: Sequence[int], width: int
@@ -206,6 +223,12 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
+def _slots(table: Tensor) -> np.ndarray:
+    """table: (rows, blocks). Returns the positions in them: (rows, blocks x BLOCK)."""
+    found: np.ndarray = (table.numpy()[..., None] * BLOCK + np.arange(BLOCK)).reshape(len(table), -1)
+    return found
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
