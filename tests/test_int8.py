@@ -9,7 +9,15 @@ import torch
 from torch import nn
 
 from app.engine.embedded.decoder import MB, Decoder, load_model
-from app.engine.embedded.int8_layers import Int8Activations, Int8Embedding, Int8Linear, quantize, quantize_layers
+from app.engine.embedded.int8_layers import (
+    Int8Activations,
+    Int8Embedding,
+    Int8Linear,
+    PackedInt8Linear,
+    can_pack,
+    quantize,
+    quantize_layers,
+)
 from app.engine.embedded.lora_layers import AdapterSet
 from app.engine.embedded.model_dtype import moved_mass, resolve_dtype
 from app.engine.embedded.prometheus import EngineMetrics
@@ -38,32 +46,45 @@ def test_a_row_of_weights_is_rounded_to_255_steps_of_its_own() -> None:
     assert scale[[0, 2]].tolist() == pytest.approx([0.01, 100 / 127])
 
 
+@pytest.fixture(params=[Int8Linear, PackedInt8Linear])
+def kind(request: pytest.FixtureRequest) -> type[Int8Linear]:
+    if request.param is PackedInt8Linear and not can_pack():
+        pytest.skip("this CPU has no VNNI")
+    found: type[Int8Linear] = request.param
+    return found
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (3, 1), (2, 17)])
-def test_products_are_those_of_the_rounded_weights(shape: tuple[int, int]) -> None:
+def test_products_are_those_of_the_rounded_weights(shape: tuple[int, int], kind: type[Int8Linear]) -> None:
     torch.manual_seed(0)
     weight, bias, x = torch.randn(33, 65), torch.randn(33), torch.randn(*shape, 65) * 5
     x[0, 0, 3] = 400  # an outlier leaves 8 bits too few levels for the rest
     integers, scale = quantize(weight)
     expected = nn.functional.linear(x, integers * scale[:, None], bias)
-    found = Int8Linear(integers, scale, bias, Int8Activations())(x)
+    found = kind(integers, scale, bias, Int8Activations())(x)
     assert found.shape == expected.shape
     assert (found - expected).abs().max() < 400 / 127 / 254 * 65 / 2 * scale.max() * 127
     assert (found - expected).norm() < 1e-3 * expected.norm()
 
 
-def test_a_token_is_computed_alike_whatever_is_beside_it() -> None:
+def test_a_token_is_computed_alike_whatever_is_beside_it(kind: type[Int8Linear]) -> None:
     torch.manual_seed(0)
-    layer = Int8Linear(*quantize(torch.randn(31, 64)), None, Int8Activations())
+    layer = kind(*quantize(torch.randn(31, 64)), None, Int8Activations())
     x = torch.randn(40, 1, 64)
     together = layer(x)
     assert all(torch.equal(layer(x[row : row + 1].clone())[0], together[row]) for row in range(40))
 
 
-def test_values_that_are_not_finite_stay_in_their_row() -> None:
-    layer = Int8Linear(*quantize(torch.randn(8, 16)), None, Int8Activations())
+def test_values_that_are_not_finite_stay_in_their_row(kind: type[Int8Linear]) -> None:
+    layer = kind(*quantize(torch.randn(8, 16)), None, Int8Activations())
     x = torch.randn(4, 1, 16)
     x[1, 0, 2], x[2, 0, 5] = float("nan"), float("inf")
     assert layer(x).isfinite().all(-1).flatten().tolist() == [True, False, False, True]
+
+
+def test_the_largest_sums_do_not_overflow(kind: type[Int8Linear]) -> None:
+    layer = kind(*quantize(torch.ones(8, 1536)), None, Int8Activations())
+    assert layer(torch.full((1, 1, 1536), 3.0)).flatten().tolist() == pytest.approx([4608.0] * 8, rel=1e-6)
 
 
 def test_tied_weights_are_quantized_once() -> None:

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging as transformers_logging
 
 from app.engine.embedded.fused_layers import fuse_layers
-from app.engine.embedded.int8_layers import is_quantized, quantize_layers
+from app.engine.embedded.int8_layers import PackedInt8Linear, is_quantized, quantize_layers
 from app.engine.embedded.joined_layers import HalfLinear
 from app.engine.embedded.kv_cache import ATTENTION, BLOCK, PagedCache, register_attention
 from app.engine.embedded.model_dtype import INT8_TOLERANCE, TOLERANCE, moved_mass, saved_dtype
@@ -61,7 +61,8 @@ class Decoder:
     def weight_bytes(self) -> int:
         """Of parameters and buffers, without adapters."""
         tensors = [*self.model.parameters(), *self.model.buffers()]  # tied ones are listed once
-        packed = (part.packed_bytes for part in self.model.modules() if isinstance(part, HalfLinear))
+        kinds = HalfLinear | PackedInt8Linear
+        packed = (part.packed_bytes for part in self.model.modules() if isinstance(part, kinds))
         return sum(tensor.nbytes for tensor in tensors) + sum(packed)
 
     @torch.inference_mode()

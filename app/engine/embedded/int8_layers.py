@@ -6,6 +6,8 @@ of integers, so that a token's results do not depend on the tokens beside it. Pr
 completions: all logprobs are those of one policy.
 """
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -22,8 +24,8 @@ class Int8Activations:
         self._halves = self._scale = torch.empty(0)
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x: (rows, ..., in). Returns the upper halves, then the lower ones: (2 x rows, ..., in); and the scales:
-        (rows, ..., 1). That of a token that is not finite is not finite either.
+        """x: (rows, ..., in). Returns the upper halves, then the lower ones, whole numbers as floats, (2 x rows,
+        ..., in), and the scales, (rows, ..., 1). That of a token that is not finite is not finite either.
         """
         if x is not self._input:
             top = x.abs().amax(-1, keepdim=True).clamp_min_(1e-30)
@@ -31,7 +33,7 @@ class Int8Activations:
             upper = steps.round()
             lower = steps.sub_(upper).mul_(_LOW).round_()
             self._input = x
-            self._halves, self._scale = torch.cat((upper, lower)).to(torch.int8), top.mul_(1 / _LEVELS)
+            self._halves, self._scale = torch.cat((upper, lower)), top.mul_(1 / _LEVELS)
         return self._halves, self._scale
 
 
@@ -51,10 +53,40 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (..., in)."""
         halves, scale = self.activations.quantize(x)
-        products = torch._int_mm(halves.flatten(0, -2), self.weight.t())
-        upper, lower = products.chunk(2)
-        y = upper.float().add_(lower, alpha=1 / _LOW).mul_(self.scale).view(*x.shape[:-1], -1).mul_(scale)
+        upper, lower = self._multiply(halves.flatten(0, -2)).chunk(2)
+        y = upper.add_(lower, alpha=1 / _LOW).view(*x.shape[:-1], -1).mul_(scale)
         return y if self.bias is None else y + self.bias
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        """x: (n, in), whole numbers."""
+        return torch._int_mm(x.to(torch.int8), self.weight.t()).float().mul_(self.scale)
+
+
+class PackedInt8Linear(Int8Linear):
+    """With weights in the order of fbgemm, whose products of few rows take half the time of oneDNN's."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, activations: Int8Activations) -> None:
+        super().__init__(weight, scale, bias, activations)
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # this type of tensors is deprecated; `can_pack` asks whether it is there
+            zeros = torch.zeros(len(scale), dtype=torch.long)
+            quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+            self._packed = torch.ops.quantized.linear_prepack(quantized, None)
+        self._product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        self.packed_bytes = weight.nbytes
+        del self.weight
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        y: Tensor = self._product(x, 1.0, 128, self._packed)
+        return y
+
+
+def can_pack() -> bool:
+    """Without VNNI, sums of fbgemm would overflow."""
+    vnni = torch.cpu.get_capabilities().get("avx512_vnni") and torch.backends.quantized.engine == "x86"
+    return bool(vnni) and hasattr(torch, "_make_per_channel_quantized_tensor")
 
 
 class Int8Embedding(nn.Module):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from app.engine.embedded.int8_layers import Int8Linear
+from app.engine.embedded.int8_layers import Int8Linear, PackedInt8Linear, can_pack
 
 _HALF_STEP = 2**-25  # of the smallest numbers in float16
 
@@ -24,7 +24,8 @@ class JoinedLinear(nn.Module):
         bias = _joined(biases) if biases else None
         if isinstance(first, Int8Linear):
             scale = _joined([layer.scale for layer in layers.values() if isinstance(layer, Int8Linear)])
-            self.product: nn.Module = Int8Linear(weight, scale, bias, first.activations)
+            kind = PackedInt8Linear if can_pack() else Int8Linear
+            self.product: nn.Module = kind(weight, scale, bias, first.activations)
         elif fits_half(weight):
             self.product = HalfLinear(weight, bias)
         elif weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
