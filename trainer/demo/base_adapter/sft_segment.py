@@ -121,9 +121,9 @@ def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | 
         seconds = spent if processes is None else sum(each[0] for each in processes.gather([spent]))
         if first:
             journal.add(_record(step, seconds))
+    loss = mean_loss(model, read_training_set(segment.held_out).samples, settings.tokens, processes)
     if first:
         adapter = publish(policy, segment.adapters, base=segment.base_name)
-        loss = mean_loss(model, read_training_set(segment.held_out).samples, settings.tokens)
         point = point_at(
             segment.until, read_steps(file), since=segment.since, held_out_loss=loss, adapter=adapter.hash
         )
@@ -131,13 +131,18 @@ def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | 
 
 
 @torch.no_grad()
-def mean_loss(model: PreTrainedModel, samples: Sequence[Sample], tokens: int) -> float:
-    """Nats per sampled token of all samples, read at most `tokens` at once."""
+def mean_loss(
+    model: PreTrainedModel, samples: Sequence[Sample], tokens: int, processes: ProcessGroup | None = None
+) -> float:
+    """Nats per sampled token of all samples, read at most `tokens` at once. Processes share the work."""
+    groups = list(plan([len(each.ids) for each in samples], tokens, torch.Generator().manual_seed(0)))
+    mine = groups if processes is None else groups[processes.index :: processes.count]
     total, count = 0.0, 0
-    for group in plan([len(each.ids) for each in samples], tokens, torch.Generator().manual_seed(0)):
+    for group in mine:
         logprobs = sampled_logprobs(model, pad([samples[row] for row in group], model.device))
         total, count = total - logprobs.sum().item(), count + logprobs.numel()
-    return total / count
+    sums = [[total, float(count)]] if processes is None else processes.gather([total, float(count)])
+    return sum(each[0] for each in sums) / sum(each[1] for each in sums)
 
 
 def _record(step: SftStep, cpu_seconds: float) -> StepRecord:
