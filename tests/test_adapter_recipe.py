@@ -88,7 +88,7 @@ def test_the_hash_of_the_base_tells_two_models_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--set", "lr=1"], "--set is for the recipe of an adapter"),
+        (["--set", "lr=1"], "--set and --start are for an adapter"),
         (["--model", "smollm2-135m", "--drill-steps", "3"], "--drill-steps is for the seed policy"),
     ],
 )

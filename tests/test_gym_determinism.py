@@ -11,7 +11,7 @@ from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.environments.gym.gym_items import initial_items
 from trainer.environments.gym.gym_plans import place_in, plan_of
 
-FINGERPRINT = "f200113737021404c5b0a21295017b8e1345e952d0c5fb1cdf9552d1d96d5763"
+FINGERPRINT = "4750b8bd417e07133bc19484bba3b20dae16ec17c7553601daeaa96858e00731"
 
 
 def fingerprint() -> str:

@@ -27,6 +27,7 @@ class BootstrapOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     scenarios: int | None
     drill_steps: int | None
+    start: Path | None
     steps: int | None
     tokens: int | None
     test_scenarios: int
@@ -76,6 +77,11 @@ def _recipes(name: str) -> str:
     show_default=str(Recipe().drill_steps),
     help="of each of the seed policy's two drills",
 )
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="directory of an adapter to go on from, instead of a new one",
+)
 @click.option("--steps", type=click.IntRange(1), show_default=_recipes("steps"), help="of training")
 @click.option("--tokens", type=click.IntRange(1024), show_default=_recipes("tokens"), help="per step")
 @click.option("--test-scenarios", type=click.IntRange(1), default=200, show_default=True, help="held out")
@@ -108,8 +114,8 @@ def bootstrap_command(**given: Any) -> None:
 
 
 def _build_seed(options: BootstrapOptions) -> None:
-    if options.given:
-        raise click.UsageError("--set is for the recipe of an adapter: name its model with --model")
+    if options.given or options.start:
+        raise click.UsageError("--set and --start are for an adapter: name its model with --model")
     # Imported here because torch takes seconds to import, which `sage --help` need not wait for.
     from trainer.demo.seed_policy.bootstrap import SeedPlan, bootstrap  # noqa: PLC0415
     from trainer.learning.model import pick_device  # noqa: PLC0415
@@ -145,12 +151,14 @@ def _build_adapter(options: BootstrapOptions) -> None:
     settings = Settings.from_env()
     model_dir = pull(options.model, settings.data_dir)
     scenarios = {} if options.scenarios is None else {"scenarios": options.scenarios}
+    start = options.start and options.start.absolute()
     numbers = [f"{name}={value}" for name, value in (options.common | scenarios).items()]
     plan = AdapterPlan(
         work=options.work.absolute(),
         out=options.out,
         model_dir=model_dir.absolute(),
-        recipe=with_settings(new_recipe(options.model, model_dir), [*numbers, *options.given]),
+        start=start,
+        recipe=with_settings(new_recipe(options.model, model_dir, start), [*numbers, *options.given]),
         test_scenarios=options.test_scenarios,
         processes=options.processes,
         device=pick_device(options.device).type,

@@ -29,6 +29,7 @@ from trainer.demo.recipe_file import claim_directory
 from trainer.environment import Split
 from trainer.evaluation.policy_metrics import PolicyMetrics
 from trainer.learning.distributed_learner import fingerprint
+from trainer.learning.publishing import check_adapter
 from trainer.learning.supervised import SftSettings
 
 Figures = dict[str, dict[str, PolicyMetrics]]
@@ -41,6 +42,7 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
     work: Path
     out: Path
     model_dir: Path
+    start: Path | None = None  # the adapter of the recipe's `start`
     recipe: AdapterRecipe
     test_scenarios: int  # of each final exam
     processes: int
@@ -68,9 +70,16 @@ class AdapterPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.work / "adapter"
 
 
-def new_recipe(model: str, model_dir: Path) -> AdapterRecipe:
-    """The default recipe for a model, with the hash that tells it from others."""
-    return AdapterRecipe(model=model, base=fingerprint(model_dir))
+def new_recipe(model: str, model_dir: Path, start: Path | None = None) -> AdapterRecipe:
+    """The default recipe for a model, with the hashes that tell it and an adapter to go on from from others.
+
+    Raises InvalidError for an adapter that cannot be read.
+    """
+    if start is not None:
+        check_adapter(start)
+    return AdapterRecipe(
+        model=model, base=fingerprint(model_dir), start="" if start is None else content_hash(start)
+    )
 
 
 def bootstrap_adapter(plan: AdapterPlan) -> Figures:
@@ -131,6 +140,7 @@ def _segment(plan: AdapterPlan, since: int, until: int) -> SftSegment:
     recipe = plan.recipe
     return SftSegment(
         model_dir=plan.model_dir,
+        start=plan.start,
         base_name=recipe.model if recipe.model in CATALOG else None,
         samples=plan.samples("train"),
         held_out=plan.samples("validation"),

@@ -23,7 +23,7 @@ and judged right. The scenarios below are of other splits.
 
 Built with `{command}` at commit {commit}, by {processes} processes in {minutes:.0f} CPU minutes of training.
 
-Recipe: `{recipe}`
+{start}Recipe: `{recipe}`
 
 ## Data
 
@@ -72,6 +72,7 @@ def adapter_card(
         commit=origin.commit,
         processes=origin.processes,
         minutes=last.cpu_minutes,
+        start=f"It went on from the adapter `{recipe.start}`.\n\n" if recipe.start else "",
         recipe=msgspec.json.encode(recipe).decode(),
         data=_data(origin),
         curve=_curve(curve),

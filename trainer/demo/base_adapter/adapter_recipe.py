@@ -9,6 +9,7 @@ from app.errors import InvalidError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+_FIXED = {"model", "base", "start"}  # follow from the model and the adapter that are named
 _VARIED = "office?names=varied"  # it has a dozen people, and three sentences for each kind of task
 _FREE = f"{_VARIED}&wording=free"
 _EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&ignore=0.02&trust=0.3"
@@ -39,6 +40,7 @@ class AdapterRecipe(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     base: str  # a hash of its configuration and of the sizes of its weights
+    start: str = ""  # content hash of the adapter to go on from; its rank stays
     seed: int = 0
     scenarios: Positive = 1600  # to demonstrate, three tasks each
     held_out_scenarios: Positive = 40  # of validation, for the loss
@@ -93,8 +95,8 @@ def with_settings(recipe: AdapterRecipe, given: Sequence[str]) -> AdapterRecipe:
     values = msgspec.to_builtins(recipe)
     for each in given:
         name, separator, value = each.partition("=")
-        if not separator or name not in values or name in ("model", "base"):
-            known = ", ".join(sorted(values.keys() - {"model", "base"}))
+        if not separator or name not in values or name in _FIXED:
+            known = ", ".join(sorted(values.keys() - _FIXED))
             raise InvalidError(f"--set {each}: write name=value, with one of {known}")
         values[name] = _read_json(value) if name == "mix" else value
     try:

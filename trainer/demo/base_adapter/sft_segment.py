@@ -35,6 +35,7 @@ class SftSegment(msgspec.Struct, frozen=True, kw_only=True):
     """Steps `since` (exclusive) to `until` of a training, and the places of its files."""
 
     model_dir: Path
+    start: Path | None  # an adapter to go on from
     base_name: str | None  # of the model on model servers
     samples: Path
     held_out: Path
@@ -107,7 +108,7 @@ def _run(segment: SftSegment, rendezvous: Rendezvous, rank: Rank, parent: int) -
 def _train(segment: SftSegment, device: torch.device, processes: ProcessGroup | None) -> None:
     settings = segment.settings
     base = load_model(segment.model_dir, device, dtype=base_dtype(segment.dtype, device, segment.model_dir))
-    policy = with_lora(base, segment.rank, segment.alpha, seed=settings.seed)
+    policy = with_lora(base, segment.rank, segment.alpha, segment.start, seed=settings.seed)
     model = cast(PreTrainedModel, policy.get_base_model())  # with the LoRA layers in it
     samples = read_training_set(segment.samples).samples
     first = processes is None or processes.index == 0

@@ -116,13 +116,17 @@ def _fetch(api: GymApi, name: str, expression: str) -> list[str]:
     ]
 
 
+def where_rows_are(api: GymApi) -> list[str]:
+    """The keys that lead to the rows of a list's answer."""
+    if api.shape.envelope == "bare":
+        return []
+    if api.shape.envelope == "named":
+        return [api.resource]
+    return [*([api.wire("outer")] if api.shape.envelope == "wrapped" else []), api.wire("data")]
+
+
 def _envelope(api: GymApi) -> str:
-    shape = api.shape
-    if shape.envelope == "bare":
-        return ""
-    key = api.resource if shape.envelope == "named" else api.wire("data")
-    outer = f'["{api.wire("outer")}"]' if shape.envelope == "wrapped" else ""
-    return f'{outer}["{key}"]'
+    return "".join(f'["{key}"]' for key in where_rows_are(api))
 
 
 def _next_cursor(api: GymApi) -> list[str]:

@@ -30,6 +30,20 @@ class ApiShape(msgspec.Struct, frozen=True, kw_only=True):
     style: Style
 
 
+SHARES: dict[str, dict[str, int]] = {
+    "auth": {"login": 25, "query_token": 10, "key": 25, "open": 40},
+    "paging": {"page": 25, "offset": 25, "cursor": 12, "link": 8, "whole": 30},
+    "envelope": {"bare": 30, "named": 30, "data": 25, "wrapped": 15},
+    "nesting": {"flat": 76, "grouped": 12, "object": 12},
+    "ids": {"number": 60, "string": 40},
+    "errors": {"strict": 84, "soft": 8, "limited": 8},
+    "write": {"path": 35, "body": 20, "patch": 30, "batch": 15},
+    "rows": {"full": 85, "partial": 15},
+    "filters": {"none": 65, "equal": 35},
+    "style": {"snake": 45, "camel": 30, "kebab": 10, "pascal": 15},
+}
+"""In percent: most APIs are plain in most respects, and few in all."""
+
 AXES: dict[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in get_type_hints(ApiShape).items() if get_args(kind)
 }
@@ -56,9 +70,14 @@ def pool_of_shape(shape: ApiShape) -> Pool:
 
 def draw_shape(pool: Pool, rng: Random) -> ApiShape:
     while True:
-        shape = msgspec.convert({axis: rng.choice(values) for axis, values in AXES.items()}, ApiShape)
+        shape = msgspec.convert({axis: _draw(axis, rng) for axis in AXES}, ApiShape)
         if is_possible(shape) and pool_of_shape(shape) == pool:
             return shape
+
+
+def _draw(axis: str, rng: Random) -> str:
+    shares = SHARES[axis]
+    return rng.choices(list(shares), list(shares.values()))[0]
 
 
 def is_possible(shape: ApiShape) -> bool:

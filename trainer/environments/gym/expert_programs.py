@@ -15,9 +15,9 @@ from trainer.environments.gym.spelling import spell
 from trainer.environments.gym.task_forms import WRITING, Condition, Parameter, TaskForm
 
 _STREAMED = ("count", "total", "act", "act_count", "move")  # goals that need no list of all rows
-_NUMERIC = ("total", "peak", "who", "act_top")
+NUMERIC = ("total", "peak", "who", "act_top")
 _INTEGERS = ("over", "under", "threshold")
-_FIELDS: dict[Condition, ItemField] = {
+FIELDS: dict[Condition, ItemField] = {
     "person": "person", "label": "label", "over": "number", "under": "number", "before": "date",
     "member": "person", "other": "person",
 }  # fmt: skip
@@ -159,7 +159,7 @@ def _condition(subject: Subject, style: ProgramStyle, asked: bool) -> str:
         "other": "in people",
     }
     own = [each for each in subject.form.selection if not (asked and each in ("person", "label"))]
-    return " and ".join(f"{access(subject.main, _FIELDS[each])} {tests[each]}" for each in own)
+    return " and ".join(f"{access(subject.main, FIELDS[each])} {tests[each]}" for each in own)
 
 
 def _filters(subject: Subject, style: ProgramStyle, asked: bool) -> dict[str, str]:
@@ -169,8 +169,8 @@ def _filters(subject: Subject, style: ProgramStyle, asked: bool) -> dict[str, st
 
 def _needs(subject: Subject) -> set[ItemField]:
     """The fields that the program reads."""
-    needs: set[ItemField] = {_FIELDS[each] for each in subject.form.selection}
-    if subject.form.goal in _NUMERIC:
+    needs: set[ItemField] = {FIELDS[each] for each in subject.form.selection}
+    if subject.form.goal in NUMERIC:
         needs.add("number")
     return needs | ({"person"} if subject.form.goal == "who" else set())
 

@@ -15,7 +15,7 @@ from trainer.environments.gym.domains import Verb, directory_name, draw_director
 from trainer.environments.gym.gym_apis import GymApi, draw_api
 from trainer.environments.gym.person_names import people
 from trainer.environments.gym.pools import Pool
-from trainer.environments.gym.task_forms import Parameter, TaskForm, forms_of
+from trainer.environments.gym.task_forms import Parameter, TaskForm, draw_form
 
 Axis: TypeAlias = Literal["domains", "shapes", "compositions", "phrasings"]
 
@@ -81,7 +81,7 @@ def place_in(world: str) -> tuple[ScenarioKey, int]:
 def plan_of(key: ScenarioKey) -> ScenarioPlan:
     rng = key.random("plan")
     words, shapes = key.pool("domains"), key.pool("shapes")
-    form = rng.choice(forms_of(key.pool("compositions")))
+    form = draw_form(key.pool("compositions"), rng)
     names = draw_names(words, 4, rng)
     domain = draw_domain(words, rng)
     main = draw_api(names[0], domain, draw_shape(shapes, rng), rng)

@@ -7,6 +7,7 @@ from random import Random
 import msgspec
 
 from app.records import Offer
+from trainer.environments.gym.expert_notes import note_apps, note_fields
 from trainer.environments.gym.expert_programs import Program, Subject, draw_style, write_program
 from trainer.environments.gym.gym_apis import GymApi
 from trainer.environments.gym.gym_plans import ScenarioPlan
@@ -15,20 +16,13 @@ from trainer.environments.gym.task_forms import ANSWERED
 
 _SENTENCES = {
     "apps": ("I see which apps there are.", "First I look for the right app.", "Which apps are there?"),
-    "read": ("Read the documents.", "I look at what the app can do.", "I read how the operations are called."),
     "look": (
         "I look at what the answer contains.",
         "What does the list look like?",
         "Check its shape.",
     ),
-    "write": (
-        "I write a function for it, and call it.",
-        "Write a skill.",
-        "One function solves it.",
-    ),
-    "inline": ("Solve it directly.", "I do it right away.", "A few lines are enough."),
+    "try": ("I try it.", "Let me see whether this works.", "A first attempt."),
     "use": ("A function for this is there already.", "Use the skill.", "The given function fits: I call it."),
-    "repair": ("Repair the code.", "I mend what was refused.", "The error tells what to change."),
     "done": ("Done.", "That is all.", "The task is complete."),
 }
 _RAISED = re.compile(r"[A-Z]\w*(: |$)")  # the last line of a traceback
@@ -55,7 +49,7 @@ class GymScript:
         rng: Random,
         knows_apps: bool,
     ) -> None:
-        self._plan = plan
+        self._plan, self._index = plan, index
         self._subject = subject_of(plan)
         self._values = tuple(repr(value) for value in plan.values[index].values())
         self._style = draw_style(plan.key.random("style"))
@@ -89,16 +83,20 @@ class GymScript:
     def _solve(self, right: Program) -> Generator[str, str, None]:
         if not self._knows_apps:
             yield self._say("apps", "print(apis.api_docs.show_app_descriptions())")
-        yield self._say("read", _signatures(self._apis))
+        yield _turn(note_apps(self._plan), _signatures(self._apis))
         shapes = _shapes(self._apis)
         if shapes and not self._mistaken:
             yield self._say("look", shapes)
-        first = self._program(mistaken(self._subject, self._style, self._rng)) if self._mistaken else right
-        observation = yield self._say("inline" if self._inline else "write", self._code(first))
+        note = note_fields(self._plan, self._index)
+        if self._mistaken:
+            wrong = self._program(mistaken(self._subject, self._style, self._rng))
+            observation = yield self._say("try", self._code(wrong))
+        else:
+            observation = yield _turn(note, self._code(right))
         if _raised(observation):
             if shapes and self._mistaken:
                 yield self._say("look", shapes)
-            yield self._say("repair", self._code(right))
+            yield _turn(note, self._code(right))
 
     @property
     def _apis(self) -> list[GymApi]:
@@ -117,7 +115,11 @@ class GymScript:
         return f"{program.function}\n\n{program.call(self._values)}"
 
     def _say(self, kind: str, code: str) -> str:
-        return f"{self._rng.choice(_SENTENCES[kind])}\n```python\n{code}\n```"
+        return _turn(self._rng.choice(_SENTENCES[kind]), code)
+
+
+def _turn(sentence: str, code: str) -> str:
+    return f"{sentence}\n```python\n{code}\n```"
 
 
 def subject_of(plan: ScenarioPlan) -> Subject:

@@ -5,10 +5,8 @@ from random import Random
 
 import msgspec
 
-from trainer.environments.gym.expert_programs import ProgramStyle, Subject
+from trainer.environments.gym.expert_programs import NUMERIC, ProgramStyle, Subject
 from trainer.environments.gym.gym_apis import GymApi, other_words
-
-_NUMERIC = ("total", "peak", "who", "act_top")
 
 
 def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
@@ -33,7 +31,7 @@ def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[Gym
         simpler["errors"] = "strict"
     if shape.auth != "open":
         simpler["auth"] = "open"
-    if shape.rows == "partial" and api.hidden == "number" and form.goal in _NUMERIC:
+    if shape.rows == "partial" and api.hidden == "number" and form.goal in NUMERIC:
         simpler["rows"] = "full"
     for axis, value in simpler.items():
         yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))

@@ -31,6 +31,7 @@ PARAMETERS: dict[Condition, Parameter] = {
 }  # fmt: skip
 
 _HELD_OUT: tuple[tuple[Pool, int], ...] = (("test", 28), ("validation", 12))
+_SIMPLE_WEIGHT = 3
 _TAUGHT_AT_LEAST = 4  # forms of training with each goal, and with each selection
 
 
@@ -43,6 +44,11 @@ class TaskForm(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         return f"{self.goal}.{'_'.join(self.selection)}"
+
+    @property
+    def is_simple(self) -> bool:
+        """One condition, which a row decides by itself."""
+        return len(self.selection) == 1 and self.joined is None
 
     @property
     def joined(self) -> Condition | None:
@@ -86,6 +92,12 @@ def forms_of(pool: Pool) -> tuple[TaskForm, ...]:
         order = [form for form in order if form not in chosen]
     pools["train"] = tuple(order)
     return pools[pool]
+
+
+def draw_form(pool: Pool, rng: Random) -> TaskForm:
+    """Simple forms are drawn more often than their number, as people ask."""
+    forms = forms_of(pool)
+    return rng.choices(forms, [_SIMPLE_WEIGHT if form.is_simple else 1 for form in forms])[0]
 
 
 def _parts(form: TaskForm) -> list[str]:
