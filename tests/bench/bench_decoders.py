@@ -5,9 +5,9 @@
 
 Prefill is one prompt of `--prompt` tokens. Decoding is real traffic: turns of the demonstrations, each after
 its own context of 400 to 800 tokens, are forced token by token, so that drafts by look-up are accepted as often
-as by a policy that writes these turns. transformers and llama.cpp decode as many tokens after a prompt of
-`--prompt` tokens. Engines take turns in each round, because other work of the machine slows memory for all;
-each figure is the best round's.
+as by a policy that writes these turns; `accepted` is the number of tokens per draft. transformers and llama.cpp
+decode as many tokens after a prompt of `--prompt` tokens. Engines take turns in each round, because other work of
+the machine slows memory for all; each figure is the best round's.
 
 llama.cpp is measured by `llama-batched-bench` of a build for this machine, in CPU time of processes that differ
 by what is measured alone.
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _print(best: dict[str, Measured]) -> None:
-    columns = ["prefill", *(f"{what}{count}" for count in _STREAMS for what in ("", "drafts, "))]
+    columns = ["prefill", *(f"{what}{count}" for count in _STREAMS for what in ("", "drafts, ", "accepted, "))]
     print("| tokens per CPU second |", *(f"{column} |" for column in columns))
     print("|---|" + "---|" * len(columns))
     for engine, found in best.items():
@@ -111,6 +111,8 @@ def _engine(options: argparse.Namespace, turns: list[tuple[list[int], list[int]]
             loop.tokens = 0
             used = _cpu(partial(loop.run, options.tokens * streams))
             found[column] = loop.tokens / used
+            if loop.drafts:
+                found[f"accepted, {streams}"] = loop.accepted / loop.drafts
     return found
 
 
@@ -137,7 +139,8 @@ class _ForcedStreams:
     def __init__(
         self, decoder: Decoder, turns: list[tuple[list[int], list[int]]], streams: int, seconds: list[float]
     ) -> None:
-        self._decoder, self._seconds, self.tokens = decoder, seconds, 0
+        self._decoder, self._seconds = decoder, seconds
+        self.tokens = self.drafts = self.accepted = 0
         self._random, self._turns = random.Random(1), cycle(turns)
         room = (decoder.cache.count - 1) // max(_STREAMS)
         self._tables = [list(range(1 + row * room, 1 + (row + 1) * room)) for row in range(streams)]
@@ -156,7 +159,10 @@ class _ForcedStreams:
             positions += range(row.position, row.position + 1 + len(draft))
         logits = self._decoder.advance(tables, tokens, positions)
         sample(logits, [1.0] * len(tokens), [self._random.random() for _ in tokens])
-        self.tokens += sum(row.accept(draft) for row, draft in zip(self._rows, drafts, strict=True))
+        counts = [row.accept(draft) for row, draft in zip(self._rows, drafts, strict=True)]
+        self.tokens += sum(counts)
+        self.drafts += sum(map(bool, drafts))
+        self.accepted += sum(counts) - len(counts)
         self._rows = [row if row.left else _Row(*next(self._turns)) for row in self._rows]
 
     def _drafts(self) -> list[list[int]]:
