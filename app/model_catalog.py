@@ -65,6 +65,7 @@ CATALOG = {
             ),
             prompt_profile="brief",
             weights="7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
+            adapter="8fbf6e24c1565845d0b212436dc231e7",
         ),
         CatalogModel(
             name="qwen2.5-coder-1.5b",
