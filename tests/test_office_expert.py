@@ -2,6 +2,7 @@
 not.
 """
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from random import Random
 from uuid import uuid4
@@ -18,7 +19,7 @@ from trainer.environments.office.expert_script import FLAWLESS, ExpertScript, Fa
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld
 from trainer.environments.office.scenarios import scenario, site_of
 from trainer.environments.office.site import Site
-from trainer.environments.office.templates import Template
+from trainer.environments.office.templates import TEMPLATES, Template
 
 CLUMSY = Faults(unprepared=0.5, page=0.5, synonym=0.5, inline=0.2)
 ARCHIVE = Template("mail", "act1", "person")
@@ -198,3 +199,25 @@ async def test_after_a_busy_service_the_expert_repeats_its_turn() -> None:
             busy = [number for number, text in enumerate(played.observations) if "503" in text]
             for number in busy:
                 assert "def " not in played.messages[number + 1]
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
+def test_a_note_names_what_the_code_then_uses(template: Template) -> None:
+    site, value = Site.of(5), template.values[0]
+    script = ExpertScript(site, template, value, rng=Random(0), faults=Faults(notes=1.0))
+    script.next_turn([])
+    sentence, _, code = script.next_turn(["the documents"]).partition("\n")
+    here = site.apps[template.app]
+    assert sentence == solution.note(template, site, value)
+    assert all(word in code for word in re.findall(r"\w+_\w+", sentence))
+    assert all(here.names[role] in sentence for role in [template.role] if role)
+
+
+def test_a_first_attempt_with_a_mistake_has_no_note_and_the_repair_has_one() -> None:
+    site = next(site for site in map(Site.of, range(20)) if site.apps["mail"].first_page == 1)
+    script = ExpertScript(site, ARCHIVE, "noor", rng=Random(0), faults=Faults(notes=1.0, page=1.0))
+    script.next_turn([])
+    first, repaired = script.next_turn(["the documents"]), script.next_turn(["", "ApiError: 404"])
+    note = solution.note(ARCHIVE, site, "noor")
+    assert not first.startswith(note)
+    assert repaired.startswith(note)

@@ -12,7 +12,7 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 _FIXED = {"model", "base", "start"}  # follow from the model and the adapter that are named
 _VARIED = "office?names=varied"  # it has a dozen people, and three sentences for each kind of task
 _FREE = f"{_VARIED}&wording=free"
-_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&ignore=0.02&trust=0.3"
+_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&ignore=0.02&trust=0.3&notes=1"
 
 
 class MixPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,6 +38,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     synonym: float = 0.0  # calls an operation by its name at another site
     inline: float = 0.0  # solves the task without a function
     ignore: float = 0.0  # writes new code although an offered skill fits
+    notes: float = 0.0  # says before the code which fields and operations are meant: no fault, a variation
     trust: float = 0.0  # completes the task in the turn that uses a skill: no fault, a variation
 
 
@@ -61,6 +62,7 @@ class ExpertScript:
         self._skill = None if rng.random() < faults.ignore else _fitting_offer(offers, self._template)
         self._inline = rng.random() < faults.inline
         self._trusting = faults.trust > 0 and rng.random() < faults.trust
+        self._notes = faults.notes > 0 and rng.random() < faults.notes
         self._assumed_site = _assumed_site(site, self._template, rng, faults)
         self._again = ""  # the turn to repeat if a service was busy
         self._solved = False  # a solution was tried, so the next one is a repair
@@ -97,9 +99,12 @@ class ExpertScript:
         sentence = _DIRECT if self._inline else _REPAIR if self._solved or self._skill else _WRITE
         site = self._site if self._solved else self._assumed_site
         self._stage, self._solved = "ran", True
+        if self._notes and site == self._site:
+            sentence = solution.note(self._template, site, self._value)
         if self._inline:
-            self._again = _message(_DIRECT, solution.inline(self._template, site, self._value))
-            return self._again
+            code = solution.inline(self._template, site, self._value)
+            self._again = _message(_DIRECT, code)
+            return _message(sentence, code)
         self._again = _message(_USE, solution.call(self._template, self._value))
         code = solution.function(self._template, site)
         return _message(sentence, f"{code}\n{solution.call(self._template, self._value)}")

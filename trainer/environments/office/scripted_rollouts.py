@@ -47,6 +47,7 @@ async def load_expert(  # noqa: PLR0913 - the options of the plug-in
     inline: Share = 0.0,
     ignore: Share = 0.0,
     trust: Share = 0.0,
+    notes: Share = 0.0,
     crowded: Share = 0.0,
     withheld: Share = 0.0,
 ) -> AsyncIterator["ScriptedExpert"]:
@@ -59,7 +60,9 @@ async def load_expert(  # noqa: PLR0913 - the options of the plug-in
         raise InvalidError(
             "the scripted expert knows the environment office only: name that one, or another expert"
         )
-    faults = Faults(unprepared=unprepared, page=page, synonym=synonym, inline=inline, ignore=ignore, trust=trust)
+    faults = Faults(
+        unprepared=unprepared, page=page, synonym=synonym, inline=inline, ignore=ignore, notes=notes, trust=trust
+    )
     runner = ScriptRunner(
         environment=context.environment,
         tokenizer=context.tokenizer,

@@ -42,6 +42,27 @@ def inline(template: Template, site: Site, value: str) -> str:
     return "\n".join(lines)
 
 
+def note(template: Template, site: Site, value: str) -> str:
+    """Which fields and operations the words of a task mean, as said before the code is written."""
+    here, fields = site.apps[template.app], site.apps[template.app].fields
+    if template.selector == "group":
+        facts = [
+            f"{value} is a group in contacts: {site.members} gives {site.member}, here it is {fields['person']}"
+        ]
+    elif template.selector == "over":
+        facts = [f"the {template.spec.measure} is {fields['number']}"]
+    else:
+        facts = [f"{value} is {fields[_FIELDS[template.selector]]}"]
+    if template.verb in ("total", "top") and template.selector != "over":
+        facts.append(f"the {template.spec.measure} is {fields['number']}")
+    if here.hidden in _needed(template):
+        facts.append(f"only {here.names['show']} has {fields[here.hidden]}")
+    if roles := _change_roles(template, here):
+        facts.append(f"I call {' and '.join(here.names[role] for role in roles)}")
+    said = "; ".join(facts)
+    return f"{said[0].upper()}{said[1:]}."
+
+
 def _literal(template: Template, value: str) -> str:
     return value if template.selector == "over" else f'"{value}"'
 
@@ -120,10 +141,14 @@ def _end(template: Template, here: AppSite) -> list[str]:
 
 
 def _change(template: Template, here: AppSite, item: str) -> list[str]:
-    roles: list[Role] = ["prepare"] if template.role == here.guarded else []
-    if template.role:
-        roles.append(template.role)
+    roles = _change_roles(template, here)
     return [f"apis.{template.app}.{here.names[role]}(access_token=token, id={item})" for role in roles]
+
+
+def _change_roles(template: Template, here: AppSite) -> list[Role]:
+    if template.role is None:
+        return []
+    return ["prepare", template.role] if template.role == here.guarded else [template.role]
 
 
 def _indent(lines: list[str]) -> list[str]:
