@@ -64,8 +64,8 @@ MISTAKES = {
 
 
 def scenarios() -> Iterator[Scenario]:
-    yield from GymEnvironment().scenarios("train", 70, seed=21)
-    yield from GymEnvironment().scenarios("test", 40, seed=21)
+    yield from GymEnvironment().scenarios("train", 95, seed=21)
+    yield from GymEnvironment().scenarios("test", 55, seed=21)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
