@@ -182,14 +182,14 @@ def test_a_long_sequence_beside_many_short_ones_stays_under_the_budget_and_chang
         assert answer.logprobs == pytest.approx(reference(model_dir, None, prompt, list(answer.ids)), abs=1e-4)
 
 
-def test_the_default_budget_holds_17440_positions_of_a_model_of_135_million_parameters() -> None:
+def test_the_default_budget_holds_11616_positions_of_a_model_of_135_million_parameters() -> None:
     budget = Settings().engine_kv_mb * MB
     cache = PagedCache(
         layers=30, heads=3, width=64, dtype=torch.float32, device=torch.device("cpu"), max_bytes=budget
     )
     assert cache.block_bytes == BLOCK * 2 * 30 * 3 * 64 * 4  # keys and values, layers, heads, width, float32
     assert cache.blocks.untyped_storage().nbytes() <= budget
-    assert KvMemory(cache).tokens == 17_440
+    assert KvMemory(cache).tokens == 11_616
 
 
 def test_a_request_beyond_the_cache_is_refused_with_the_setting_that_admits_it(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ async def subprocess_engine(
     *,
     dtype: EngineDtype = "auto",
     rows: int = 64,
-    kv_mb: int = 768,
+    kv_mb: int = 512,
     threads: int = 1,
 ) -> AsyncIterator[SubprocessEngine]:
     """`rows` is the maximum batch size, `kv_mb` the memory of the KV cache; a dtype of "auto" is float32.

@@ -20,7 +20,7 @@ from app.settings import EngineDtype, Settings
 @click.option("--dtype", default="auto", show_default=True, type=click.Choice(get_args(EngineDtype)))
 @click.option("--embeddings", default="minilm", show_default=True, help="minilm, none, a directory or a name.")
 @click.option("--max-batch", default=64, show_default=True, type=click.IntRange(1), help="Rows of a forward pass.")
-@click.option("--kv-mb", default=768, show_default=True, type=click.IntRange(1), help="Memory of the KV cache.")
+@click.option("--kv-mb", default=512, show_default=True, type=click.IntRange(1), help="Memory of the KV cache.")
 @click.option("--speculation/--no-speculation", default=True, show_default=True, help="Draft by look-up.")
 @click.option("--max-loras", default=8, show_default=True, type=click.IntRange(1), help="Adapters at a time.")
 @click.option("--threads", default=1, show_default=True, type=click.IntRange(1), help="CPU threads of torch.")

@@ -1,5 +1,6 @@
 """Assembles and runs the embedded engine."""
 
+import ctypes
 import math
 import socket
 import sys
@@ -42,6 +43,7 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     dtype = resolve_dtype(options.dtype, device, options.model)
     model = load_model(options.model, device, dtype, kv_mb=options.kv_mb)
     decoder = Decoder(model, options.kv_mb)
+    _return_freed_memory()
     metrics, adapters = EngineMetrics(options.max_loras), AdapterSet(decoder.model)
     scheduler = Scheduler(
         decoder,
@@ -61,6 +63,12 @@ def serve(options: EngineOptions, tokenizer: ChatTokenizer, listener: socket.soc
     click.echo(f"serving {options.model} on {url} ({device}, {_memory(decoder, dtype, options, scheduler)})")
     server.run(sockets=[listener])
     return not scheduler.failed
+
+
+def _return_freed_memory() -> None:
+    """Weights were read and then packed anew. glibc keeps what is freed in between; other C libraries do not."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def _memory(decoder: Decoder, dtype: torch.dtype, options: EngineOptions, scheduler: Scheduler) -> str:
