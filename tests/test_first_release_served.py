@@ -2,16 +2,12 @@
 
 from pathlib import Path
 
-import httpx
-
 from app.db import keys, releases
 from app.db.database import Sessions
 from tests.bundled_adapters import bundle, first_release
 from tests.engine_process import engine_process
 from tests.named_adapters import make_named
-from tests.processes import free_ports
-from tests.test_asgi import environment, sage_process, until_up
-from tests.test_served_release import Served, served_model_dir
+from tests.test_served_release import Served, served_model_dir, serving
 
 
 async def test_tasks_are_served_with_it_until_another_release_is_activated_and_again_after_a_rollback(
@@ -26,23 +22,8 @@ async def test_tasks_are_served_with_it_until_another_release_is_activated_and_a
         number_1 = await releases.active(session, project.id)
         _, secret = await keys.create(session, "test", ["admin"])
         await session.commit()
-    [port] = free_ports(1)
-    client = httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}",
-        headers={"Authorization": f"Bearer {secret}"},
-        timeout=30,
-        trust_env=False,
-    )
     with engine_process(model_dir, "--embeddings", "none", "--max-loras", "3") as engine:
-        env = environment(tmp_path / "other", database_url, port) | {
-            "ENGINE_URLS": engine,
-            "SAGE_MODEL": str(model_dir),
-            "SAGE_DATA_DIR": str(tmp_path),
-            "SAGE_MAX_TURNS": "2",
-            "SAGE_MAX_TURN_TOKENS": "40",
-        }
-        async with sage_process("serve", env) as api, sage_process("runner", env), client:
-            await until_up(client, api)
+        async with serving(database_url, engine, model_dir, tmp_path, secret) as client:
             served = Served(client, committed, project.id, names)
             assert await _model_of_a_task(served) == bundled.hash
             assert (await client.post(await served.propose("other"))).status_code == 200

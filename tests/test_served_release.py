@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -63,6 +64,30 @@ def served_model_dir(path: Path) -> Path:
     return path
 
 
+@asynccontextmanager
+async def serving(
+    database_url: str, engine: str, model_dir: Path, data_dir: Path, secret: str, **env: str
+) -> AsyncIterator[httpx.AsyncClient]:
+    """The API and a runner as processes; a client with the key."""
+    [port] = free_ports(1)
+    env = (
+        environment(data_dir / "other", database_url, port)
+        | {
+            "ENGINE_URLS": engine,
+            "SAGE_MODEL": str(model_dir),
+            "SAGE_DATA_DIR": str(data_dir),
+            "SAGE_MAX_TURNS": "2",
+            "SAGE_MAX_TURN_TOKENS": "40",
+        }
+        | env
+    )
+    headers = {"Authorization": f"Bearer {secret}"}
+    client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)
+    async with sage_process("serve", env) as api, sage_process("runner", env), client:
+        await until_up(client, api)
+        yield client
+
+
 @pytest.fixture(scope="module")
 def engine(model_dir: Path) -> Iterator[str]:
     with engine_process(model_dir, "--embeddings", "none", "--max-loras", "2") as url:
@@ -79,19 +104,7 @@ async def served(
     async with committed.begin() as session:
         project = await projects.create(session, "demo")
         _, secret = await keys.create(session, "test", ["admin"])
-    [port] = free_ports(1)
-    env = environment(tmp_path / "other", database_url, port) | {
-        "ENGINE_URLS": engine,
-        "SAGE_MODEL": str(model_dir),
-        "SAGE_DATA_DIR": str(tmp_path),
-        "SAGE_MAX_TURNS": "2",
-        "SAGE_MAX_TURN_TOKENS": "40",
-        "SAGE_MAX_TASKS_IN_FLIGHT": "4",
-    }
-    headers = {"Authorization": f"Bearer {secret}"}
-    client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30, trust_env=False)
-    async with sage_process("serve", env) as api, sage_process("runner", env), client:
-        await until_up(client, api)
+    async with serving(database_url, engine, model_dir, tmp_path, secret, SAGE_MAX_TASKS_IN_FLIGHT="4") as client:
         yield Served(client, committed, project.id, names)
 
 

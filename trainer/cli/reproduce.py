@@ -17,7 +17,8 @@ from app.errors import InvalidError
 from app.model_catalog import SEED
 from app.settings import Settings
 from trainer.demo.reproduce.plan import PRETRAINED, ExperimentPlan, conflicting_values, repeated_trials
-from trainer.demo.reproduce.versions import UNKNOWN, provenance, record_commit
+from trainer.demo.reproduce.versions import provenance, record_commit
+from trainer.demo.source_commit import UNKNOWN
 
 _CURVES = ("sage", "sage_outcome", "sage_chain", "sft_grpo")
 

@@ -68,9 +68,7 @@ class PackedInt8Linear(Int8Linear):
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None, activations: Int8Activations) -> None:
         super().__init__(weight, scale, bias, activations)
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # this type of tensors is deprecated; `can_pack` asks whether it is there
+            warnings.simplefilter("ignore")  # a deprecated type of tensors: `can_pack` asks whether it is there
             zeros = torch.zeros(len(scale), dtype=torch.long)
             quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
             self._packed = torch.ops.quantized.linear_prepack(quantized, None)

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from trainer.atomic_write import write_atomically
-
-UNKNOWN = "unknown"
+from trainer.demo.source_commit import UNKNOWN
 
 
 def record_commit(work: Path, commit: str) -> None:

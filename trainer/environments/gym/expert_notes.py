@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from trainer.environments.gym.api_calls import where_rows_are
 from trainer.environments.gym.expert_programs import FIELDS, NUMERIC
-from trainer.environments.gym.gym_apis import GymApi
 from trainer.environments.gym.gym_plans import ScenarioPlan
 from trainer.environments.gym.task_forms import JOINED, PARAMETERS, WRITING
 
@@ -38,12 +37,13 @@ def _details(plan: ScenarioPlan, index: int) -> Iterator[str]:
     if goal == "move":
         yield f"{values['target']} is the new {main.fields['label']}"
     elif goal in WRITING:
-        yield f"I call {_operations(plan, main)}"
+        yield f"I call {_operations(plan)}"
     if goal == "act_check":
         yield f"{main.domain.initial} is {main.fields['progress']}"
 
 
-def _operations(plan: ScenarioPlan, main: GymApi) -> str:
+def _operations(plan: ScenarioPlan) -> str:
+    main = plan.main
     if main.shape.write == "patch":
         return main.route("update").python
     verbs = plan.verbs if plan.form.goal == "branch" else plan.verbs[:1]
