@@ -14,6 +14,7 @@ from torch import Tensor
 from app.records import Trajectory
 
 _WORTH_SHARING = 16  # tokens
+_SHARE_WORTH_SHARING = 0.2  # of a sample: attention to another's tokens takes a mask, and half as long again
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ def pad(samples: Sequence[Sample], device: torch.device | str = "cpu") -> Batch:
 
 
 def shared_tokens(before: Sample, sample: Sample) -> int:
-    """How many tokens of its context `sample` begins with that `before` begins with, too; 0 if hardly any.
+    """How many tokens of its context `sample` begins with that `before` begins with, too; 0 if they are few.
 
     Its last token before the first sampled one is not counted: its hidden state predicts that one.
 
@@ -77,7 +78,7 @@ def shared_tokens(before: Sample, sample: Sample) -> int:
     end = next((place for place, sampled in enumerate(sample.sampled[1:]) if sampled), 0)
     same = takewhile(lambda pair: pair[0] == pair[1], zip(before.ids, sample.ids[:end], strict=False))
     shared = sum(1 for _ in same)
-    return shared if shared >= _WORTH_SHARING else 0
+    return shared if shared >= max(_WORTH_SHARING, _SHARE_WORTH_SHARING * len(sample.ids)) else 0
 
 
 def plan(lengths: Sequence[int], token_budget: int, generator: torch.Generator) -> Iterator[list[int]]:

@@ -3,6 +3,8 @@
 The logits of 2,000 tokens over 49,152 words are 400 MB, and a loss over them keeps two or three such tensors.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -48,10 +50,13 @@ class TokenLogprobs(torch.autograd.Function):
             chunk = slice(start, start + rows)
             logits = _exact_logits(hidden[chunk], exact)
             chosen = ids[chunk, None]
-            normalizer = logits.logsumexp(-1, keepdim=True)
-            logprobs[chunk] = (logits.gather(-1, chosen) - normalizer)[:, 0]
+            highest = logits.amax(-1, keepdim=True)
+            likeliness = logits.gather(-1, chosen) - highest
+            exponentials = logits.sub_(highest).exp_()  # in place: fresh memory costs more than the sums
+            total = exponentials.sum(-1, keepdim=True)
+            logprobs[chunk] = (likeliness - total.log())[:, 0]
             if directions is not None:  # of log p: the id's weights minus the mean of all by their probability
-                excess = logits.sub_(normalizer).exp_().scatter_add_(-1, chosen, -torch.ones_like(normalizer))
+                excess = exponentials.div_(total).scatter_add_(-1, chosen, -torch.ones_like(total))
                 directions[chunk] = -(excess.to(weight.dtype) @ weight)
         if directions is not None:
             ctx.save_for_backward(directions)
@@ -93,10 +98,26 @@ def _forward(head: nn.Linear, hidden: Tensor, ids: Tensor | None = None) -> Tens
 
 
 def _exact_logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """(N, V) float32."""
+    """(N, V) float32. On a CPU `weight` may be a float32 copy of bfloat16 weights."""
     if hidden.is_cuda and weight.dtype is torch.bfloat16:
         return torch.mm(hidden, weight.t(), out_dtype=torch.float32)
-    return linear(hidden.float(), weight.float())
+    with _bfloat16_products() if hidden.dtype is torch.bfloat16 else nullcontext():
+        return linear(hidden.float(), weight.float())
+
+
+@contextmanager
+def _bfloat16_products() -> Iterator[None]:
+    """Products of float32 matrices by a CPU's bfloat16 units, if it has any, with float32 sums.
+
+    Three times as fast, and nothing is lost where the numbers are bfloat16's.
+    """
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # set at import
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
 
 
 def _rows_of_chunk(weight: Tensor) -> int:
