@@ -123,6 +123,15 @@ async def test_each_mistake_is_refused_and_repaired(office: Office, faults: Faul
     assert played.verdict.success
 
 
+async def test_a_field_that_the_list_lacks_is_missed_and_looked_up(office: Office) -> None:
+    template = Template("mail", "count", "label")
+    site = next(seed for seed in range(1, 100) if Site.of(seed).apps["mail"].hidden == "label")
+    played = await solve(office, scenario(template, 5, site=site), 0, Faults(glance=1))
+    assert played.observations[1].startswith("KeyError: ")
+    assert played.messages[2].startswith("Repair the skill.")
+    assert played.verdict.success
+
+
 async def test_with_a_fitting_skill_a_task_takes_two_turns_and_no_documents(
     office: Office,
 ) -> None:

@@ -10,9 +10,8 @@ from app.errors import InvalidError
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 _FIXED = {"model", "base", "start"}  # follow from the model and the adapter that are named
-_VARIED = "office?names=varied"  # it has a dozen people, and three sentences for each kind of task
-_FREE = f"{_VARIED}&wording=free"
-_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&ignore=0.02&trust=0.3&notes=1"
+_FREE = "office?names=varied&wording=free"
+_EXPERT = "scripted?inline=0.3&unprepared=0.08&page=0.08&synonym=0.04&glance=0.15&ignore=0.02&trust=0.3&notes=1"
 
 
 class MixPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +28,7 @@ MIX = (
     MixPart(name="gym-crowded", share=0.2, environment="gym", expert="gym?crowded=1&withheld=0"),
     MixPart(name="gym-withheld", share=0.1, environment="gym", expert="gym?crowded=0&withheld=1"),
     MixPart(name="office", share=0.15, environment=_FREE, expert=_EXPERT),
-    MixPart(name="office-crowded", share=0.1, environment=_VARIED, expert=f"{_EXPERT}&crowded=1"),
+    MixPart(name="office-crowded", share=0.1, environment="office", expert=f"{_EXPERT}&crowded=1"),
     MixPart(name="office-withheld", share=0.05, environment=_FREE, expert=f"{_EXPERT}&withheld=1"),
 )
 """Skills offered, among others that do not fit, and none although some were written."""

@@ -33,6 +33,10 @@ _NAMES: dict[Parameter, tuple[str, ...]] = {
     "threshold": ("threshold", "most"),
 }
 
+_LOOPS: tuple[Literal["gather", "stream", "filter"], ...] = ("gather", "stream", "filter")
+_USUAL = (8, 1, 1)  # weights of three choices
+_ASKS = 0.2
+
 
 class ProgramStyle(msgspec.Struct, frozen=True, kw_only=True):
     """How an expert writes: a habit, the same for all tasks of a scenario."""
@@ -81,9 +85,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draw_style(rng: Random) -> ProgramStyle:
-    loops: tuple[Literal["gather", "stream", "filter"], ...] = ("gather", "stream", "filter")
-    names = {parameter: rng.choice(names) for parameter, names in _NAMES.items()}
-    return ProgramStyle(loop=rng.choice(loops), asks=rng.random() < 0.5, names=names)
+    """Mostly the usual one: a small model mixes styles that it meets equally often."""
+    names = {parameter: rng.choices(names, _USUAL[: len(names)])[0] for parameter, names in _NAMES.items()}
+    loop = rng.choices(_LOOPS, _USUAL)[0]
+    return ProgramStyle(loop=loop, asks=rng.random() < _ASKS, names=names)
 
 
 def write_program(subject: Subject, style: ProgramStyle) -> Program:
@@ -167,7 +172,7 @@ def _filters(subject: Subject, style: ProgramStyle, asked: bool) -> dict[str, st
     return {subject.main.argument(subject.main.fields[each]): _name(style, each) for each in own}
 
 
-def _needs(subject: Subject) -> set[ItemField]:
+def needed_fields(subject: Subject) -> set[ItemField]:
     """The fields that the program reads."""
     needs: set[ItemField] = {FIELDS[each] for each in subject.form.selection}
     if subject.form.goal in NUMERIC:
@@ -183,10 +188,10 @@ def _select(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
     """Bind `chosen` to the rows that the task means."""
     condition, filters = _condition(subject, style, asked), _filters(subject, style, asked)
     if style.loop == "filter" and condition:
-        loop = for_each_row(subject.main, ["found.append(row)"], _needs(subject), filters)
+        loop = for_each_row(subject.main, ["found.append(row)"], needed_fields(subject), filters)
         return ["found = []", *loop, f"chosen = [row for row in found if {condition}]"]
     hit = _guard(condition, ["chosen.append(row)"])
-    return ["chosen = []", *for_each_row(subject.main, hit, _needs(subject), filters)]
+    return ["chosen = []", *for_each_row(subject.main, hit, needed_fields(subject), filters)]
 
 
 def _stream(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
@@ -199,7 +204,10 @@ def _stream(subject: Subject, style: ProgramStyle, asked: bool) -> list[str]:
     if form.goal in WRITING:
         hit = [*_change_row(subject, style, subject.verbs[0]), *hit]
     loop = for_each_row(
-        main, _guard(_condition(subject, style, asked), hit), _needs(subject), _filters(subject, style, asked)
+        main,
+        _guard(_condition(subject, style, asked), hit),
+        needed_fields(subject),
+        _filters(subject, style, asked),
     )
     return [start, *loop]
 

@@ -5,7 +5,7 @@ from random import Random
 
 import msgspec
 
-from trainer.environments.gym.expert_programs import NUMERIC, ProgramStyle, Subject
+from trainer.environments.gym.expert_programs import ProgramStyle, Subject, needed_fields
 from trainer.environments.gym.gym_apis import GymApi, other_words
 
 
@@ -17,21 +17,22 @@ def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
 
 def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
     """The API with another name of its list, and as far as its shape allows: without pages from 1, and so on."""
-    api, form, shape = subject.main, subject.form, subject.main.shape
+    api, shape = subject.main, subject.main.shape
     yield msgspec.structs.replace(api, words={**api.words, "list": other_words("list", api.words["list"], rng)})
     if shape.paging == "page" and api.first_page == 1:
         yield msgspec.structs.replace(api, first_page=0)
     simpler: dict[str, str] = {}
     if shape.nesting == "grouped":  # an object in place of a name would go unnoticed
         simpler["nesting"] = "flat"
-    pages = shape.paging in ("page", "offset") and style.loop != "filter"  # which would read pages without end
+    reads = style.loop != "filter" and not style.asks  # others would take any answer for rows, page by page
+    pages = shape.paging in ("page", "offset") and reads
     if shape.envelope != "bare" and (pages or shape.paging == "whole"):
         simpler["envelope"] = "bare"
     if shape.errors == "limited" and shape.paging != "whole":
         simpler["errors"] = "strict"
     if shape.auth != "open":
         simpler["auth"] = "open"
-    if shape.rows == "partial" and api.hidden == "number" and form.goal in NUMERIC:
+    if shape.rows == "partial" and api.hidden in needed_fields(subject):
         simpler["rows"] = "full"
     for axis, value in simpler.items():
         yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))

@@ -7,13 +7,13 @@ service was only busy, it calls the function again, or repeats inline code.
 import re
 from collections.abc import Sequence
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from app.records import Offer
 from trainer.environments.office import solution
-from trainer.environments.office.apps import Role
+from trainer.environments.office.apps import Field, Role
 from trainer.environments.office.site import AppSite, Site, candidates
 from trainer.environments.office.templates import Template
 
@@ -36,6 +36,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     unprepared: float = 0.0  # forgets the preparing call, where one is needed
     page: float = 0.0  # starts at page 0 although pages start at 1
     synonym: float = 0.0  # calls an operation by its name at another site
+    glance: float = 0.0  # takes a list to have what only the look-up of one item has, where that is needed
     inline: float = 0.0  # solves the task without a function
     ignore: float = 0.0  # writes new code although an offered skill fits
     notes: float = 0.0  # says before the code which fields and operations are meant: no fault, a variation
@@ -140,6 +141,9 @@ def _assumed_site(site: Site, template: Template, rng: Random, faults: Faults) -
         wrong = msgspec.structs.replace(here, first_page=0)
     elif rng.random() < faults.synonym:
         wrong = _renamed(here, template, rng)
+    elif faults.glance > 0 and rng.random() < faults.glance:
+        unneeded = {*get_args(Field)} - solution.needed_fields(template)
+        wrong = msgspec.structs.replace(here, hidden=min(unneeded))
     return msgspec.structs.replace(site, apps={**site.apps, template.app: wrong})
 
 

@@ -44,6 +44,7 @@ async def load_expert(  # noqa: PLR0913 - the options of the plug-in
     unprepared: Share = 0.0,
     page: Share = 0.0,
     synonym: Share = 0.0,
+    glance: Share = 0.0,
     inline: Share = 0.0,
     ignore: Share = 0.0,
     trust: Share = 0.0,
@@ -61,7 +62,14 @@ async def load_expert(  # noqa: PLR0913 - the options of the plug-in
             "the scripted expert knows the environment office only: name that one, or another expert"
         )
     faults = Faults(
-        unprepared=unprepared, page=page, synonym=synonym, inline=inline, ignore=ignore, notes=notes, trust=trust
+        unprepared=unprepared,
+        page=page,
+        synonym=synonym,
+        glance=glance,
+        inline=inline,
+        ignore=ignore,
+        notes=notes,
+        trust=trust,
     )
     runner = ScriptRunner(
         environment=context.environment,

@@ -55,12 +55,11 @@ def note(template: Template, site: Site, value: str) -> str:
         facts = [f"{value} is {fields[_FIELDS[template.selector]]}"]
     if template.verb in ("total", "top") and template.selector != "over":
         facts.append(f"the {template.spec.measure} is {fields['number']}")
-    if here.hidden in _needed(template):
+    if here.hidden in needed_fields(template):
         facts.append(f"only {here.names['show']} has {fields[here.hidden]}")
     if roles := _change_roles(template, here):
         facts.append(f"I call {' and '.join(here.names[role] for role in roles)}")
-    said = "; ".join(facts)
-    return f"{said[0].upper()}{said[1:]}."
+    return f"{'; '.join(facts)}."  # names as they are written: a capital here was copied into the code
 
 
 def _literal(template: Template, value: str) -> str:
@@ -102,7 +101,7 @@ def _loop(template: Template, here: AppSite) -> list[str]:
     app, names = template.app, here.names
     rows = f"apis.{app}.{names['list']}(access_token=token, page=page)"
     inner = [f"if {_condition(template, here)}:", *_indent(_hit(template, here))]
-    if here.hidden in _needed(template):
+    if here.hidden in needed_fields(template):
         inner = [f'row = apis.{app}.{names["show"]}(access_token=token, id=row["id"])', *inner]
     return [
         f"page = {here.first_page}",
@@ -113,7 +112,8 @@ def _loop(template: Template, here: AppSite) -> list[str]:
     ]
 
 
-def _needed(template: Template) -> set[Field]:
+def needed_fields(template: Template) -> set[Field]:
+    """The fields that a solution reads; never all of them."""
     needed: set[Field] = {_FIELDS[template.selector]}
     return needed | {"number"} if template.verb in {"total", "top"} else needed
 
