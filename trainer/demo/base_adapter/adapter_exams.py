@@ -19,6 +19,7 @@ SEED = 7
 LIBRARY = {True: "on", False: "off"}
 _BASE_SHARE = 20
 _TURNS = 8  # twice what a task needs
+_SECONDS = 3600.0  # of a task: a slow machine must not lower a score
 _AT_ONCE = 32  # chains
 
 
@@ -89,7 +90,9 @@ async def _evaluate(exam: Exam, settings: Settings) -> None:
         scenarios=exam.scenarios,
         at_once=_AT_ONCE,
     )
-    limited = msgspec.structs.replace(settings, max_turns=min(settings.max_turns, _TURNS))
+    limited = msgspec.structs.replace(
+        settings, max_turns=min(settings.max_turns, _TURNS), max_task_seconds=_SECONDS
+    )
     async with open_local_evaluation(evaluation, limited) as evaluate:
         for library in exam.missing:
             with tqdm(desc=f"{exam.title}, {exam.policy}, library {LIBRARY[library]}", unit="task") as bar:
