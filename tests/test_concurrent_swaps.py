@@ -113,7 +113,7 @@ async def test_a_server_that_is_ready_late_gets_the_active_adapters(processes: P
 async def test_a_verification_that_hangs_delays_the_next_swap_by_the_load_timeout_at_most(
     processes: Processes,
 ) -> None:
-    async with processes.process(load_timeout=1.0) as (setup, second):
+    async with processes.process(load_timeout=4.0) as (setup, second):
         second.fault = hanging(COMPLETIONS)
         with pytest.raises(EngineError, match="did not answer within"):
             await setup.swap("a", setup.adapters.probe("a"))

@@ -23,7 +23,7 @@ from tests.runner_process import CONCURRENCY
 from tests.scripted_engine import END, ScriptedEngine, block
 
 TASKS = 20
-KILLED_AT = (15, 45)
+KILLED_AT = (15, 30, 45)
 """Writes."""
 WRITES = 5
 
@@ -40,10 +40,10 @@ async def runner_process(database_url: str, directory: Path) -> AsyncIterator[as
         await process.wait()
 
 
-async def test_after_two_kills_every_task_has_ended_and_no_call_was_made_twice(
+async def test_after_kills_every_task_has_ended_and_no_call_was_made_twice(
     committed: Sessions, database_url: str, tmp_path: Path
 ) -> None:
-    ledger = Ledger(pause=0.02)
+    ledger = Ledger(pause=0.001)  # with long calls, a kill finds nearly every task in doubt
     async with ledger.listening() as server:
         ids = await _submit(committed, ledger, server)
         for threshold in KILLED_AT:
