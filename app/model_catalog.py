@@ -65,7 +65,7 @@ CATALOG = {
             ),
             prompt_profile="brief",
             weights="7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
-            adapter="8fbf6e24c1565845d0b212436dc231e7",
+            adapter="82c99284dbb76c4adda56ad5b3c78c41",
         ),
         CatalogModel(
             name="qwen2.5-coder-1.5b",
