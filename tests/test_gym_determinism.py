@@ -11,7 +11,7 @@ from trainer.environments.gym.gym_environment import GymEnvironment
 from trainer.environments.gym.gym_items import initial_items
 from trainer.environments.gym.gym_plans import place_in, plan_of
 
-FINGERPRINT = "4750b8bd417e07133bc19484bba3b20dae16ec17c7553601daeaa96858e00731"
+FINGERPRINT = "88310b9c973a517300e04ce2d24fc821e158f30f64b1928a5ee422ea2a1d6a9f"
 
 
 def fingerprint() -> str:

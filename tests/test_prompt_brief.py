@@ -1,4 +1,4 @@
-"""The profile `brief`: the compact one, and the apps in one line before it."""
+"""The profile `brief`: the compact one, and a line for each app before it."""
 
 from uuid import UUID
 
@@ -28,8 +28,8 @@ APPS = {
 def test_the_apps_come_first_and_the_rest_is_compact() -> None:
     for offers in ([], [OFFER]):
         [message] = BRIEF.opening(TASK, offers, APPS)
-        line, _, rest = message.content.partition("\n")
-        assert line == "apps: supervisor, Passwords; helix, tickets of your users; bare"
+        *lines, rest = message.content.split("\n", 3)
+        assert lines == ["Passwords: apis.supervisor", "tickets of your users: apis.helix", "apis.bare"]
         assert [Message("user", rest)] == COMPACT.opening(TASK, offers, APPS)
 
 
@@ -45,11 +45,13 @@ def test_observations_are_those_of_compact() -> None:
 
 def test_many_apps_and_long_descriptions_do_not_fill_the_prompt() -> None:
     apps = {f"app_{number}": "word " * 1000 for number in range(1000)}
-    line = BRIEF.opening(TASK, [], apps)[0].content.partition("\n")[0]
-    assert len(line) < 2200
-    assert line.endswith("app_23, word word word word word word word word word word word word ...; "
-                         "more in api_docs.show_app_descriptions()")  # fmt: skip
+    lines = BRIEF.opening(TASK, [], apps)[0].content.split("\n")
+    assert len("\n".join(lines)) < 2200
+    assert lines[23:25] == [
+        "word word word word word word word word word word word word ...: apis.app_23",
+        "more apps: apis.api_docs.show_app_descriptions()",
+    ]
 
 
-def test_without_apps_the_line_says_so() -> None:
-    assert BRIEF.opening(TASK, [], {"api_docs": "Look up APIs."})[0].content.startswith("apps: none\n")
+def test_without_apps_the_prompt_says_so() -> None:
+    assert BRIEF.opening(TASK, [], {"api_docs": "Look up APIs."})[0].content.startswith("no apps\n")

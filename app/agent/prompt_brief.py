@@ -1,7 +1,7 @@
 """The `brief` prompt profile, for a small policy trained on APIs that it does not know by heart. Pure.
 
-It is `compact` with one line more: the apps, and what each is for. Without it a policy must guess which app has
-the tickets, or spend a turn on asking.
+It is `compact` after a line for each app: what it is for, then its name as code writes it. Without them a policy
+must guess which app has the tickets, or spend a turn on asking.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _LOOK_UPS = "api_docs"  # in every project
 
 
 class Brief(Compact, frozen=True):
-    """One user message: the apps in one line, then as `compact`. The apps come first: tasks share that prefix."""
+    """One user message: the apps, then as `compact`. The apps come first: tasks share that prefix."""
 
     name: ClassVar[str] = "brief"
 
@@ -28,12 +28,13 @@ class Brief(Compact, frozen=True):
 
 def _listed(apps: Mapping[str, str]) -> str:
     entries = [_entry(name, about) for name, about in apps.items() if name != _LOOK_UPS]
-    more = ["more in api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
-    return f"apps: {'; '.join([*entries[:_SHOWN], *more]) or 'none'}"
+    more = ["more apps: apis.api_docs.show_app_descriptions()"] if len(entries) > _SHOWN else []
+    return "\n".join([*entries[:_SHOWN], *more]) or "no apps"
 
 
 def _entry(name: str, description: str) -> str:
+    """The name last, so that a small policy finds it by what it is for, and after a dot: its tokens are code's."""
     about = " ".join(description.split()).rstrip(".")
     if len(about) > _DESCRIPTION:
         about = f"{about[:_DESCRIPTION].rpartition(' ')[0]} ..."
-    return f"{name}, {about}" if about else name
+    return f"{about}: apis.{name}" if about else f"apis.{name}"

@@ -7,7 +7,7 @@ import msgspec
 
 from trainer.environments.gym.person_names import projects
 from trainer.environments.gym.pools import Pool, part
-from trainer.environments.gym.word_lists import APPS, DIRECTORIES, DISTRACTORS, THEMES
+from trainer.environments.gym.word_lists import DISTRACTORS, THEMES
 
 _LABELS = 5  # values of a label that are names of projects
 _PROGRESS = "state, progress, current state, work state, handling state"
@@ -69,13 +69,10 @@ def draw_directory(pool: Pool, rng: Random) -> Domain:
     return _domain(_theme(_DIRECTORY), pool, rng, None)
 
 
-def draw_names(pool: Pool, count: int, rng: Random) -> list[str]:
-    """Different names of apps."""
-    return rng.sample(part(APPS, pool), count)
-
-
-def directory_name(pool: Pool, rng: Random) -> str:
-    return rng.choice(part(DIRECTORIES, pool))
+def with_other_state(domain: Domain, rng: Random) -> Domain:
+    """The domain, with a name for the field of the state that its makers did not choose."""
+    others = [words for words in part(_PROGRESS, "train") if words != domain.progress]
+    return msgspec.structs.replace(domain, progress=rng.choice(others))
 
 
 def _domain(theme: dict[str, str], pool: Pool, rng: Random, besides: Domain | None) -> Domain:

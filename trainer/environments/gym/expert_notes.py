@@ -1,50 +1,77 @@
-"""What the expert notes before it writes code, so that a small model finds the right fields. Pure."""
+"""What the expert notes before it writes code, so that a small model finds the right names. Pure.
 
-from collections.abc import Iterator
+Names stand as in the text that they are taken from, with a space or a dot before them and without a capital: a
+small model copies tokens, not letters.
+"""
+
+from collections.abc import Iterator, Mapping
 
 from trainer.environments.gym.api_calls import where_rows_are
-from trainer.environments.gym.expert_programs import FIELDS, NUMERIC
-from trainer.environments.gym.gym_plans import ScenarioPlan
-from trainer.environments.gym.task_forms import JOINED, PARAMETERS, WRITING
+from trainer.environments.gym.expert_programs import FIELDS, NUMERIC, Subject, needed_fields
+from trainer.environments.gym.gym_apis import GymApi
+from trainer.environments.gym.task_forms import JOINED, PARAMETERS, WRITING, Parameter
 
 
-def note_apps(plan: ScenarioPlan) -> str:
+def note_apps(subject: Subject) -> str:
     """Which app has what the task is about, and whom."""
-    apis = [plan.main] if plan.joined is None else [plan.joined, plan.main]
-    said = ", ".join(f"{api.domain.nouns} are in {api.name}" for api in apis)
+    return _sentence([f"the {api.domain.nouns} are in apis.{api.name}" for api in subject.apis])
+
+
+def note_fields(subject: Subject, values: Mapping[Parameter, str | int]) -> str:
+    """How to get at the rows, and what each detail of the task is called there."""
+    one = len(subject.apis) == 1
+    gets = [f"{'here' if one else f'in apis.{api.name}'} {_access(api)}" for api in subject.apis]
+    return _sentence([*gets, *_details(subject, values)])
+
+
+def _sentence(parts: list[str]) -> str:
+    """The first part begins with a word that no code has."""
+    said = "; ".join(parts)
     return f"{said[0].upper()}{said[1:]}."
 
 
-def note_fields(plan: ScenarioPlan, index: int) -> str:
-    """Where the rows are, and what each detail of the task is called there."""
-    rows = where_rows_are(plan.main)
-    first = f"Rows are in {'.'.join(rows)}" if rows else "The answer is the rows"
-    return "; ".join([first, *_details(plan, index)]) + "."
+def _access(api: GymApi) -> str:
+    match api.shape.auth:
+        case "open":
+            token = "no token is needed"
+        case "key":
+            token = "the password is the token"
+        case _:
+            token = f"{api.route('login').python} gives the token"
+    keys = where_rows_are(api)
+    rows = f"the rows are in {'.'.join(keys)}" if keys else "the answer is the rows"
+    again = ", a 429 is tried again" if api.shape.errors == "limited" else ""
+    return f"{token}, {rows}{again}"
 
 
-def _details(plan: ScenarioPlan, index: int) -> Iterator[str]:
-    main, goal, values = plan.main, plan.form.goal, plan.values[index]
-    for condition in plan.form.selection:
+def _details(subject: Subject, values: Mapping[Parameter, str | int]) -> Iterator[str]:
+    main, joined, goal = subject.main, subject.joined, subject.form.goal
+    for condition in subject.form.selection:
         value = values[PARAMETERS[condition]]
-        if plan.joined is not None and condition in JOINED:
-            yield f"{value} is {plan.joined.fields['label']} in {plan.joined.name}"
+        if joined is not None and condition in JOINED:
+            yield f"{value} is {joined.fields['label']} in apis.{joined.name}"
         else:
             yield f"{value} is {main.fields[FIELDS[condition]]}"
+    if main.shape.rows == "partial" and main.hidden in needed_fields(subject):
+        yield f"only {main.route('show').python} has {main.fields[main.hidden]}"
     if goal in NUMERIC:
         yield f"the number is {main.fields['number']}"
     if goal == "who":
         yield f"the name is {main.fields['person']}"
-    if goal == "move":
-        yield f"{values['target']} is the new {main.fields['label']}"
-    elif goal in WRITING:
-        yield f"I call {_operations(plan)}"
+    if goal in WRITING:
+        again = " until it is done" if main.shape.errors == "soft" else ""
+        yield f"I call {_change(subject, values)}{again}"
     if goal == "act_check":
         yield f"{main.domain.initial} is {main.fields['progress']}"
 
 
-def _operations(plan: ScenarioPlan) -> str:
-    main = plan.main
+def _change(subject: Subject, values: Mapping[Parameter, str | int]) -> str:
+    """The operation, and what it sets."""
+    main, goal = subject.main, subject.form.goal
+    verbs = subject.verbs if goal == "branch" else subject.verbs[:1]
+    if goal == "move":
+        return f"{main.route('update').python} with {main.fields['label']} {values['target']}"
     if main.shape.write == "patch":
-        return main.route("update").python
-    verbs = plan.verbs if plan.form.goal == "branch" else plan.verbs[:1]
+        states = " or ".join(verb.done for verb in verbs)
+        return f"{main.route('update').python} with {main.fields['progress']} {states}"
     return " or ".join(main.route("act", verb).python for verb in verbs)

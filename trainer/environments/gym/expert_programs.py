@@ -83,6 +83,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     joined: GymApi | None
     verbs: tuple[Verb, Verb]
 
+    @property
+    def apis(self) -> tuple[GymApi, ...]:
+        """In the order in which the program reads them."""
+        return (self.main,) if self.joined is None else (self.joined, self.main)
+
 
 def draw_style(rng: Random) -> ProgramStyle:
     """Mostly the usual one: a small model mixes styles that it meets equally often."""

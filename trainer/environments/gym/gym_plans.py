@@ -11,7 +11,8 @@ import msgspec
 from app.errors import NotFoundError
 from trainer.environment import Split
 from trainer.environments.gym.api_shapes import draw_shape
-from trainer.environments.gym.domains import Verb, directory_name, draw_directory, draw_domain, draw_names
+from trainer.environments.gym.app_names import directory_name, draw_names
+from trainer.environments.gym.domains import Verb, draw_directory, draw_domain
 from trainer.environments.gym.gym_apis import GymApi, draw_api
 from trainer.environments.gym.person_names import people
 from trainer.environments.gym.pools import Pool

@@ -83,11 +83,11 @@ class GymScript:
     def _solve(self, right: Program) -> Generator[str, str, None]:
         if not self._knows_apps:
             yield self._say("apps", "print(apis.api_docs.show_app_descriptions())")
-        yield _turn(note_apps(self._plan), _signatures(self._apis))
-        shapes = _shapes(self._apis)
+        yield _turn(note_apps(self._subject), _signatures(self._subject.apis))
+        shapes = _shapes(self._subject.apis)
         if shapes and not self._mistaken:
             yield self._say("look", shapes)
-        note = note_fields(self._plan, self._index)
+        note = note_fields(self._subject, self._plan.values[self._index])
         if self._mistaken:
             wrong = self._program(mistaken(self._subject, self._style, self._rng))
             observation = yield self._say("try", self._code(wrong))
@@ -97,10 +97,6 @@ class GymScript:
             if shapes and self._mistaken:
                 yield self._say("look", shapes)
             yield _turn(note, self._code(right))
-
-    @property
-    def _apis(self) -> list[GymApi]:
-        return [api for api in (self._subject.joined, self._subject.main) if api is not None]
 
     @property
     def _completion(self) -> str:

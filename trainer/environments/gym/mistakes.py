@@ -5,8 +5,10 @@ from random import Random
 
 import msgspec
 
+from trainer.environments.gym.domains import with_other_state
 from trainer.environments.gym.expert_programs import ProgramStyle, Subject, needed_fields
 from trainer.environments.gym.gym_apis import GymApi, other_words
+from trainer.environments.gym.task_forms import WRITING
 
 
 def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
@@ -17,10 +19,19 @@ def mistaken(subject: Subject, style: ProgramStyle, rng: Random) -> Subject:
 
 def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[GymApi]:
     """The API with another name of its list, and as far as its shape allows: without pages from 1, and so on."""
-    api, shape = subject.main, subject.main.shape
+    api, form, shape = subject.main, subject.form, subject.main.shape
     yield msgspec.structs.replace(api, words={**api.words, "list": other_words("list", api.words["list"], rng)})
     if shape.paging == "page" and api.first_page == 1:
         yield msgspec.structs.replace(api, first_page=0)
+    if shape.write == "patch" and form.goal in WRITING - {"move"}:
+        yield msgspec.structs.replace(api, domain=with_other_state(api.domain, rng))
+    for axis, value in _simpler(subject, style).items():
+        yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))
+
+
+def _simpler(subject: Subject, style: ProgramStyle) -> dict[str, str]:
+    """Values of axes that would need less code."""
+    api, shape = subject.main, subject.main.shape
     simpler: dict[str, str] = {}
     if shape.nesting == "grouped":  # an object in place of a name would go unnoticed
         simpler["nesting"] = "flat"
@@ -34,5 +45,4 @@ def _beliefs(subject: Subject, style: ProgramStyle, rng: Random) -> Iterator[Gym
         simpler["auth"] = "open"
     if shape.rows == "partial" and api.hidden in needed_fields(subject):
         simpler["rows"] = "full"
-    for axis, value in simpler.items():
-        yield msgspec.structs.replace(api, shape=msgspec.structs.replace(shape, **{axis: value}))
+    return simpler
