@@ -11,7 +11,14 @@ from tests.scored_tasks import at, scored, skill, task_id
 from tests.scripted_engine import block
 from trainer.experience.chain_rewards import compute_rewards
 from trainer.experience.scored_task import ScoredTask
-from trainer.sage.reward import RewardRule, chain_success, outcome, skill_integrated, skill_integrated_by_name
+from trainer.sage.reward import (
+    RewardRule,
+    chain_success,
+    outcome,
+    skill_integrated,
+    skill_integrated_by_name,
+    skill_value,
+)
 
 MADE_BY_1 = {skill(1): task_id(1)}
 MAKER = scored(1)
@@ -23,7 +30,7 @@ def totals(
     makers: dict[UUID, UUID | None] | None = None,
     rule: RewardRule = skill_integrated,
 ) -> list[float]:
-    rewards = compute_rewards(tasks, MADE_BY_1 if makers is None else makers, rule)
+    rewards = compute_rewards(tasks, ["any"] * len(tasks), MADE_BY_1 if makers is None else makers, rule)
     return [reward.total for reward in rewards]
 
 
@@ -109,3 +116,15 @@ def test_by_name_alone_a_call_counts_whatever_came_of_it() -> None:
     named = scored(2, offered=(1,), text=block("skill_1()"))
     assert totals(MAKER, named) == [1.0, 1.0]
     assert totals(MAKER, named, rule=skill_integrated_by_name) == [2.0, 2.0]
+
+
+def test_a_use_is_compared_with_tasks_of_its_scenario_alone() -> None:
+    """Use fails half of the time. In its own scenario doing without always succeeds, in the other one never."""
+    used = [scored(2, offered=(1,), used=(1,)), scored(3, 0.0, offered=(1,), used=(1,))]
+    tasks = [MAKER, *used, scored(4), scored(5, 0.0)]
+    for direct, expected in (
+        (["other", "a", "a", "a", "b"], [1, 1, 0, 1, 0]),
+        (["other", "b", "b", "a", "b"], [2, 2, 0, 1, 0]),
+    ):
+        rewards = compute_rewards(tasks, direct, MADE_BY_1, skill_value)
+        assert [reward.total for reward in rewards] == expected

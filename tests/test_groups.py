@@ -1,6 +1,7 @@
 """Groups of chains: sampling, separate libraries, and comparison by position."""
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import pytest
 
@@ -20,8 +21,16 @@ from trainer.environments.office.scripted_rollouts import LIMITS
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import GroupCollector, draw_chains
 from trainer.sage.advantages import compute_advantages
+from trainer.sage.reward import ChainStep, Reward, outcome, with_use_values
 
-SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=3)
+SETTINGS = RunSettings(kind=RunKind.ROLLOUT, pairs=2, group=6, reward="tests.test_groups:recording")
+REWARDED: list[Sequence[ChainStep]] = []
+
+
+def recording(chain: Sequence[ChainStep]) -> list[Reward]:
+    """A rule that keeps what it saw."""
+    REWARDED.append(chain)
+    return outcome(chain)
 
 
 def test_chains_are_determined_by_the_seed_and_the_step() -> None:
@@ -63,6 +72,11 @@ async def test_a_group_is_compared_position_by_position_and_shares_no_library() 
         collector = GroupCollector(episode_runner, SETTINGS, new_library)
         chains = draw_chains(episode_runner.environment, "train", SETTINGS, 1)
         rollouts = await collector.collect(chains, seed=1)
+    for begin in range(0, len(REWARDED), SETTINGS.group):
+        seen = [(place, step) for chain in REWARDED[begin:][: SETTINGS.group] for place, step in enumerate(chain)]
+        steps = [step for _, step in seen]
+        assert steps == with_use_values(steps, [place for place, _ in seen])
+    assert {step.use_value is None for chain in REWARDED for step in chain} == {True, False}
     scored = [one for each in rollouts for one in each.scored]
     assert len(libraries) == SETTINGS.pairs * SETTINGS.group
     cells = Counter((item.group, item.position) for item in scored)

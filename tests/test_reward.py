@@ -1,7 +1,9 @@
 """Rewards of a chain, worked out by hand from the table of the paper (arXiv 2512.17102, section 3.3)."""
 
+from statistics import fmean
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from app.records import Stop, Use
@@ -14,6 +16,8 @@ from trainer.sage.reward import (
     outcome,
     skill_integrated,
     skill_integrated_by_name,
+    skill_value,
+    with_use_values,
 )
 
 A, B = uuid4(), uuid4()
@@ -99,6 +103,29 @@ def test_a_skill_called_by_name_counts_only_under_the_rule_by_name() -> None:
     assert totals(*chain) == [1, 1]
     assert totals(*chain, rule=skill_integrated_by_name) == [2, 2]
     assert totals(task(1, made="A"), task(1, used="A"), rule=skill_integrated_by_name) == [1, 1]
+
+
+def test_the_value_of_use_is_the_difference_of_the_means_of_its_kind() -> None:
+    steps = [task(1, used="A"), task(0, used="B"), task(1), task(1), task(0.5, used="A"), task(0)]
+    found = with_use_values(steps, ["k", "k", "k", "k", "only used", "only direct"])
+    assert [each.use_value for each in found] == [-0.5, -0.5, -0.5, -0.5, None, None]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, [2, 2]), (0.0, [2, 2]), (0.3, [2, 2]), (-0.1, [1, 1])])
+def test_a_use_that_does_worse_than_doing_without_pays_neither_end(
+    value: float | None, expected: list[float]
+) -> None:
+    user = msgspec.structs.replace(task(1, used="A"), use_value=value)
+    assert totals(task(1, made="A"), user, rule=skill_value) == expected
+
+
+def test_using_skills_that_succeed_half_as_often_pays_no_more_than_solving_directly() -> None:
+    """Of eight users four succeed, of eight others all: the paper's rule pays both ways alike."""
+    users = [task(score, used="A") for score in (1, 1, 1, 1, 0, 0, 0, 0)]
+    steps = with_use_values([*users, *[task(1)] * 8], ["second"] * 16)
+    for rule, paid in ((skill_integrated, 1.0), (skill_value, 0.5)):
+        rewards = [totals(task(1, made="A"), step, rule=rule)[1] for step in steps]
+        assert (fmean(rewards[:8]), fmean(rewards[8:])) == (paid, 1.0)
 
 
 def test_an_empty_chain_has_no_rewards() -> None:

@@ -12,19 +12,21 @@ from uuid import UUID
 
 from trainer.experience.scored_task import ScoredTask
 from trainer.rollouts.chain_step import chain_step
-from trainer.sage.reward import ChainStep, Reward, RewardRule
+from trainer.sage.reward import ChainStep, Reward, RewardRule, with_use_values
 
 SkillMakers: TypeAlias = Mapping[UUID, UUID | None]
 """The task that made each skill that may earn a bonus; None for a task that was deleted."""
 
 
-def compute_rewards(tasks: Sequence[ScoredTask], makers: SkillMakers, rule: RewardRule) -> list[Reward]:
-    """One reward per task, in their order.
+def compute_rewards(
+    tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: SkillMakers, rule: RewardRule
+) -> list[Reward]:
+    """One reward per task, in their order; `scenarios` has that of each.
 
     A maker that is not among `tasks` gets no reward, but a success that used its skill does. A skill that is not
     in `makers` earns no bonus.
     """
-    steps = _chain_steps(tasks, makers)
+    steps = _chain_steps(tasks, scenarios, makers)
     began = {task.id: task.began for task in tasks}
     best = {task.id: rule([steps[task.id]])[0] for task in tasks}
     for user in tasks:
@@ -39,16 +41,17 @@ def compute_rewards(tasks: Sequence[ScoredTask], makers: SkillMakers, rule: Rewa
     return [best[task.id] for task in tasks]
 
 
-def _chain_steps(tasks: Sequence[ScoredTask], makers: SkillMakers) -> dict[UUID | None, ChainStep]:
+def _chain_steps(
+    tasks: Sequence[ScoredTask], scenarios: Sequence[str], makers: SkillMakers
+) -> dict[UUID | None, ChainStep]:
     made: dict[UUID | None, set[UUID]] = defaultdict(set)
     for skill, maker in makers.items():
         made[maker].add(skill)
-    return {
-        task.id: chain_step(
-            task.trajectory, task.score, success=task.success, creditable=frozenset(made.get(task.id, ()))
-        )
+    steps = [
+        chain_step(task.trajectory, task.score, success=task.success, creditable=frozenset(made.get(task.id, ())))
         for task in tasks
-    }
+    ]
+    return {task.id: step for task, step in zip(tasks, with_use_values(steps, scenarios), strict=True)}
 
 
 def _offered_by_maker(user: ScoredTask, makers: SkillMakers) -> dict[UUID | None, frozenset[UUID]]:

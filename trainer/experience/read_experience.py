@@ -45,7 +45,8 @@ async def read_logged(
     """
     window = await read_window(session, project_id, settings, base)
     tasks = [_check_on_policy(task, settings.max_staleness) for task in window.tasks]
-    rewards = compute_rewards(tasks, window.makers, registry.load("sage.rewards", settings.reward))
+    rule = registry.load("sage.rewards", settings.reward)
+    rewards = compute_rewards(tasks, window.scenarios, window.makers, rule)
     grouped = group_tasks(tasks, rewards, window.scenarios)
     rollouts = [rollout for _, rollout in grouped.kept]
     steps = split_into_steps(rollouts, settings.pairs, settings.steps, settings.seed)

@@ -16,7 +16,7 @@ from trainer.rollouts.episode import Chain, Episode, EpisodeRunner
 from trainer.rollouts.protocols import LibraryFactory
 from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
-from trainer.sage.reward import RewardRule
+from trainer.sage.reward import ChainStep, Reward, RewardRule, with_use_values
 
 
 class ChainRollout(msgspec.Struct, frozen=True):
@@ -41,25 +41,39 @@ class GroupCollector:
         rule: RewardRule = registry.load("sage.rewards", self.settings.reward)
         slots = asyncio.Semaphore(self.at_once)
 
-        async def roll_out(number: int, member: int) -> ChainRollout:
+        async def roll_out(number: int, member: int) -> list[Episode]:
             async with slots:
                 chain, rng = chains[number], Random(f"{seed} {number} {member}")
                 library = self.new_library() if self.settings.skills else None
                 seeds = [rng.getrandbits(31) for _ in chain.tasks]
-                episodes = await self.runner.run_chain(chain, library, seeds)
-                return _scored(chain.scenario, episodes, rule, group=f"{number} {chain.scenario.id}")
+                return await self.runner.run_chain(chain, library, seeds)
 
-        members = range(self.settings.group)
-        return await asyncio.gather(*(roll_out(number, each) for number in range(len(chains)) for each in members))
+        async def roll_out_group(number: int) -> list[ChainRollout]:
+            scenario = chains[number].scenario
+            rolled_out = await asyncio.gather(*(roll_out(number, each) for each in range(self.settings.group)))
+            return _scored_group(scenario, rolled_out, rule, f"{number} {scenario.id}")
+
+        groups = await asyncio.gather(*map(roll_out_group, range(len(chains))))
+        return [rollout for group in groups for rollout in group]
 
 
-def _scored(scenario: Scenario, episodes: Sequence[Episode], rule: RewardRule, *, group: str) -> ChainRollout:
-    steps = [
-        chain_step(
-            each.trajectory, each.verdict.fraction, success=each.verdict.success, creditable=each.creditable
-        )
-        for each in episodes
-    ]
+def _scored_group(
+    scenario: Scenario, chains: Sequence[Sequence[Episode]], rule: RewardRule, group: str
+) -> list[ChainRollout]:
+    """The rollouts of one group. A task is compared with those at the same position of the other chains."""
+    placed = [(position, episode) for episodes in chains for position, episode in enumerate(episodes)]
+    steps = iter(with_use_values([_step(episode) for _, episode in placed], [position for position, _ in placed]))
+    return [_scored(scenario, episodes, rule([next(steps) for _ in episodes]), group) for episodes in chains]
+
+
+def _step(episode: Episode) -> ChainStep:
+    verdict = episode.verdict
+    return chain_step(episode.trajectory, verdict.fraction, success=verdict.success, creditable=episode.creditable)
+
+
+def _scored(
+    scenario: Scenario, episodes: Sequence[Episode], rewards: Sequence[Reward], group: str
+) -> ChainRollout:
     scored = tuple(
         ScoredRollout(
             trajectory=episode.trajectory,
@@ -69,7 +83,7 @@ def _scored(scenario: Scenario, episodes: Sequence[Episode], rule: RewardRule, *
             group=group,
             position=position,
         )
-        for position, (episode, reward) in enumerate(zip(episodes, rule(steps), strict=True))
+        for position, (episode, reward) in enumerate(zip(episodes, rewards, strict=True))
     )
     return ChainRollout(scenario, tuple(episodes), scored)
 

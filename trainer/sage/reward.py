@@ -1,4 +1,4 @@
-"""Rewards of the tasks of a chain: SAGE's skill-integrated reward in two variants, and two baselines.
+"""Rewards of the tasks of a chain: SAGE's skill-integrated reward in three variants, and two baselines.
 
 SAGE (arXiv 2512.17102, "Skill-integrated Reward"), for a chain of two tasks q1, q2 with outcomes r1, r2:
 
@@ -10,7 +10,9 @@ ended without code earns -1 instead. Every rule has the signature of the entry-p
 the tasks of one chain, in order, and returns one reward per task.
 """
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from statistics import fmean
 from uuid import UUID
 
 import msgspec
@@ -27,6 +29,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True):
     creditable: frozenset[UUID] = frozenset()  # skills it made that can earn a bonus: no wrappers of a single API
     used: frozenset[UUID] = frozenset()  # offered skills that ran, called an API and returned, as the host saw
     called_by_name: frozenset[UUID] = frozenset()  # offered skills that its code calls and does not redefine
+    use_value: float | None = None  # of using skills, among the tasks it is compared with; see `with_use_values`
 
 
 class Reward(msgspec.Struct, frozen=True):
@@ -57,6 +60,36 @@ def skill_integrated_by_name(chain: Sequence[ChainStep]) -> list[Reward]:
     failed.
     """
     return _with_bonus(chain, _making_and_using(chain, [step.called_by_name for step in chain]))
+
+
+def skill_value(chain: Sequence[ChainStep]) -> list[Reward]:
+    """`skill_integrated`, but no use is paid where it did worse than doing without.
+
+    With a bonus of 1, a use pays as soon as it succeeds more than half as often as its alternative: such a policy
+    learns to call skills that harm it. Here a use earns nothing, for its task and for the maker of the skill, if
+    its `use_value` is negative.
+    """
+    paid = [step.used if step.use_value is None or step.use_value >= 0 else frozenset[UUID]() for step in chain]
+    return _with_bonus(chain, _making_and_using(chain, paid))
+
+
+def with_use_values(steps: Sequence[ChainStep], kinds: Sequence[Hashable]) -> list[ChainStep]:
+    """The steps, each with the value of using skills in tasks of its kind: the mean score of those that used any,
+    minus the mean score of those that used none. None where either is missing.
+
+    `kinds` is what makes two tasks comparable, such as group and position.
+    """
+    scores: dict[tuple[Hashable, bool], list[float]] = defaultdict(list)
+    for step, kind in zip(steps, kinds, strict=True):
+        scores[kind, bool(step.used)].append(step.score)
+    values = {
+        kind: fmean(scores[kind, True]) - fmean(scores[kind, False])
+        for kind in set(kinds)
+        if (kind, True) in scores and (kind, False) in scores
+    }
+    return [
+        msgspec.structs.replace(step, use_value=values.get(kind)) for step, kind in zip(steps, kinds, strict=True)
+    ]
 
 
 def chain_success(chain: Sequence[ChainStep]) -> list[Reward]:
