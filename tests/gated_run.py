@@ -1,6 +1,6 @@
 """A run that has published an adapter, ready for the gate; the policies are scripts."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
 from app.db import evaluations, models, releases, runs
 from app.db.database import Sessions
+from app.db.evaluations import NewEvaluation
 from app.engine.protocol import Completion, Sampling
 from app.errors import ConflictError
 from app.records import Json
@@ -28,11 +29,17 @@ from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 
 SCENARIOS = 4
 RULES = GateRules(min_scenarios=SCENARIOS)
-NEW = "the-new-adapter"
+NEW, BEST = "the-new-adapter", "the-best-so-far"
+BASE_MODEL = "the-base-model"
 
 
 def lazy(*_: object) -> str:
     return block("apis.supervisor.complete_task()")
+
+
+def wordy(*_: object) -> str:
+    """Does as much as `lazy`, in more tokens."""
+    return block("print('Let me think.')\napis.supervisor.complete_task()")
 
 
 class FixedScenarios(OfficeEnvironment):
@@ -51,8 +58,8 @@ class FixedScenarios(OfficeEnvironment):
 class Policies:
     """A model server with a script for each model it has loaded."""
 
-    def __init__(self, base: Script, new: Script, engine: Callable[[Script], ScriptedEngine]) -> None:
-        self.scripts = {"base": engine(base), NEW: engine(new)}
+    def __init__(self, scripts: Mapping[str, Script], engine: Callable[[Script], ScriptedEngine]) -> None:
+        self.scripts = {name: engine(script) for name, script in scripts.items()}
         self.loaded: dict[str, Path] = {}
         self.before: Callable[[], Awaitable[object]] | None = None  # the first completion
 
@@ -103,10 +110,24 @@ class GatedRun:
             self.run_id = (await runs.create(session, self.project_id, self.settings)).id
         return self
 
-    def policies(self, *, base: Script, new: Script) -> Policies:
-        return Policies(base, new, lambda script: ScriptedEngine(self._tokenizer, script=script))
+    def policies(self, *, base: Script, new: Script, best: Script = lazy) -> Policies:
+        scripts = {"base": base, NEW: new, BEST: best}
+        return Policies(scripts, lambda script: ScriptedEngine(self._tokenizer, script=script))
 
-    async def evaluate(self, policies: Policies | None, model: str = NEW) -> GateResult:
+    async def served_before(self, solved: float, *, base: str = BASE_MODEL) -> None:
+        """A release with the weights BEST was active and solved so many percent; those of the base are again."""
+        async with self.sessions.begin() as session:
+            best = await releases.propose(session, self.project_id, BEST)
+            await releases.activate(session, best.id)
+            figures: dict[str, Json] = {"sgc": {"mean": solved}}
+            new = NewEvaluation(
+                model=BEST, environment="office", settings={"base": base}, figures=figures, release_id=best.id
+            )
+            await evaluations.add(session, self.project_id, new)
+            again = await releases.propose(session, self.project_id, "base")
+            await releases.activate(session, again.id)
+
+    async def evaluate(self, policies: Policies | None, model: str = NEW, rules: GateRules = RULES) -> GateResult:
         candidate = CandidateAdapter(
             project_id=self.project_id, run_id=self.run_id, model=model, settings=self.settings
         )
@@ -116,7 +137,7 @@ class GatedRun:
             candidate,
             evaluator,
             progress=self.run,
-            rules=RULES,
+            rules=rules,
             directory=self.directory,
         )
 
@@ -131,4 +152,4 @@ class GatedRun:
     def _evaluator(self, policies: Policies) -> Evaluator:
         limits = RolloutLimits(turns=5, turn_tokens=2000)  # of one byte each
         agent = Agent(policies, self._tokenizer, Compact(), self._sandbox, limits, temperature=1.0)
-        return Evaluator(agent, policies, self.environment, Path("/adapters"), at_once=4)
+        return Evaluator(agent, policies, self.environment, Path("/adapters"), at_once=4, base=BASE_MODEL)

@@ -11,7 +11,11 @@ from app.db.database import Sessions
 from app.db.models import ReleaseState
 from app.errors import ConflictError, EngineError
 from app.sandbox.forked_sandbox import ForkedSandbox
-from tests.gated_run import NEW, SCENARIOS, GatedRun, lazy
+from tests.gated_run import BEST, NEW, SCENARIOS, GatedRun, lazy, wordy
+from trainer.evaluation.gate_decision import GateRules
+
+TOLERANT = GateRules(min_scenarios=SCENARIOS, margin=60)
+"""On four scenarios, nothing less rules a loss out."""
 
 
 @pytest.fixture(scope="module")
@@ -164,3 +168,41 @@ async def test_a_gate_that_has_decided_evaluates_nothing_again(run: GatedRun) ->
     again = await run.evaluate(None)
     assert again == first
     assert len(await run.evaluations(run.run_id)) == 2
+
+
+async def test_an_equal_candidate_with_fewer_tokens_must_hold_against_the_best_that_has_served(
+    run: GatedRun,
+) -> None:
+    await run.served_before(90)
+    result = await run.evaluate(run.policies(base=wordy, new=lazy, best=run.expert), rules=TOLERANT)
+    assert result.state is ReleaseState.REJECTED
+    assert result.reason.startswith("a loss of over 60 points of SGC to the best release that has served")
+    assert result.evidence["reference_release"] == {"number": 2, "model": BEST}
+    assert result.evidence["reference_difference"]["sgc"]["mean"] == -100
+    assert [row.model for row in await run.evaluations(run.run_id)] == [NEW, "base", BEST]
+    written = msgspec.json.decode((run.directory / "gate.json").read_bytes())
+    assert len(written["reference"]) == 3 * SCENARIOS
+
+
+async def test_it_passes_if_the_best_that_has_served_does_no_better(run: GatedRun) -> None:
+    await run.served_before(90)
+    result = await run.evaluate(run.policies(base=wordy, new=lazy, best=wordy), rules=TOLERANT)
+    assert result.state is ReleaseState.PASSED
+    assert result.evidence["reference_release"]["number"] == 2
+
+
+async def test_a_candidate_that_gains_is_not_held_against_the_best_that_has_served(run: GatedRun) -> None:
+    await run.served_before(90)
+    policies = run.policies(base=lazy, new=run.expert, best=run.expert)
+    assert (await run.evaluate(policies)).state is ReleaseState.PASSED
+    assert BEST not in policies.loaded
+
+
+@pytest.mark.parametrize(("base", "solved"), [("another-base-model", 90.0), ("the-base-model", -1.0)])
+async def test_a_reference_has_this_base_model_and_is_the_best(run: GatedRun, base: str, solved: float) -> None:
+    """The weights that serve now solved none in an earlier evaluation."""
+    await run.served_before(solved, base=base)
+    await run.served_before(0)
+    policies = run.policies(base=wordy, new=lazy, best=run.expert)
+    result = await run.evaluate(policies, rules=TOLERANT)
+    assert result.evidence["reference_release"]["number"] == 4

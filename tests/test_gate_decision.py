@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import InvalidError
 from tests.task_results import chains, result
-from trainer.evaluation.gate_decision import GateDecision, GateRules, decide
+from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
 
 SOLVED, FAILED = [True] * 60, [False] * 60
 MANY = [True] * 200
@@ -123,3 +123,34 @@ def test_there_is_a_warning_for_a_policy_that_ignores_its_skills() -> None:
 
 def test_there_is_no_warning_for_a_policy_that_never_wrote_or_used_a_skill() -> None:
     assert decided(SOLVED, FAILED).figures["warnings"] == []
+
+
+def test_small_losses_add_up_without_a_reference_and_not_with_one() -> None:
+    """Thirty candidates, each without three more of 200 scenarios than the release that serves."""
+    lost: dict[bool, int] = {}
+    best = chains(MANY, tokens=1000)
+    for with_reference in (False, True):
+        serving, served = best, 0
+        for number in range(30):
+            fails = served + 3
+            candidate = chains([False] * fails + MANY[fails:], tokens=999 - number)
+            decision = decide(candidate, serving)
+            assert decision.without_gain
+            if with_reference:
+                decision = check_reference(decision, candidate, best)
+            if decision.promote:
+                serving, served = candidate, fails
+        lost[with_reference] = served
+    assert lost == {False: 90, True: 3}
+
+
+def test_the_reason_names_the_loss_to_the_reference() -> None:
+    candidate = chains([False] * 20 + MANY[20:], tokens=50)
+    decision = check_reference(decide(candidate, chains([False] * 20 + MANY[20:])), candidate, chains(MANY))
+    assert not decision.promote
+    assert decision.reason.startswith("a loss of over 5 points of SGC to the best release that has served is not")
+    assert decision.figures["reference_difference"]["lost"] == 20
+
+
+def test_a_gain_needs_no_reference() -> None:
+    assert not decided([True] * 50 + [False] * 10, [True] * 30 + [False] * 30).without_gain

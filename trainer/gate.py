@@ -1,8 +1,8 @@
 """The gate between training and serving: a run's adapter becomes a candidate release, which passes or is rejected.
 
-The candidate and the active release are evaluated on the same scenarios. A release that passed is activated by the
-API servers, once the model servers have proven that they have its weights, and only if the weights that it was
-compared with still serve.
+The candidate and the active release are evaluated on the same scenarios, and where the candidate shows no gain, so
+is the best release that has served. A release that passed is activated by the API servers, once the model servers
+have proven that they have its weights, and only if the weights that it was compared with still serve.
 """
 
 import zlib
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -22,8 +22,8 @@ from app.db.evaluations import NewEvaluation
 from app.db.models import ReleaseState
 from app.records import Json
 from app.run_settings import RunSettings
-from trainer.evaluation.gate_decision import GateDecision, GateRules, decide
-from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_pair
+from trainer.evaluation.gate_decision import GateDecision, GateRules, check_reference, decide
+from trainer.evaluation.paired import Evaluator, PairedResults, evaluate_again, evaluate_pair
 from trainer.run_job import RunProgress
 
 
@@ -88,13 +88,11 @@ async def evaluate_candidate(
         return await gate.wait(_not_evaluated(candidate.settings, rules, gate.by_hand))
     if incumbent.prompt not in (None, evaluator.prompt_hash):
         return await gate.wait(_other_prompt(gate.by_hand))
-    seed, count = zlib.crc32(candidate.run_id.bytes), candidate.settings.gate_scenarios
-    results = await evaluate_pair(evaluator, release.model, incumbent.model, scenarios=count, seed=seed)
+    compared = await gate.compare(evaluator, rules)
     if directory is not None:
-        results.write(directory / "gate.json")
-    decision = decide(results.candidate, results.incumbent, rules)
-    evidence = await gate.record(results, decision)
-    if not decision.promote:
+        compared.results.write(directory / "gate.json")
+    evidence = await gate.record(compared)
+    if not compared.decision.promote:
         return await gate.reject(evidence)
     if not candidate.settings.promote:
         return await gate.wait(evidence | {"next": f"the run does not promote (promote=false): {gate.by_hand}"})
@@ -111,22 +109,51 @@ class _Gate:
     release: models.Release
     incumbent: models.Release
 
+    async def compare(self, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
+        """Evaluate the candidate and the incumbent, and the reference if the candidate passes without a gain."""
+        seed, count = zlib.crc32(self.candidate.run_id.bytes), self.candidate.settings.gate_scenarios
+        results = await evaluate_pair(
+            evaluator, self.release.model, self.incumbent.model, scenarios=count, seed=seed
+        )
+        decision = decide(results.candidate, results.incumbent, rules)
+        reference = await self._reference(evaluator.base) if decision.without_gain else None
+        if reference is None:
+            return _Comparison(results, decision)
+        third = await evaluate_again(results, evaluator, reference.model)
+        return _Comparison(
+            msgspec.structs.replace(results, reference=third),
+            check_reference(decision, results.candidate, third, rules),
+            reference,
+        )
+
+    async def _reference(self, base: str) -> models.Release | None:
+        """The best release that has served. None if its weights are the incumbent's or the candidate's."""
+        environment = self.candidate.settings.environment
+        async with self.sessions() as session:
+            best = await evaluations.best_served(session, self.candidate.project_id, environment, base)
+        return None if best is None or best.model in (self.incumbent.model, self.release.model) else best
+
     @property
     def by_hand(self) -> str:
         return f"activate it by hand (POST /v1/releases/{self.release.id}/activate)"
 
-    async def record(self, results: PairedResults, decision: GateDecision) -> dict[str, Json]:
+    async def record(self, compared: "_Comparison") -> dict[str, Json]:
         """Store an evaluation for each model, and the evidence, which is returned, on the candidate's release."""
+        results, decision, reference = compared.results, compared.decision, compared.reference
         evidence: dict[str, Json] = {
             "verdict": "promote" if decision.promote else "reject",
             "reason": decision.reason,
-            "compared_with": {"number": self.incumbent.number, "model": self.incumbent.model},
+            "compared_with": _named(self.incumbent),
+            **({"reference_release": _named(reference)} if reference else {}),
             "environment": self.candidate.settings.environment,
             "evaluation": results.settings,
             **decision.figures,
         }
         async with self._begin() as session:
-            for name, release in (("candidate", self.release), ("incumbent", self.incumbent)):
+            evaluated = {"candidate": self.release, "incumbent": self.incumbent, "reference": reference}
+            for name, release in evaluated.items():
+                if release is None:
+                    continue
                 await self._add_evaluation(session, release, results.settings, decision.figures[name])
             await releases.record_evidence(session, self.release.id, evidence)
         return evidence
@@ -172,6 +199,16 @@ class _Gate:
             release_id=release.id,
         )
         await evaluations.add(session, self.candidate.project_id, new)
+
+
+class _Comparison(NamedTuple):
+    results: PairedResults
+    decision: GateDecision
+    reference: models.Release | None = None  # the best release that has served, if it was evaluated
+
+
+def _named(release: models.Release) -> dict[str, Json]:
+    return {"number": release.number, "model": release.model}
 
 
 def _other_prompt(by_hand: str) -> dict[str, Json]:

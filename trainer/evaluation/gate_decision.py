@@ -3,6 +3,9 @@
 A candidate is promoted if it solves more scenarios (SGC), or if it is not worse and generates fewer tokens. Both
 are judged in pairs on the same scenarios, by the bounds of the 95 % interval and not by its mean.
 
+Small losses that the gate lets pass, one after the other, would add up. So a candidate that shows no gain must not
+be worse than the reference either, the best release that has served.
+
 "Not worse" means that a loss of 5 points is ruled out. Bootstrap intervals are too narrow for that, so a score
 interval decides. A candidate that is 5 points worse passes in at most 2.7 % of evaluations. An equal one passes on
 200 scenarios in 79 % of them if the two differ in every 20th scenario, in 56 % if in every 10th. On fewer than 73
@@ -33,6 +36,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Promote or reject, with the figures behind it."""
 
     promote: bool
+    without_gain: bool = False  # it passes as not worse than the incumbent, with fewer tokens
     reason: str
     figures: dict[str, Any]
 
@@ -40,12 +44,16 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     candidate: Sequence[TaskResult], incumbent: Sequence[TaskResult], rules: GateRules | None = None
 ) -> GateDecision:
-    """Raises InvalidError where the results are not of the same tasks, ValueError where there are none."""
+    """By these two alone: `check_reference` goes on where `without_gain` is set.
+
+    Raises InvalidError where the results are not of the same tasks, ValueError where there are none.
+    """
     rules = rules or GateRules()
     difference = compare(candidate, incumbent)
     sides = measure(candidate), measure(incumbent)
     lower_bound = 100 * difference_lower_bound(difference.gained, difference.lost, difference.scenarios)
     promote, reason = _judge(difference, lower_bound, rules)
+    gains = difference.sgc.low > 0
     figures = {
         "candidate": msgspec.to_builtins(sides[0]),
         "incumbent": msgspec.to_builtins(sides[1]),
@@ -54,7 +62,34 @@ def decide(
         "rules": msgspec.to_builtins(rules),
         "warnings": _warnings(*sides, rules),
     }
-    return GateDecision(promote=promote, reason=reason, figures=figures)
+    return GateDecision(promote=promote, without_gain=promote and not gains, reason=reason, figures=figures)
+
+
+def check_reference(
+    decision: GateDecision,
+    candidate: Sequence[TaskResult],
+    reference: Sequence[TaskResult],
+    rules: GateRules | None = None,
+) -> GateDecision:
+    """The decision, reversed unless the candidate loses at most the margin to the reference.
+
+    Raises as `decide`.
+    """
+    rules = rules or GateRules()
+    difference = compare(candidate, reference)
+    lower_bound = 100 * difference_lower_bound(difference.gained, difference.lost, difference.scenarios)
+    figures = decision.figures | {
+        "reference": msgspec.to_builtins(measure(reference)),
+        "reference_difference": msgspec.to_builtins(difference),
+        "reference_lower_bound": lower_bound,
+    }
+    if lower_bound >= -rules.margin:
+        return msgspec.structs.replace(decision, figures=figures)
+    reason = (
+        f"a loss of over {rules.margin:g} points of SGC to the best release that has served is not ruled out: "
+        f"SGC {difference.sgc.mean:+.1f} points, at worst {lower_bound:+.1f}; to the active one: {decision.reason}"
+    )
+    return GateDecision(promote=False, reason=reason, figures=figures)
 
 
 def _judge(difference: Comparison, lower_bound: float, rules: GateRules) -> tuple[bool, str]:

@@ -1,7 +1,7 @@
 """Paired evaluation: candidate and incumbent on the same held-out scenarios."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class Evaluator:
     new_library: LibraryFactory = InMemoryLibrary
     at_once: int = 32  # chains
     temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get
+    base: str = ""  # the base model of the adapters
+    fetch: Callable[[str], Awaitable[object]] | None = None  # makes sure that an adapter is in `adapters`
 
     @property
     def prompt_hash(self) -> str:
@@ -37,6 +39,8 @@ class Evaluator:
 
     async def evaluate(self, model: str, scenarios: Sequence[Scenario]) -> list[TaskResult]:
         """As `evaluate_scenarios`, with the library on, and with the adapter `model` or the base model."""
+        if self.fetch is not None:
+            await self.fetch(model)
         if model != BASE:
             await self.engine.load_adapter(model, self.adapters / model)
         agent = replace(self.agent, engine=self.engine, temperature=self.temperature)
@@ -50,10 +54,11 @@ class Evaluator:
 
 
 class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of two models on the same scenarios."""
+    """The results of two models, or three, on the same scenarios."""
 
     candidate: list[TaskResult]
     incumbent: list[TaskResult]
+    reference: list[TaskResult] | None = None  # of the best release that has served, where it matters
     settings: dict[str, Json]  # all it takes to repeat the evaluation
 
     def write(self, path: Path) -> None:
@@ -76,5 +81,12 @@ async def evaluate_pair(
             "library": True,
             "temperature": evaluator.temperature,
             "prompt_hash": evaluator.prompt_hash,
+            "base": evaluator.base,
         },
     )
+
+
+async def evaluate_again(results: PairedResults, evaluator: Evaluator, model: str) -> list[TaskResult]:
+    """The results of another model on the same scenarios."""
+    scenarios, seed = results.settings["scenarios"], results.settings["seed"]
+    return await evaluator.evaluate(model, evaluator.environment.scenarios(_SPLIT, scenarios, seed))

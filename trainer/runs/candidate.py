@@ -1,6 +1,8 @@
 """The end of a run: its adapter is stored, and evaluated by the gate as a candidate release."""
 
-from app.db import adapters, releases
+from functools import partial
+
+from app.db import adapters
 from app.db.database import Sessions
 from trainer.evaluation.paired import Evaluator
 from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
@@ -20,7 +22,6 @@ async def evaluate_adapter(
     )
     if not job.settings.environment or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
-    await _fetch_incumbent(job, sessions)
     async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
         evaluator = Evaluator(
             stack.agent,
@@ -29,6 +30,8 @@ async def evaluate_adapter(
             adapters=job.deployment.adapters_dir,
             new_library=stack.new_library,
             temperature=job.deployment.temperature,
+            base=job.deployment.model,
+            fetch=partial(fetch_adapter, job),
         )
         return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
 
@@ -45,10 +48,3 @@ async def _store(job: Job, sessions: Sessions, adapter: PublishedAdapter) -> Non
             run_id=job.id,
             probe=adapter.probe,
         )
-
-
-async def _fetch_incumbent(job: Job, sessions: Sessions) -> None:
-    """Fetch the adapter of the active release, which is evaluated as well and may come from another host."""
-    async with sessions() as session:
-        model = (await releases.active(session, job.project_id)).model
-    await fetch_adapter(job, model)
