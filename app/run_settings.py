@@ -104,6 +104,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Gate
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each. 0: no gate."""
+    foreign_exam: bool = False
+    """Let the gate decide in an environment that lacks APIs of the project. Its scores there say little about the
+    project's work.
+    """
     canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
     """Share of new tasks that a candidate which passed serves first, as a canary. 0: it serves all at once."""
     promote: bool = True

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from app.adapters.files import CONFIG, WEIGHTS
+from app.db import apis
 from app.db.database import Sessions
 from app.settings import Settings
 from tests.small_disk import small_disk
@@ -100,6 +101,23 @@ async def test_an_unknown_environment_is_refused_before_the_training(
     failure = await shop.failure(await shop.job(**given, environment="ofice", gate_scenarios=60))
     assert failure.startswith("InvalidError: sage.environments has no 'ofice', it has gym, office")
     assert await shop.adapters() == []
+
+
+async def test_a_gate_without_an_api_of_the_project_is_refused_unless_the_run_accepts_it(
+    shop: TrainingProject, committed: Sessions
+) -> None:
+    for name in ("mail", "crm"):
+        async with committed.begin() as session:
+            await apis.put(session, shop.project_id, name, source="upload", document={}, digest="1")
+    run = {**LOGGED, "environment": "office", "gate_scenarios": 60}
+    failure = await shop.failure(await shop.job(**run))
+    assert failure.startswith("InvalidError: the environment office has no crm, so its evaluation says nothing")
+    nothing = "InvalidError: nothing to learn from"  # what a run says that was let through
+    assert (await shop.failure(await shop.job(**run, foreign_exam=True))).startswith(nothing)
+    assert (await shop.failure(await shop.job(**run | {"gate_scenarios": 0}))).startswith(nothing)
+    async with committed.begin() as session:
+        await apis.delete(session, shop.project_id, "crm")
+    assert (await shop.failure(await shop.job(**run))).startswith(nothing)
 
 
 def spoil(shop: TrainingProject, tiny: Path, how: str) -> None:

@@ -25,6 +25,7 @@ from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
+from trainer.runs.exam_coverage import check_coverage
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
 from trainer.runs.rollout import train_on_rollouts
@@ -42,9 +43,9 @@ async def train(job: Job, progress: RunProgress) -> Result:
     Raises AppError with what is wrong and what to do; what is being served is then unchanged.
     """
     wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
-    if job.settings.environment:
-        open_environment(job.settings.environment)  # fail before the training, not after it
     async with open_database(job.deployment.database_url, connections=2) as database:
+        if job.settings.environment:  # fail before the training, not after it
+            await check_coverage(job, database.sessions, open_environment(job.settings.environment))
         output = await _train_adapter(job, progress, database.sessions)
         result = await evaluate_adapter(job, progress, database.sessions, output.adapter)
     return Result(
