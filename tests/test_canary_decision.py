@@ -51,12 +51,21 @@ def test_more_errors_reject_whatever_the_rewards_say() -> None:
 
 def test_fewer_tokens_promote_only_where_a_loss_beyond_the_margin_is_ruled_out() -> None:
     fewer = ArmSamples([100.0] * 2_000, [300.0] * 2_000, 1_000.0)
-    certain, vague = ArmSamples([1.0] * 1_500, [1.0] * 1_500), ArmSamples(mixed(250, 250), mixed(250, 250))
+    certain = ArmSamples(mixed(1_490, 10), mixed(1_490, 10))
+    vague = ArmSamples(mixed(250, 250), mixed(250, 250))
     assert judged(certain, tokens=fewer).action is CanaryAction.PROMOTE
     assert "with fewer tokens" in judged(certain, tokens=fewer).reason
     assert judged(vague, tokens=fewer).action is CanaryAction.WAIT
     assert judged(certain, tokens=ArmSamples(fewer.baseline, fewer.canary, 1_000.0)).action is CanaryAction.WAIT
     assert judged(certain).action is CanaryAction.WAIT
+
+
+def test_a_check_that_is_always_true_does_not_promote_what_is_shorter() -> None:
+    fewer = ArmSamples([100.0] * 2_000, [300.0] * 2_000, 1_000.0)
+    for score in (1.0, 0.0):
+        waits = judged(ArmSamples([score] * 1_500, [score] * 1_500), tokens=fewer)
+        assert waits.action is CanaryAction.WAIT
+        assert f"every score is {score:g}, and such scores show no loss" in waits.reason
 
 
 def test_without_scores_it_is_never_promoted_but_errors_still_reject_it() -> None:

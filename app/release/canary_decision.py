@@ -62,16 +62,21 @@ def decide(
 ) -> CanaryDecision:
     """Reject if reward or errors are worse; promote if reward is better, or equal with fewer tokens.
 
-    Without scores a canary can be rejected, but not promoted.
+    Without scores a canary can be rejected, but not promoted. Scores that are all the same, as of a check that is
+    always true, cannot tell better from worse: then fewer tokens do not promote it.
     """
     rules = rules or CanaryRules()
     samples = {"reward": reward, "errors": errors, "turns": turns, "tokens": tokens}
     metrics = {name: _compare(sample, rules.alpha / _METRICS) for name, sample in samples.items()}
-    action, reason = _decide(metrics, rules)
+    only = {*reward.canary, *reward.baseline}
+    action, reason = _decide(metrics, rules, only.pop() if len(only) == 1 else None)
     return CanaryDecision(action=action, reason=reason, metrics=metrics)
 
 
-def _decide(metrics: dict[str, MetricComparison], rules: CanaryRules) -> tuple[CanaryAction, str]:
+def _decide(
+    metrics: dict[str, MetricComparison], rules: CanaryRules, only: float | None
+) -> tuple[CanaryAction, str]:
+    """`only` is the score that all tasks of both arms have, if there is one."""
     reward, errors, tokens = (metrics[name].difference for name in ("reward", "errors", "tokens"))
     summary = _summarize(metrics)
     if errors is not None and errors.low > 0:
@@ -81,8 +86,10 @@ def _decide(metrics: dict[str, MetricComparison], rules: CanaryRules) -> tuple[C
             return CanaryAction.REJECT, f"lower reward: {summary}"
         if reward.low > 0:
             return CanaryAction.PROMOTE, f"higher reward: {summary}"
-        if reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
+        if only is None and reward.low >= -rules.margin and tokens is not None and tokens.high < 0:
             return CanaryAction.PROMOTE, f"reward within {rules.margin:g}, with fewer tokens: {summary}"
+    if only is not None:
+        summary = f"every score is {only:g}, and such scores show no loss (send feedback): {summary}"
     return _undecided(metrics, rules, summary)
 
 
