@@ -31,8 +31,9 @@ _DIRECTORY = Path(tempfile.gettempdir()) / f"sage-test-{_RUN}" / "postgres"  # a
 
 
 def pytest_configure() -> None:
-    """Whatever the default is: processes that tests start pull no model."""
+    """Whatever the defaults are: processes that tests start pull no model, and withhold no skill by chance."""
     os.environ["SAGE_MODEL"] = SEED
+    os.environ["SAGE_SKILLS_WITHHELD"] = "0"
 
 
 def pytest_unconfigure() -> None:

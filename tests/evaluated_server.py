@@ -106,7 +106,7 @@ async def open_evaluated_server(
                 engine, tokenizer, Compact(), sandbox, RolloutLimits(turn_tokens=2000)
             )  # of one byte each
             library = Library(sessions)
-            executor = TaskExecutor(sessions, agent, library, client, Settings())
+            executor = TaskExecutor(sessions, agent, library, client, Settings(skills_withheld=0))
             async with Runner(sessions, executor.execute, RunnerOptions(concurrency=4, poll_seconds=0.1)):
                 yield Dependencies(
                     sessions=sessions,

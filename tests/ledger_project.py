@@ -37,12 +37,13 @@ class LedgerProject:
     ledger: Ledger
     client: httpx.AsyncClient
     id: UUID
+    withheld: float = 0.0  # share of tasks that do without skills
 
     def executor(self, engine: Engine, limits: RolloutLimits | None = None) -> TaskExecutor:
         limits = limits or RolloutLimits()
         agent = Agent(engine, self.tokenizer, Compact(), self.sandbox, limits, temperature=1.0)
         library = Library(self.sessions, retrieval=query_ngram)
-        return TaskExecutor(self.sessions, agent, library, self.client, Settings())
+        return TaskExecutor(self.sessions, agent, library, self.client, Settings(skills_withheld=self.withheld))
 
     def runner(
         self, engine: Engine, options: RunnerOptions = OPTIONS, limits: RolloutLimits | None = None

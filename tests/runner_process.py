@@ -57,7 +57,7 @@ async def open_executor(database_url: str, directory: Path) -> AsyncIterator[tup
     ):
         agent = Agent(Thinks(tokenizer, script=script), tokenizer, Compact(), sandbox, RolloutLimits())
         library = Library(database.sessions, retrieval=query_ngram)
-        yield TaskExecutor(database.sessions, agent, library, client, Settings()), sandbox
+        yield TaskExecutor(database.sessions, agent, library, client, Settings(skills_withheld=0)), sandbox
 
 
 async def run(database_url: str, directory: Path) -> None:

@@ -63,7 +63,7 @@ async def client(committed: Sessions, database_url: str, tmp_path: Path) -> Asyn
             DocumentReader() as document_reader,
         ):
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits())
-            executor = TaskExecutor(committed, agent, library, live, Settings())
+            executor = TaskExecutor(committed, agent, library, live, Settings(skills_withheld=0))
             async with Runner(committed, executor.execute, RunnerOptions(concurrency=2)):
                 yield Dependencies(
                     sessions=committed,

@@ -80,9 +80,9 @@ async def test_a_skill_shows_the_task_that_wrote_it_and_the_tasks_that_used_it(a
 
     reference = {"id": str(skill.id), "name": "archive", "version": 1, "state": "active", "task_id": str(maker)}
     made = (await api.client.get(f"/v1/tasks/{maker}")).json()["skills"]
-    assert made == {"offered": [], "used": [], "written": [reference]}
+    assert made == {"offered": [], "withheld": [], "used": [], "written": [reference]}
     used = (await api.client.get(f"/v1/tasks/{user}")).json()["skills"]
-    assert used == {"offered": [reference], "used": [reference], "written": []}
+    assert used == {"offered": [reference], "withheld": [], "used": [reference], "written": []}
 
 
 async def test_an_offered_skill_that_never_returned_was_not_used(api: ApiApp) -> None:
@@ -218,3 +218,18 @@ async def test_feedback_on_the_task_that_wrote_a_skill_takes_it_back(api: ApiApp
     assert given.status_code == 201
     shown = (await api.client.get(f"/v1/skills/{skill.id}")).json()
     assert (shown["state"], shown["reason"]) == ("probation", "the task that wrote it was scored 0.1")
+
+
+async def test_the_value_of_skills_is_shown_for_all_and_for_one(api: ApiApp) -> None:
+    skill, other = await add(api, "archive"), await add(api, "count")
+    await use(api, await api.submit(), skill, calls=1, returned=1)
+    everything = (await api.client.get("/v1/skills/value")).json()
+    assert everything["offered"] == {"tasks": 1, "score": 1.0}
+    assert everything["withheld"] == {"tasks": 0, "score": None}
+    assert everything["difference"] is None
+    assert [each["offered"]["tasks"] for each in everything["scenarios"]] == [1]
+    for each, tasks in ((skill, 1), (other, 0)):
+        shown = await api.client.get("/v1/skills/value", params={"skill": str(each.id)})
+        assert shown.json()["offered"]["tasks"] == tasks
+    refused = await api.client.get("/v1/skills/value", params={"skill": "archive"})
+    assert problem(refused)["status"] == 400

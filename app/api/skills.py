@@ -1,6 +1,7 @@
 """Routes for skills: the functions that the agent wrote and kept."""
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -12,10 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.api.access import Access, Caller, Db, find_project, project_filter, project_names
 from app.api.dependencies import SkillSearch
 from app.api.problem import problems
+from app.api.skill_value_view import SkillValue
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
-from app.api.validation import Cursor, Limit, ProjectName
+from app.api.validation import Cursor, Limit, ProjectName, in_utc
 from app.db import models, offers, skill_moves, skills
 from app.db.offers import SkillUse
+from app.db.skill_value import compared_tasks
 
 Query = Annotated[
     str, QueryParameter(min_length=1, max_length=20_000, description="an instruction in natural language")
@@ -79,6 +82,24 @@ class SkillController(Controller):
         await session.commit()  # the search may wait for the embedder
         found = await library.find(owner.id, q, scenario, limit, principal=principal)
         return [SkillMatch.of(offer) for offer in found]
+
+    @get("/value", summary="Show what skills are worth", responses=_READ)
+    async def value(
+        self,
+        session: Db,
+        access: Caller,
+        project: ProjectName = None,
+        skill: Annotated[UUID | None, QueryParameter(description="only tasks that this skill fitted")] = None,
+        scenario: FromQuery[str | None] = None,
+        since: Annotated[datetime | None, QueryParameter(description="ended at this time or later")] = None,
+    ) -> SkillValue:
+        """Compares the scores of tasks that were offered skills with those of tasks from which they were withheld.
+
+        `SAGE_SKILLS_WITHHELD` sets the share of the latter. The latest 20,000 scored tasks count.
+        """
+        owner = await find_project(session, access, project)
+        tasks = await compared_tasks(session, owner.id, skill_id=skill, scenario=scenario, since=in_utc(since))
+        return SkillValue.of(tasks)
 
     @get("/{skill_id:uuid}", summary="Show a skill", responses=_READ)
     async def show(self, skill_id: FromPath[UUID], session: Db, access: Caller) -> SkillView:

@@ -92,9 +92,12 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskSkills(msgspec.Struct, frozen=True):
-    """`offered` were shown to the agent; `used` are those that it called and that returned."""
+    """`offered` were shown to the agent; `used` are those that it called and that returned. `withheld` would have
+    been offered, had the task not been chosen to do without.
+    """
 
     offered: list[SkillRef]
+    withheld: list[SkillRef]
     used: list[SkillRef]
     written: list[SkillRef]
 
@@ -180,6 +183,7 @@ async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
     edges = await offers.to_task(session, task_id)
     return TaskSkills(
         offered=[SkillRef.of(skill) for _, skill in edges],
+        withheld=[SkillRef.of(skill) for skill in await offers.withheld_from(session, task_id)],
         used=[SkillRef.of(skill) for offer, skill in edges if offer.returned],
         written=[SkillRef.of(skill) for skill in await skills.made_by(session, task_id)],
     )

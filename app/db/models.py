@@ -46,6 +46,7 @@ from app.db.skill_rows import (
     SkillOffer,
     SkillReplay,
     SkillState,
+    WithheldSkill,
 )
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
@@ -103,6 +104,7 @@ __all__ = [
     "TrainingRun",
     "Trajectory",
     "WebhookDelivery",
+    "WithheldSkill",
     "WorkerEnvironment",
 ]
 

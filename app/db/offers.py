@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnClause,
     ColumnElement,
     Integer,
+    Select,
     TableValuedAlias,
     Text,
     Uuid,
@@ -54,6 +55,12 @@ _new = insert(_row).from_select(
     ).join_from(_held, _shown, true()),
 )
 _SHOW = select(_held.c.id, events.appended(_held.c.id)).add_cte(_new.on_conflict_do_nothing().cte("new_offers"))
+_kept_back = insert(models.WithheldSkill).from_select(
+    ["task_id", "skill_id"], select(_held.c.id, _shown.c.skill).join_from(_held, _shown, true())
+)
+_WITHHOLD = select(_held.c.id, events.appended(_held.c.id)).add_cte(
+    _kept_back.on_conflict_do_nothing().cte("newly_withheld")
+)
 _used = _arrays("used", column("skill", Uuid), column("calls", Integer), column("returned", Integer))
 _USE = (
     update(_row)
@@ -115,6 +122,24 @@ async def show(
     handle: Handle, task_id: UUID, owner: str, offers: Sequence[Offer], new: Sequence[events.NewEvent]
 ) -> None:
     """Record offers as `record`, with new events. Raises ConflictError if the task has another owner."""
+    await _record_held(handle, _SHOW, task_id, owner, offers, new)
+
+
+async def withhold(
+    handle: Handle, task_id: UUID, owner: str, offers: Sequence[Offer], new: Sequence[events.NewEvent]
+) -> None:
+    """Record that the task would have been offered these, with new events. Raises as `show`."""
+    await _record_held(handle, _WITHHOLD, task_id, owner, offers, new)
+
+
+async def _record_held(
+    handle: Handle,
+    statement: Select[Any],
+    task_id: UUID,
+    owner: str,
+    offers: Sequence[Offer],
+    new: Sequence[events.NewEvent],
+) -> None:
     values = {
         "task": task_id,
         "claim": owner,
@@ -123,7 +148,7 @@ async def show(
         "shown_ranks": [to_json(offer.ranks) for offer in offers],
         "events": events.parameter(new),
     }
-    if (await execute(handle, _SHOW, values)).first() is None:
+    if (await execute(handle, statement, values)).first() is None:
         raise lease.lost("task", task_id, owner)
 
 
@@ -155,6 +180,13 @@ async def to_task(session: AsyncSession, task_id: UUID) -> list[tuple[models.Ski
         .execution_options(populate_existing=True)
     )
     return [(offer, skill) for offer, skill in rows]
+
+
+async def withheld_from(session: AsyncSession, task_id: UUID) -> Sequence[models.Skill]:
+    """The skills that the task would have been offered."""
+    kept_back = models.WithheldSkill
+    query = select(models.Skill).join(kept_back, kept_back.skill_id == models.Skill.id)
+    return (await session.scalars(query.where(kept_back.task_id == task_id).order_by(models.Skill.name))).all()
 
 
 async def offered(handle: Handle, task_id: UUID) -> list[Offer]:

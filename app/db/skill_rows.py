@@ -103,6 +103,17 @@ class SkillOffer(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
 
 
+class WithheldSkill(Base):
+    """A skill that a task would have been offered, had it not been chosen to do without."""
+
+    __tablename__ = "withheld_skills"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    skill_id: Mapped[UUID] = mapped_column(
+        ForeignKey("skills.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
+
 class SkillReplay(Base):
     """A skill run again on the recorded calls of a task."""
 

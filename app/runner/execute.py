@@ -80,7 +80,8 @@ class TaskExecutor:
 
     @cached_property
     def skill_selection(self) -> SkillSelection:
-        return SkillSelection(self.sessions, self.library, self.agent.sandbox, self.agent.limits.session)
+        sandbox, limits = self.agent.sandbox, self.agent.limits.session
+        return SkillSelection(self.sessions, self.library, sandbox, limits, self.settings.skills_withheld)
 
     @cached_property
     def skill_keeping(self) -> SkillKeeping:

@@ -1,6 +1,7 @@
 """Selects the skills that a task is offered: relevant ones that the sandbox can load."""
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from uuid import UUID
 
 import structlog
@@ -23,13 +24,22 @@ _Rejected = list[tuple[Offer, str]]
 """Offers that do not load, each with the reason."""
 
 
+def is_withheld(task_id: UUID, share: float) -> bool:
+    """Whether a task is among the share that does without skills. A larger share contains a smaller one."""
+    return int.from_bytes(blake2b(task_id.bytes, digest_size=8).digest()) < share * 2**64
+
+
 class SkillSelection:
     """Loads every skill once as a test, in a process that is thrown away: its source never changes.
 
     A skill that does not load is left out, logged and reported as an event of the task. It never stops the task.
     """
 
-    def __init__(self, sessions: Sessions, library: Library, sandbox: Sandbox, limits: SessionLimits) -> None:
+    def __init__(
+        self, sessions: Sessions, library: Library, sandbox: Sandbox, limits: SessionLimits, withheld: float = 0.0
+    ) -> None:
+        """`withheld` is the share of tasks that get none although some fit."""
+        self._withheld = withheld
         self._sessions = sessions
         self._library = library
         self._sandbox = sandbox
@@ -50,6 +60,11 @@ class SkillSelection:
             row.project_id, row.instruction, row.scenario, limit, principal=row.principal
         )
         good, rejected = await self._check(row, relevant)
+        if good and is_withheld(row.id, self._withheld):
+            withheld = [events.NewEvent("skill", skill_event("withheld", offer)) for offer in good]
+            async with direct(self._sessions) as handle:
+                await offers.withhold(handle, row.id, owner, good, withheld)
+            return ()
         new = [events.NewEvent("skill", {**skill_event("offered", offer)}) for offer in good]
         for offer, reason in rejected:
             new.append(events.NewEvent("skill", skill_event("skipped", offer) | {"reason": reason}))

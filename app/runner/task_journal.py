@@ -232,7 +232,8 @@ def seed_of(task: models.Task) -> int:
 
 
 def skill_event(status: str, offer: Offer) -> dict[str, str | int]:
-    """The data of a skill's event; `status` is "offered", "skipped", "used", "refused" or "written"."""
+    """The data of a skill's event; `status` is "offered", "withheld", "skipped", "used", "refused" or
+    "written"."""
     return {"status": status, "id": str(offer.skill_id), "name": offer.name, "version": offer.version}
 
 

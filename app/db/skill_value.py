@@ -1,0 +1,52 @@
+"""The scores of tasks that were offered skills, and of those from which skills were withheld."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import exists, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+
+_MOST = 20_000  # tasks
+_task, _offer, _withheld = models.Task, models.SkillOffer, models.WithheldSkill
+
+
+class ComparedTask(msgspec.Struct, frozen=True):
+    """A scored task that was offered a skill, or would have been."""
+
+    scenario: str | None
+    withheld: bool
+    score: float
+
+
+async def compared_tasks(
+    session: AsyncSession,
+    project_id: UUID,
+    *,
+    skill_id: UUID | None = None,
+    scenario: str | None = None,
+    since: datetime | None = None,
+) -> Sequence[ComparedTask]:
+    """The latest 20,000, in the order in which they ended; all that concern a skill, if one is given."""
+    offered, withheld = exists().where(_offer.task_id == _task.id), exists().where(_withheld.task_id == _task.id)
+    if skill_id is not None:
+        offered, withheld = (
+            offered.where(_offer.skill_id == skill_id),
+            withheld.where(_withheld.skill_id == skill_id),
+        )
+    query = (
+        select(_task.scenario, withheld.label("withheld"), _task.score)
+        .where(_task.project_id == project_id, _task.score.is_not(None), _task.finished_at.is_not(None))
+        .where(or_(offered, withheld))
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_MOST)
+    )
+    if scenario is not None:
+        query = query.where(_task.scenario == scenario)
+    if since is not None:
+        query = query.where(_task.finished_at >= since)
+    rows = (await session.execute(query)).all()
+    return [ComparedTask(row.scenario, row.withheld, row.score) for row in reversed(rows)]
