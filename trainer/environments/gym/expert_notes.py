@@ -62,7 +62,7 @@ def _details(subject: Subject, values: Mapping[Parameter, str | int]) -> Iterato
         again = " until it is done" if main.shape.errors == "soft" else ""
         yield f"I call {_change(subject, values)}{again}"
     if goal == "act_check":
-        yield f"{main.domain.initial} is {main.fields['progress']}"
+        yield f"then I count all rows where {main.fields['progress']} is {main.domain.initial}"
 
 
 def _change(subject: Subject, values: Mapping[Parameter, str | int]) -> str:

@@ -84,19 +84,14 @@ class GymScript:
         if not self._knows_apps:
             yield self._say("apps", "print(apis.api_docs.show_app_descriptions())")
         yield _turn(note_apps(self._subject), _signatures(self._subject.apis))
-        shapes = _shapes(self._subject.apis)
-        if shapes and not self._mistaken:
-            yield self._say("look", shapes)
-        note = note_fields(self._subject, self._plan.values[self._index])
         if self._mistaken:
             wrong = self._program(mistaken(self._subject, self._style, self._rng))
-            observation = yield self._say("try", self._code(wrong))
-        else:
-            observation = yield _turn(note, self._code(right))
-        if _raised(observation):
-            if shapes and self._mistaken:
-                yield self._say("look", shapes)
-            yield _turn(note, self._code(right))
+            if not _raised((yield self._say("try", self._code(wrong)))):
+                return
+        yield self._say("look", _shapes(self._subject.apis))
+        solution = _turn(note_fields(self._subject, self._plan.values[self._index]), self._code(right))
+        if _raised((yield solution)):
+            yield solution
 
     @property
     def _completion(self) -> str:
@@ -127,12 +122,11 @@ def _signatures(apis: Sequence[GymApi]) -> str:
 
 
 def _shapes(apis: Sequence[GymApi]) -> str:
-    """Code that shows what lists return, where one line for each operation does not tell."""
+    """Code that shows what lists return: the line of an operation does not tell whether a field is an object."""
     return "\n".join(
         f'print(apis.api_docs.show_api_doc("{api.name}", "{api.route("list").python}")'
         '["response_schemas"]["success"])'
         for api in apis
-        if api.shape.envelope != "bare" or api.shape.nesting != "flat"
     )
 
 
