@@ -187,6 +187,24 @@ async def test_feedback_becomes_the_score_of_an_ended_task(api: ApiApp) -> None:
     assert [(each["score"], each["comment"]) for each in given] == [(0.25, "half of them")]
 
 
+async def test_tasks_are_listed_whose_check_a_person_contradicts(api: ApiApp) -> None:
+    outcomes = {1.0: 0.0, 0.6: 0.5, 0.0: None}  # of the check, and of a person
+    ids = []
+    for checked, given in outcomes.items():
+        ids.append(await api.submit())
+        async with api.sessions.begin() as session:
+            await task_queue.claim(session, "runner", 30)
+            ended = task_queue.TaskOutcome(state=models.TaskState.DONE, score=checked)
+            await task_queue.finish(session, ids[-1], "runner", ended)
+        if given is not None:
+            body = {"task_id": str(ids[-1]), "score": given}
+            assert (await api.client.post("/v1/feedback", json=body)).json()["author"] == "key test admin"
+    listed = (await api.client.get("/v1/tasks?overruled=true")).json()["tasks"]
+    assert [(each["id"], each["score"]) for each in listed] == [(str(ids[0]), 0.0)]
+    assert (await api.client.get(f"/v1/tasks/{ids[0]}")).json()["overruled_score"] == 1.0
+    assert len((await api.client.get("/v1/tasks")).json()["tasks"]) == len(outcomes)
+
+
 @pytest.mark.parametrize(
     "body",
     [

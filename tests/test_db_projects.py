@@ -151,12 +151,24 @@ async def test_the_latest_feedback_is_the_score(session: AsyncSession) -> None:
     ]
 
 
-async def test_feedback_does_not_change_the_score_of_a_check(session: AsyncSession) -> None:
+async def test_feedback_replaces_the_score_of_a_check_which_is_kept(session: AsyncSession) -> None:
     task = await claimed_task(session)
     await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE, score=0.5))
+    await session.refresh(task)
+    for score in (1.0, 0.25):
+        await feedback.add(session, task.id, score, author="key ann")
+        await session.refresh(task)
+        assert (task.score, task.overruled_score, task.checked) == (score, 0.5, True)
+    assert {each.author for each in await feedback.of_task(session, task.id)} == {"key ann"}
+
+
+async def test_feedback_without_a_check_overrules_nothing(session: AsyncSession) -> None:
+    task = await claimed_task(session)
+    await task_queue.finish(session, task.id, "me", TaskOutcome(state=TaskState.DONE))
+    await session.refresh(task)
     await feedback.add(session, task.id, 1.0)
     await session.refresh(task)
-    assert (task.score, task.checked) == (0.5, True)
+    assert (task.score, task.overruled_score) == (1.0, None)
 
 
 async def test_feedback_needs_a_task_that_has_ended_and_a_score_in_range(session: AsyncSession) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 
 from app.apis.document_reader import DocumentReader
-from app.db import models, offers, projects, releases, shadows, trajectories
+from app.db import feedback, models, offers, projects, releases, shadows, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import ConflictError, EngineError, EngineRefusalError
 from app.records import Stop
@@ -88,8 +88,10 @@ async def test_a_shadow_replays_the_task_with_its_release_and_changes_nothing(
     assert await traces(project, task_id) == before
     async with project.sessions() as session:
         assert (await releases.get(session, release.id)).prompt is None, "it has not served"
+    async with project.sessions.begin() as session:
+        await feedback.add(session, task_id, 0.0)
     [pair] = await pairs(project, release)
-    assert (pair.score, pair.turns) == (1.0, 2)
+    assert (pair.score, pair.turns) == (1.0, 2), "the check's score, which the shadow has too"
 
 
 async def test_a_shadow_has_the_seed_and_the_clock_of_its_task(project: LedgerProject) -> None:

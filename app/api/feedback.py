@@ -28,11 +28,12 @@ class FeedbackView(msgspec.Struct, frozen=True):
     task_id: UUID
     score: float
     comment: str | None
+    author: str | None  # the key that gave it; null if that was not recorded
     created_at: datetime
 
     @classmethod
     def of(cls, row: models.Feedback) -> Self:
-        return cls(row.id, row.task_id, row.score, row.comment, row.created_at)
+        return cls(row.id, row.task_id, row.score, row.comment, row.author, row.created_at)
 
 
 class FeedbackController(Controller):
@@ -42,13 +43,12 @@ class FeedbackController(Controller):
 
     @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
     async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
-        """Becomes the task's score, unless its own check has scored it, and evidence about the skills of the task.
-        409 if the task has not ended.
+        """Becomes the task's score, also in place of its check's or a judge's, which the task then shows as
+        `overruled_score`, and evidence about the skills of the task. 409 if the task has not ended.
         """
         task = await find_task(session, access, data.task_id)
-        row = await feedback.add(session, task.id, data.score, data.comment)
-        await session.refresh(task)
-        await lifecycle.scored(session, task.id, data.score if task.score is None else task.score)
+        row = await feedback.add(session, task.id, data.score, data.comment, author=access.actor)
+        await lifecycle.scored(session, task.id, data.score)
         await session.commit()
         return FeedbackView.of(row)
 

@@ -132,6 +132,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     variables: dict[str, Json]
     use_skills: bool
     check: str | None
+    overruled_score: float | None  # of its check or judge, if feedback has replaced it
     cancel_requested: bool
     attempt: int
     prompt_hash: str | None  # of the prompt that it began under
@@ -158,6 +159,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             variables=task.variables,
             use_skills=task.use_skills,
             check=task.check_code,
+            overruled_score=task.overruled_score,
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,
             prompt_hash=task.prompt,

@@ -62,6 +62,9 @@ class TaskController(Controller):
         created_after: Since = None,
         created_before: Until = None,
         min_score: FromQuery[float | None] = None,
+        overruled: Annotated[
+            bool, QueryParameter(description="only tasks whose check or judge feedback has contradicted")
+        ] = False,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> TaskPage:
@@ -74,6 +77,7 @@ class TaskController(Controller):
             created_after=in_utc(created_after),
             created_before=in_utc(created_before),
             min_score=min_score,
+            overruled=overruled,
         )
         page = await tasks.page(session, only, cursor=cursor, limit=limit)
         names = await project_names(session)

@@ -124,8 +124,8 @@ async def results(
     )
     # Tasks whose check gave no score must count, or a release would be judged by its good answers alone.
     unscored = and_(columns.check_code != "", ~columns.checked)
-    reward = case((unscored, 0.0), else_=columns.score)
-    scored_at = case((or_(columns.checked, unscored), columns.finished_at), else_=given)
+    reward = case((and_(unscored, columns.score.is_(None)), 0.0), else_=columns.score)
+    scored_at = case((or_(columns.checked, unscored), func.coalesce(given, columns.finished_at)), else_=given)
     wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED), unscored)
     done = columns.state == TaskState.DONE
 

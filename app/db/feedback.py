@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.errors import ConflictError, InvalidError, NotFoundError
 
 
-async def add(session: AsyncSession, task_id: UUID, score: float, comment: str | None = None) -> models.Feedback:
-    """Add feedback. The latest is the task's score, unless a check scored it.
+async def add(
+    session: AsyncSession, task_id: UUID, score: float, comment: str | None = None, *, author: str | None = None
+) -> models.Feedback:
+    """Add feedback. The latest is the task's score; that of a check or judge, which it replaces, is kept.
 
     Raises InvalidError for a score outside [0, 1], NotFoundError, and ConflictError while the task has not ended.
     """
@@ -22,12 +24,12 @@ async def add(session: AsyncSession, task_id: UUID, score: float, comment: str |
         raise NotFoundError(f"no task has the id {task_id}")
     if task.finished_at is None:
         raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
-    row = models.Feedback(task_id=task_id, score=score, comment=comment)
+    row = models.Feedback(task_id=task_id, score=score, comment=comment, author=author)
     session.add(row)
+    if task.checked and task.overruled_score is None:
+        task.overruled_score = task.score
+    task.score = score
     await session.flush()
-    await session.execute(
-        update(models.Task).where(models.Task.id == task_id, ~models.Task.checked).values(score=score)
-    )
     return row
 
 

@@ -196,6 +196,13 @@ class Task(Entity, Leased):
         Index("ix_tasks_principal", "project_id", "principal"),
         Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
         Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
+        Index(
+            "ix_tasks_overruled",
+            "project_id",
+            "created_at",
+            "id",
+            postgresql_where=text("overruled_score IS NOT NULL"),
+        ),
         Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )
@@ -215,8 +222,9 @@ class Task(Entity, Leased):
     stop: Mapped[Stop | None]
     answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     failure: Mapped[str | None]
-    score: Mapped[float | None]  # in [0, 1]: of the check, or without one of the latest feedback
-    checked: Mapped[bool] = mapped_column(default=False)  # the score is the check's
+    score: Mapped[float | None]  # in [0, 1]: of the latest feedback, or without any of the check or judge
+    checked: Mapped[bool] = mapped_column(default=False)  # its check or judge gave it a score
+    overruled_score: Mapped[float | None]  # which one, if feedback has replaced it
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
     calls: Mapped[int] = mapped_column(default=0)
@@ -249,3 +257,4 @@ class Feedback(Entity):
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
     score: Mapped[float]
     comment: Mapped[str | None]
+    author: Mapped[str | None]  # "key <name>"; NULL before this was recorded

@@ -103,7 +103,7 @@ async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTa
     )
     return [
         ShadowedTask(
-            score=task.score if task.checked else None,
+            score=(task.score if task.overruled_score is None else task.overruled_score) if task.checked else None,
             turns=task.turns,
             generated_tokens=task.generated_tokens,
             shadow=_outcome(shadow),

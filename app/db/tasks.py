@@ -35,6 +35,9 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str | None = None
 
 
+_CONFLICT = 0.5  # between two scores of a task
+
+
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Filters of a listing; None matches everything."""
 
@@ -45,6 +48,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     created_after: datetime | None = None  # inclusive
     created_before: datetime | None = None  # exclusive
     min_score: float | None = None
+    overruled: bool = False  # only those whose check or judge said success and a person failure, or the reverse
 
 
 async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
@@ -118,6 +122,9 @@ async def page(
         query = query.where(task.created_at < only.created_before)
     if only.min_score is not None:
         query = query.where(task.score >= only.min_score)
+    if only.overruled:
+        differs = func.abs(task.overruled_score - task.score) >= _CONFLICT
+        query = query.where(task.overruled_score.is_not(None), differs)
     return await read_page(session, query, task, cursor, limit)
 
 
