@@ -8,7 +8,9 @@ from app.errors import ModelError
 
 SEED = "seed"
 SEED_DIR = Path(__file__).parent / "seed_policy"
-DEFAULT_MODEL = SEED  # of every command; tests, benchmarks and the reproduction name the model themselves
+DEFAULT_MODEL = (
+    "smollm2-135m"  # of every command; tests, benchmarks and the reproduction name the model themselves
+)
 HASH_DIGITS = 12  # of the name of a directory
 
 
@@ -65,7 +67,7 @@ CATALOG = {
             ),
             prompt_profile="brief",
             weights="7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
-            adapter="82c99284dbb76c4adda56ad5b3c78c41",
+            adapter="089d84797e9c4ca773be0564ebfd29c3",
         ),
         CatalogModel(
             name="qwen2.5-coder-1.5b",

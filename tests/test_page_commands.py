@@ -10,16 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.model_catalog import SEED
+from app.model_catalog import DEFAULT_MODEL, SEED
 from tests.page_commands import ANYTHING, Shell, blocks, commands, matches
 from tests.processes import free_ports
 from tests.test_up import Up, client_of, running
 
 REPOSITORY = Path(__file__).parents[1]
 README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.md"
-SERVE = f"SAGE_MODEL={SEED} make serve"
+SERVE = ("make serve", f"SAGE_MODEL={SEED} make serve")
 NOT_RUN = """\
-SAGE_MODEL=smollm2-135m make serve
 SAGE_MODEL=/models/Qwen3-8B make serve
 ENGINE_URLS=http://gpu1:8000,http://gpu2:8000 SAGE_MODEL=/models/Qwen3-8B make serve
 """  # they need a network, a model of 16 GB, and GPUs
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:
-    text, env = README.read_text(), settings(tmp_path)
+    text, env = README.read_text(), settings(tmp_path, DEFAULT_MODEL)
     async with running(env, tmp_path) as up:
         follow(text, Reader(up, env, tmp_path))
         async with client_of(env, up.line("export KEY=").removeprefix("export KEY=")) as client:
@@ -42,7 +41,7 @@ async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:
 
 
 async def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
-    text, env = TUTORIAL.read_text(), settings(tmp_path)
+    text, env = TUTORIAL.read_text(), settings(tmp_path, SEED)
     async with running(env, tmp_path) as up:
         follow(text, Reader(up, env, tmp_path))
 
@@ -76,12 +75,12 @@ async def check_shown(page: str, name: str, path: str, client: httpx.AsyncClient
     assert f"| {name} task | {task['turns']} | {task['generated_tokens']} | {skills} |" in page
 
 
-def settings(directory: Path) -> dict[str, str]:
+def settings(directory: Path, model: str) -> dict[str, str]:
     port, engine, demo = free_ports(3)
     return {
         **os.environ,
         "DATABASE_URL": "",
-        "SAGE_MODEL": SEED,
+        "SAGE_MODEL": model,
         "SAGE_DATA_DIR": str(directory / "data"),
         "SAGE_PORT": str(port),
         "SAGE_ENGINE_PORT": str(engine),
@@ -103,7 +102,7 @@ class Reader:
 
     def follow(self, command: str, shell: Shell) -> str:
         """The command's output, with the usual ports. Fails where the shell does."""
-        if command == SERVE:
+        if command in SERVE:
             return self._as_on_page(self._served())
         for port, here in self._ports.items():
             command = command.replace(f"localhost:{port}", f"localhost:{here}")
