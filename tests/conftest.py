@@ -17,10 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from app.db import embedded_postgres
 from app.db.database import Sessions, full_url, open_database, session_info
 from app.db.migrate import migrate
-from app.db.models import Base
 from app.model_catalog import SEED
 from app.sandbox.forked_sandbox import ForkedSandbox
 from tests.approving import ApprovingProject, open_approving_project
+from tests.emptied_database import emptied_database
 from tests.encryption_keys import TEST_KEYS
 from tests.ledger import Ledger
 from tests.ledger_project import LedgerProject, open_ledger_project
@@ -85,11 +85,8 @@ async def sessions(database_url: str) -> AsyncIterator[Sessions]:
 @pytest.fixture
 async def committed(database_url: str) -> AsyncIterator[Sessions]:
     """Sessions with own connections, for tests of locks, races and notifications; tables are emptied after."""
-    async with open_database(database_url, keys=TEST_KEYS) as database:
+    async with emptied_database(database_url) as database:
         yield database.sessions
-        async with database.engine.begin() as connection:
-            for table in reversed(Base.metadata.sorted_tables):
-                await connection.execute(table.delete())
 
 
 @pytest.fixture(scope="module")

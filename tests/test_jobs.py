@@ -10,9 +10,10 @@ from datetime import datetime
 import pytest
 
 from app.db import environments, models, releases, runs, schedules
-from app.db.database import Sessions, open_database
+from app.db.database import Sessions
 from app.db.models import RunState
 from app.run_settings import RunSettings
+from tests.emptied_database import emptied_database
 from tests.processes import alive, command_of, descendants, gone
 from tests.rows import project_row
 from tests.worker_host import ENDED, WorkerHost
@@ -20,7 +21,7 @@ from tests.worker_host import ENDED, WorkerHost
 
 @pytest.fixture(scope="module")
 async def opened(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[WorkerHost]:
-    async with open_database(database_url) as database:
+    async with emptied_database(database_url) as database:
         host = WorkerHost(database.sessions, database_url, tmp_path_factory.mktemp("host"))
         yield host
         await host.close()

@@ -9,12 +9,10 @@ import pytest
 import pytest_asyncio
 
 from app.db import approvals, models, skill_moves, skills, webhooks
-from app.db.database import open_database
-from app.db.models import Base
 from app.skills.admission import admit
 from app.skills.library import Library
 from tests.api_app import ApiApp, open_api_app, problem
-from tests.encryption_keys import TEST_KEYS
+from tests.emptied_database import emptied_database
 from tests.rows import task_row
 from tests.test_approvals_api import waiting
 from tests.test_second_round_edge import send_raw
@@ -28,12 +26,11 @@ _TOKEN = "T0K3N-4711"
 @pytest_asyncio.fixture(scope="module")
 async def stage(database_url: str) -> AsyncIterator[ApiApp]:
     """One application for all attacks; each brings a project of its own."""
-    async with open_database(database_url, keys=TEST_KEYS) as database:
-        async with open_api_app(database.sessions, database_url) as api:
-            yield api
-        async with database.engine.begin() as connection:
-            for table in reversed(Base.metadata.sorted_tables):
-                await connection.execute(table.delete())
+    async with (
+        emptied_database(database_url) as database,
+        open_api_app(database.sessions, database_url) as api,
+    ):
+        yield api
 
 
 async def asked(api: ApiApp, seconds: float = 60) -> models.Approval:

@@ -16,10 +16,8 @@ import pytest
 import pytest_asyncio
 
 from app.datasets.data_location import DataRules
-from app.db.database import open_database
-from app.db.models import Base
 from tests.api_app import ApiApp, open_api_app, problem
-from tests.encryption_keys import TEST_KEYS
+from tests.emptied_database import emptied_database
 from tests.http_server import served
 from tests.webhook_receiver import SECRET
 
@@ -32,13 +30,10 @@ _VALUE = "launch-code-4711"
 async def edge(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiApp]:
     """One application for all attacks; each brings a project of its own if it may leave rows."""
     directory = tmp_path_factory.mktemp("edge")
-    async with open_database(database_url, keys=TEST_KEYS) as database:
+    async with emptied_database(database_url) as database:
         opened = open_api_app(database.sessions, database_url, directory=directory, data_rules=_RULES)
         async with opened as api:
             yield api
-        async with database.engine.begin() as connection:
-            for table in reversed(Base.metadata.sorted_tables):
-                await connection.execute(table.delete())
 
 
 async def new_project(api: ApiApp, **limits: int) -> str:

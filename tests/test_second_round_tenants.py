@@ -15,10 +15,8 @@ import pytest_asyncio
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.db import projects
-from app.db.database import open_database
-from app.db.models import Base
 from tests.api_app import ApiApp, open_api_app
-from tests.encryption_keys import TEST_KEYS
+from tests.emptied_database import emptied_database
 from tests.tenant_rows import MARK, content, fill
 
 _SCOPES = ("admin", "tasks", "skills", "approvals")
@@ -113,23 +111,22 @@ class Raid(msgspec.Struct, frozen=True):
 
 @pytest_asyncio.fixture(scope="module")
 async def raid(database_url: str) -> AsyncIterator[Raid]:
-    async with open_database(database_url, keys=TEST_KEYS) as database:
-        async with open_api_app(database.sessions, database_url) as api:
-            async with api.sessions.begin() as session:
-                ids = await fill(session, _VICTIM)
-                intruder = await projects.create(session, "intruder")
-            keys = {scope: await api.key(scope, project_id=intruder.id) for scope in _SCOPES}
-            keys |= {"none": {"Authorization": ""}, "forged": {"Authorization": "Bearer sage_" + "0" * 43}}
-            before = await content(api.sessions, ids["project_id"])
-            answers = {
-                (attack.name, who): await _send(api, attack, ids, headers)
-                for attack in _ATTACKS.values()
-                for who, headers in keys.items()
-            }
-            yield Raid(answers, before, await content(api.sessions, ids["project_id"]), ids)
-        async with database.engine.begin() as connection:
-            for table in reversed(Base.metadata.sorted_tables):
-                await connection.execute(table.delete())
+    async with (
+        emptied_database(database_url) as database,
+        open_api_app(database.sessions, database_url) as api,
+    ):
+        async with api.sessions.begin() as session:
+            ids = await fill(session, _VICTIM)
+            intruder = await projects.create(session, "intruder")
+        keys = {scope: await api.key(scope, project_id=intruder.id) for scope in _SCOPES}
+        keys |= {"none": {"Authorization": ""}, "forged": {"Authorization": "Bearer sage_" + "0" * 43}}
+        before = await content(api.sessions, ids["project_id"])
+        answers = {
+            (attack.name, who): await _send(api, attack, ids, headers)
+            for attack in _ATTACKS.values()
+            for who, headers in keys.items()
+        }
+        yield Raid(answers, before, await content(api.sessions, ids["project_id"]), ids)
 
 
 async def _send(

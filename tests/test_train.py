@@ -10,6 +10,7 @@ import torch
 
 from app.db.database import Sessions
 from app.db.models import ReleaseState
+from app.model_catalog import SEED
 from app.records import Probe
 from app.settings import Settings
 from tests.sleepy_server import sleepy_server
@@ -111,6 +112,7 @@ async def test_a_rollout_run_resumes_and_its_adapter_is_evaluated(
     """The seed policy in the office; it need not get better in two tiny steps."""
     with sleepy_server() as server:
         settings = Settings(
+            model=SEED,
             data_dir=tmp_path,
             database_url=database_url,
             engine_device="cpu",

@@ -8,6 +8,7 @@ from app.db import audit
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.engine.http_engine import HttpEngine
+from app.model_catalog import SEED
 from app.release.promote import Promoter
 from app.settings import Settings
 from tests.training_project import ProgressRecorder, TrainingProject
@@ -38,7 +39,7 @@ async def test_a_run_with_rollouts_on_vllm_ends_in_a_release_that_vllm_serves(
     """`ratio_max` is of all sampled tokens: the trainer's probability over vLLM's at sampling."""
     urls = ",".join(each.url for each in servers)
     settings = Settings(
-        data_dir=tmp_path, database_url=database_url, engine_device="cpu", rollout_engine_urls=urls
+        model=SEED, data_dir=tmp_path, database_url=database_url, engine_device="cpu", rollout_engine_urls=urls
     )
     shop = await TrainingProject.open(committed, settings)
     job, recorder = await shop.job(**RUN), ProgressRecorder()

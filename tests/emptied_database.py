@@ -1,0 +1,18 @@
+"""The database that the tests of a process share, for tests that commit."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from app.db.database import Database, open_database
+from app.db.models import Base
+from tests.encryption_keys import TEST_KEYS
+
+
+@asynccontextmanager
+async def emptied_database(url: str) -> AsyncIterator[Database]:
+    """It is emptied at the end, so end all processes that write to it inside the block."""
+    async with open_database(url, keys=TEST_KEYS) as database:
+        yield database
+        async with database.engine.begin() as connection:
+            for table in reversed(Base.metadata.sorted_tables):
+                await connection.execute(table.delete())
