@@ -8,8 +8,8 @@ from app.apis.catalog import App
 from app.db import apis
 from app.db.database import Sessions
 from app.records import Json
+from app.release.catalogs import Catalogs
 from app.release.manifest import ApiDocument
-from app.runner.catalogs import Catalogs
 from tests.rows import project_row
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from app.agent.score import score
 from app.errors import InvalidError
 from app.gateway.gateway import Gateway
-from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from trainer.environments.office.office_environment import OfficeEnvironment, OfficeWorld

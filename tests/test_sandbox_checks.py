@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from app.agent.limits import RolloutLimits
+from app.agent.score import score
 from app.db import skills
 from app.db.models import TaskState
 from app.errors import InvalidError
 from app.records import Json, Stop
-from app.runner.score import score
 from app.sandbox.forked_sandbox import ForkedSandbox
 from app.sandbox.protocol import SessionLimits
 from tests.ledger import Ledger

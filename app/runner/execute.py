@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy.exc import DataError
 
 from app.agent.rollout_loop import Agent, run_rollout
+from app.agent.score import score
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
 from app.db import models, offers, suspects, task_queue, trajectories
@@ -23,8 +24,8 @@ from app.project.approval import ApprovalRules
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
+from app.release.catalogs import Catalogs, bearer_tokens
 from app.release.manifest import ApiDocument
-from app.runner.catalogs import Catalogs, bearer_tokens
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
 from app.runner.judge import Judge, ask_judge
@@ -33,7 +34,6 @@ from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
 from app.runner.project_secrets import ProjectSecrets
-from app.runner.score import score
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_selection import SkillSelection
