@@ -7,9 +7,10 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, events, feedback, keys, models, projects, releases, secrets, skills, trajectories
+from app.db import apis, events, exams, feedback, keys, models, projects, releases, secrets, skills, trajectories
 from app.db.database import Sessions
-from app.db.models import AuditAction, RunState, TaskState
+from app.db.exams import NewExamTask
+from app.db.models import AuditAction, ExamSource, RunState, TaskState
 from tests.rows import new_skill, task_row, trajectory_of, turn_of
 
 MARK = "crown-jewels"
@@ -45,12 +46,19 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     dataset = models.Dataset(project_id=project.id, name=MARK, digest=MARK, bytes=1, conversations=1)
     session.add_all([approval, delivery, run, entry, schedule, used, dataset])
     await session.flush()
+    await exams.put(session, project.id, MARK, ExamSource.LOG, [NewExamTask(instruction=MARK, task_id=task.id)])
     session.add(models.RunStep(run_id=run.id, index=1, metrics={MARK: 1}))
     await feedback.add(session, task.id, 0.5, MARK)
     rows: dict[str, Any] = {"task_id": task, "approval_id": approval, "skill_id": skill, "release_id": candidate}
     rows |= {"other": serving, "run_id": run, "delivery_id": delivery, "key_id": key, "dataset_id": dataset}
     ids = {each: str(row.id) for each, row in rows.items()}
-    return ids | {"project": name, "api": "vault", "secret": "vault-key", "project_id": str(project.id)}
+    return ids | {
+        "project": name,
+        "api": "vault",
+        "secret": "vault-key",
+        "exam": MARK,
+        "project_id": str(project.id),
+    }
 
 
 async def content(sessions: Sessions, project_id: str) -> dict[str, list[str]]:

@@ -37,9 +37,10 @@ _BODIES: dict[str, dict[str, Any]] = {
     "releases_start_canary": {"percent": 50},
     "releases_start_shadows": {"tasks": 1},
     "training_runs_create": {"project": _VICTIM},
+    "exams_create": {"name": "mine", "tasks": [{"instruction": "spy", "check": "score = 1"}]},
     "schedule_put": {"every_hours": 1},
 }
-_NAMES = {"projects": "{project}", "apis": "{api}", "secrets": "{secret}"}
+_NAMES = {"projects": "{project}", "apis": "{api}", "secrets": "{secret}", "exams": "{exam}"}
 
 
 class ForeignRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +77,7 @@ def _of_route(method: str, path: str, route: dict[str, Any]) -> list[ForeignRequ
     needed = {each: "words" for each, about in given.items() if about.get("required")}
     ids = {each: f"{{{each}}}" for each in given if each.endswith("_id")}
     collection = path.split("/")[2]
-    path = path.replace(
-        "{name}", {"projects": "{project}", "apis": "{api}", "secrets": "{secret}"}.get(collection, "")
-    )
+    path = path.replace("{name}", _NAMES.get(collection, ""))
     about: dict[str, Any] = {"method": method.upper(), "path": path, "operation": name}
     found = []
     if "{" in path and name != "secrets_store":

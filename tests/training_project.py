@@ -65,7 +65,7 @@ class TrainingProject:
             served = ServedProject(session, await projects.by_id(session, self.project_id), tokenizer)
             for number in range(scenarios):
                 for score in scores:
-                    row = await served.task(score, scenario=f"kind {number}", **columns)
+                    row = await served.task(score, **_kind(number), **columns)
                     await served.rollout(row, served.turn(f"print({len(served.tasks) * 11})"))
 
     async def job(self, **settings: Any) -> Job:
@@ -119,6 +119,10 @@ class TrainingProject:
         assert (await self.active()).id == before.id
         assert await self.of_run(job) == []
         return describe_failure(caught.value, job.directory)
+
+
+def _kind(number: int) -> dict[str, Any]:
+    return {"scenario": f"kind {number}", "instruction": f"say hello to number {number}"}
 
 
 def moved(job: Job, directory: Path) -> Job:

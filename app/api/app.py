@@ -19,6 +19,7 @@ from app.api.datasets import DatasetController
 from app.api.dependencies import Dependencies
 from app.api.environments import EnvironmentController
 from app.api.erasure import ErasureController
+from app.api.exams import ExamController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, livez, readyz
 from app.api.json_request import JsonRequest
@@ -64,6 +65,7 @@ _CONTROLLERS = [
     AuditController,
     RunController,
     DatasetController,
+    ExamController,
     RunEventsController,
     ScheduleController,
     EnvironmentController,

@@ -95,7 +95,7 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if not task.instruction.strip():
                 raise InvalidError("instruction: must not be blank")
         for check in dict.fromkeys(task.check for task in tasks if task.check is not None):
-            _refuse_unparsable(check)
+            refuse_unparsable(check)
         return tasks
 
     def digest(self) -> str:
@@ -136,7 +136,7 @@ async def submit_all(
     return await tasks.submit_all(session, batch, limits)
 
 
-def _refuse_unparsable(check: str) -> None:
+def refuse_unparsable(check: str) -> None:
     try:
         ast.parse(check)
     except SyntaxError as error:

@@ -39,6 +39,20 @@ async def of_release(session: AsyncSession, release_id: UUID) -> Sequence[models
     return await _where(session, models.Evaluation.release_id == release_id)
 
 
+async def of_exam(
+    session: AsyncSession, project_id: UUID, name: str
+) -> Sequence[tuple[models.Evaluation, int | None]]:
+    """Those on any version of the exam, oldest first, each with the number of its release."""
+    evaluation, release = models.Evaluation, models.Release
+    query = (
+        select(evaluation, release.number)
+        .outerjoin(release, release.id == evaluation.release_id)
+        .where(evaluation.project_id == project_id, evaluation.settings.contains({"exam": {"name": name}}))
+        .order_by(evaluation.created_at)
+    )
+    return [(row[0], row[1]) for row in await session.execute(query)]
+
+
 async def best_served(
     session: AsyncSession, project_id: UUID, environment: str, base: str
 ) -> models.Release | None:

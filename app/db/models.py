@@ -24,6 +24,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity, Leased, listing_indexes
 from app.db.dataset_rows import Dataset
+from app.db.exam_rows import Exam, ExamSource, ExamTask
 from app.db.quota_rows import ProjectTurn, ProjectUsage
 from app.db.release_rows import (
     RELEASE_MOVES,
@@ -73,6 +74,9 @@ __all__ = [
     "DeliveryState",
     "Entity",
     "Evaluation",
+    "Exam",
+    "ExamSource",
+    "ExamTask",
     "Feedback",
     "Key",
     "Project",

@@ -67,6 +67,10 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     keep_tasks: _Days = None
     """Days that a task is kept after its end, with all that belongs to it. null: indefinitely."""
 
+    holdout_percent: Annotated[float, msgspec.Meta(ge=0, le=50)] = 0.0
+    """Share of the kinds of tasks that no run learns from: their scored tasks become the exam `own-work`, on which
+    the gate examines candidates. A kind is a scenario, or an instruction without one."""
+
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""
 

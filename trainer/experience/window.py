@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import releases, training_data
+from app.db import exams, releases, training_data
 from app.db.models import Release, ReleaseState, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
@@ -15,6 +15,7 @@ from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, has_other_prompt, staleness_by_release
+from trainer.experience.held_out_tasks import HeldOutTasks
 from trainer.experience.scenario_inference import infer_scenarios
 from trainer.experience.scored_task import ScoredTask
 
@@ -70,12 +71,13 @@ async def _scored_tasks(
     numbers = {release.id: release.number for release in every}
     prompts = {release.id: release.prompt for release in every}
     learner = active.model if settings.start == "active" else BASE
+    held_out = HeldOutTasks(await exams.held_out(session, project_id))
     staleness = staleness_by_release([_weights(each) for each in every], active.number, learner)
     tasks = []
     async for trajectory in training_data.trajectories(session, list(rows)):
         row = rows[trajectory.task.id]
         assert row.release_id is not None  # a finished task has a release
-        flaw = find_flaw(trajectory, row.base, base)
+        flaw = DropReason.HELD_OUT if trajectory.task in held_out else find_flaw(trajectory, row.base, base)
         if flaw is None and has_other_prompt(trajectory, prompts[row.release_id], active.prompt):
             flaw = DropReason.OTHER_PROMPT
         tasks.append(_scored_task(row, trajectory, numbers[row.release_id], staleness[row.release_id], flaw))

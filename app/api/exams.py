@@ -1,0 +1,223 @@
+"""Routes for exams: the tasks on which a project's candidates are examined, and the results of its releases."""
+
+from datetime import datetime
+from typing import Annotated, Self
+from uuid import UUID
+
+import msgspec
+from litestar import Controller, delete, get, post
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import UNSET, UnsetType
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Caller, Db, find_project, project_filter, project_names
+from app.api.columns import columns
+from app.api.problem import problems
+from app.api.submission import Check, Instruction, Variables, refuse_unparsable
+from app.api.validation import Name, ProjectName, Scenario, in_utc
+from app.db import evaluations, exams, models
+from app.db.exams import ExamSize, NewExamTask
+from app.db.models import ExamSource
+from app.errors import InvalidError
+from app.project.holdout import OWN_WORK
+from app.records import Json
+from app.run_settings import MIN_SCENARIOS
+
+_READ = problems(400, 401, 403, 404)
+_MOST = 2_000  # tasks of one exam
+
+Version = Annotated[int | None, QueryParameter(ge=1, description="default: the newest")]
+
+
+class ExamTaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tasks with the same `scenario` differ only in details, and are examined one after the other."""
+
+    instruction: Instruction
+    check: Check
+    scenario: Scenario | None = None
+    variables: Variables = {}
+
+
+class LogSelection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Scored tasks that were served: those named, or the best of each kind that ended in a window of time."""
+
+    tasks: Annotated[list[UUID], msgspec.Meta(min_length=1, max_length=_MOST)] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    scenarios: Annotated[list[Scenario], msgspec.Meta(min_length=1, max_length=1_000)] | None = None
+    kinds: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 200
+    """The latest kinds, at most. A kind is a scenario, or an instruction without one."""
+    tasks_each: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
+    """Tasks of each kind, at most."""
+
+    async def read(self, session: AsyncSession, project_id: UUID) -> list[NewExamTask]:
+        if self.tasks is None:
+            chosen = {name: getattr(self, name) for name in ("scenarios", "kinds", "tasks_each")}
+            since, until = in_utc(self.since), in_utc(self.until)
+            return await exams.from_log(session, project_id, since=since, until=until, **chosen)
+        if self != LogSelection(tasks=self.tasks):
+            raise InvalidError("from_log: name either `tasks` or a window to choose them from")
+        return await exams.of_tasks(session, project_id, self.tasks)
+
+
+class ExamRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either `tasks`, each with its check, or a selection `from_log`."""
+
+    name: Name
+    tasks: Annotated[list[ExamTaskRequest], msgspec.Meta(min_length=1, max_length=_MOST)] | UnsetType = UNSET
+    from_log: LogSelection | UnsetType = UNSET
+
+    async def read(self, session: AsyncSession, project_id: UUID) -> tuple[ExamSource, list[NewExamTask]]:
+        if (self.tasks is UNSET) == (self.from_log is UNSET):
+            raise InvalidError("send either `tasks` or `from_log`")
+        if self.name == OWN_WORK:
+            raise InvalidError(f"{OWN_WORK!r} is the exam of the setting holdout_percent: choose another name")
+        if self.from_log is not UNSET:
+            chosen = await self.from_log.read(session, project_id)
+            if not chosen:
+                raise InvalidError("from_log: no scored task of this project is among these")
+            return ExamSource.LOG, chosen
+        assert self.tasks is not UNSET  # one of the two
+        for check in dict.fromkeys(task.check for task in self.tasks):
+            refuse_unparsable(check)
+        return ExamSource.SUBMITTED, [
+            NewExamTask(
+                instruction=each.instruction,
+                scenario=each.scenario,
+                variables=each.variables,
+                check_code=each.check,
+            )
+            for each in self.tasks
+        ]
+
+
+class ExamView(msgspec.Struct, frozen=True, kw_only=True):
+    """One version. `digest` is the sha256 of its tasks; `waits_for` says why the gate cannot decide by it yet."""
+
+    project: str
+    name: str
+    version: int
+    digest: str
+    source: ExamSource
+    created_at: datetime
+    size: ExamSize
+    waits_for: str | None
+
+    @classmethod
+    def of(cls, row: models.Exam, project: str, size: ExamSize) -> Self:
+        own = columns(row, cls, "project", "size", "waits_for")
+        return cls(project=project, size=size, waits_for=_waits_for(size), **own)
+
+
+class ExamTaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """`task_id` is that of the served task it repeats; null for one that came with the request."""
+
+    instruction: str
+    scenario: str | None
+    variables: dict[str, Json]
+    check_code: str | None = msgspec.field(name="check")
+    task_id: UUID | None
+
+
+class ExamDetail(msgspec.Struct, frozen=True, kw_only=True):
+    exam: ExamView
+    tasks: list[ExamTaskView]
+
+
+class ExamResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How one release did. Shares in percent with 95 % intervals, as in its evidence.
+
+    `coverage` is the share of scenarios whose results are known.
+    """
+
+    release: int | None
+    model: str
+    at: datetime
+    version: int
+    on: str
+    coverage: float | None
+    figures: dict[str, Json]
+
+
+class ExamController(Controller):
+    path = "/exams"
+    tags = ("Training",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @post(summary="Make an exam", responses=problems(400, 401, 403, 404))
+    async def create(
+        self, data: JSONBody[ExamRequest], session: Db, access: Caller, project: ProjectName = None
+    ) -> ExamView:
+        """A further version, if there is an exam of that name with other tasks. From then on no run learns from
+        tasks of its scenarios, nor from any whose instruction is nearly the same.
+        """
+        owner = await find_project(session, access, project)
+        source, tasks = await data.read(session, owner.id)
+        row = await exams.put(session, owner.id, data.name, source, tasks)
+        view = await _view(session, row, owner.name)
+        await session.commit()
+        return view
+
+    @get(summary="List exams", responses=_READ)
+    async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ExamView]:
+        """The newest version of each, by name."""
+        rows = await exams.newest(session, await project_filter(session, access, project))
+        names, sizes = await project_names(session), await exams.sizes(session, [row.id for row in rows])
+        return [ExamView.of(row, names[row.project_id], sizes[row.id]) for row in rows]
+
+    @get("/{name:str}", summary="Show an exam", responses=_READ)
+    async def show(
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        project: ProjectName = None,
+        version: Version = None,
+    ) -> ExamDetail:
+        """With its tasks."""
+        owner = await find_project(session, access, project)
+        row = await exams.get(session, owner.id, name, version)
+        tasks = await exams.tasks_of(session, row.id)
+        return ExamDetail(
+            exam=await _view(session, row, owner.name),
+            tasks=[ExamTaskView(**columns(each, ExamTaskView)) for each in tasks],
+        )
+
+    @get("/{name:str}/results", summary="Show the results of an exam", responses=_READ)
+    async def results(
+        self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None
+    ) -> list[ExamResult]:
+        """Of every release that was examined on it, in any version, oldest first."""
+        owner = await find_project(session, access, project)
+        await exams.get(session, owner.id, name)
+        return [_result(row, number) for row, number in await evaluations.of_exam(session, owner.id, name)]
+
+    @delete("/{name:str}", summary="Delete an exam", responses=_READ)
+    async def remove(self, name: FromPath[str], session: Db, access: Caller, project: ProjectName = None) -> None:
+        """In all versions. Runs may learn from its tasks from now on. Results of releases remain."""
+        owner = await find_project(session, access, project)
+        await exams.delete(session, owner.id, name)
+        await session.commit()
+
+
+async def _view(session: AsyncSession, row: models.Exam, project: str) -> ExamView:
+    return ExamView.of(row, project, (await exams.sizes(session, [row.id]))[row.id])
+
+
+def _waits_for(size: ExamSize) -> str | None:
+    if size.scenarios < MIN_SCENARIOS:
+        return f"it has {size.scenarios} scenarios, the gate needs at least {MIN_SCENARIOS}"
+    return None
+
+
+def _result(row: models.Evaluation, number: int | None) -> ExamResult:
+    exam = row.settings["exam"]
+    return ExamResult(
+        release=number,
+        model=row.model,
+        at=row.created_at,
+        version=exam["version"],
+        on=exam["on"],
+        coverage=row.settings.get("coverage"),
+        figures=row.figures,
+    )

@@ -1,0 +1,236 @@
+"""Exams in the database."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import Row, Select, distinct, func, select
+from sqlalchemy import delete as sql_delete
+from sqlalchemy.dialects.postgresql import distinct_on, insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, projects
+from app.db.in_array import in_array
+from app.db.models import ExamSource, TaskState
+from app.errors import InvalidError, NotFoundError
+from app.project.holdout import OWN_WORK, is_held_out, kind_of
+
+_READ = 20_000  # served tasks to choose from, newest first
+_KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
+_KEPT = 20  # versions of the exam that grows by itself
+
+_exam, _member, _task = models.Exam, models.ExamTask, models.Task
+
+
+class NewExamTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task for an exam; with the id of the served task that it repeats, if it does."""
+
+    instruction: str
+    scenario: str | None = None
+    variables: dict[str, str] = {}
+    check_code: str | None = None
+    task_id: UUID | None = None
+
+
+class ExamSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an exam examines."""
+
+    tasks: int = 0
+    scenarios: int = 0  # an unlabelled task is one by itself
+    checks: int = 0  # tasks with a check
+    logged: int = 0  # tasks that were served
+
+
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What a project's runs must not learn from."""
+
+    project_id: UUID
+    percent: float  # of kinds, by their hash
+    scenarios: frozenset[str]
+    instructions: tuple[str, ...]
+
+
+async def put(
+    session: AsyncSession, project_id: UUID, name: str, source: ExamSource, tasks: Sequence[NewExamTask]
+) -> models.Exam:
+    """Store a new version, or return the newest if it has the same tasks."""
+    await session.execute(select(func.pg_advisory_xact_lock(func.hashtextextended(f"exams {project_id}", 0))))
+    digest = hashlib.sha256(msgspec.json.encode(tasks, order="deterministic")).hexdigest()
+    newest = await _newest(session, project_id, name)
+    if newest is not None and newest.digest == digest:
+        return newest
+    version = 1 if newest is None else newest.version + 1
+    exam = _exam(project_id=project_id, name=name, version=version, digest=digest, source=source)
+    session.add(exam)
+    await session.flush()
+    rows = [
+        {"exam_id": exam.id, "position": place, **msgspec.structs.asdict(each)} for place, each in enumerate(tasks)
+    ]
+    if rows:
+        await session.execute(insert(_member), rows)
+    return exam
+
+
+async def get(session: AsyncSession, project_id: UUID, name: str, version: int | None = None) -> models.Exam:
+    """One version, or the newest. Raises NotFoundError."""
+    exam = await _newest(session, project_id, name, version)
+    if exam is None:
+        which = "" if version is None else f" in version {version}"
+        raise NotFoundError(f"this project has no exam {name!r}{which}; GET /v1/exams lists them")
+    return exam
+
+
+async def newest(session: AsyncSession, project_id: UUID | None) -> Sequence[models.Exam]:
+    """The newest version of each exam, by name; of all projects for None."""
+    query = select(_exam).ext(distinct_on(_exam.project_id, _exam.name))
+    query = query.order_by(_exam.project_id, _exam.name, _exam.version.desc())
+    if project_id is not None:
+        query = query.where(_exam.project_id == project_id)
+    return (await session.scalars(query)).all()
+
+
+async def delete(session: AsyncSession, project_id: UUID, name: str) -> None:
+    """Delete all versions. Raises NotFoundError."""
+    gone = sql_delete(_exam).where(_exam.project_id == project_id, _exam.name == name).returning(_exam.id)
+    if not (await session.scalars(gone)).all():
+        raise NotFoundError(f"this project has no exam {name!r}; GET /v1/exams lists them")
+
+
+async def tasks_of(session: AsyncSession, exam_id: UUID) -> Sequence[models.ExamTask]:
+    """In their order."""
+    return (
+        await session.scalars(select(_member).where(_member.exam_id == exam_id).order_by(_member.position))
+    ).all()
+
+
+async def sizes(session: AsyncSession, exam_ids: Collection[UUID]) -> dict[UUID, ExamSize]:
+    kind = func.coalesce(_member.scenario, _member.position.op("||")(""))
+    query = (
+        select(
+            _member.exam_id,
+            func.count().label("tasks"),
+            func.count(distinct(kind)).label("scenarios"),
+            func.count(_member.check_code).label("checks"),
+            func.count(_member.task_id).label("logged"),
+        )
+        .where(in_array(_member.exam_id, exam_ids))
+        .group_by(_member.exam_id)
+    )
+    rows = (await session.execute(query)).mappings()
+    known = {row["exam_id"]: ExamSize(**{name: row[name] for name in ExamSize.__struct_fields__}) for row in rows}
+    return {each: known.get(each, ExamSize()) for each in exam_ids}
+
+
+async def from_log(
+    session: AsyncSession,
+    project_id: UUID,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    scenarios: Collection[str] | None = None,
+    kinds: int = _KINDS,
+    tasks_each: int = _TASKS_EACH,
+) -> list[NewExamTask]:
+    """The scored tasks of the latest kinds that ended from `since` up to, not at, `until`.
+
+    Of each kind the best, and of these the latest: a solved task shows what is right.
+    """
+    query = _scored(project_id)
+    if since is not None:
+        query = query.where(_task.finished_at >= since)
+    if until is not None:
+        query = query.where(_task.finished_at < until)
+    if scenarios is not None:
+        query = query.where(_task.scenario.in_(scenarios))
+    return _chosen((await session.execute(query)).all(), lambda _: True, kinds, tasks_each)
+
+
+async def of_tasks(session: AsyncSession, project_id: UUID, ids: Sequence[UUID]) -> list[NewExamTask]:
+    """These tasks of the log, in this order. Raises InvalidError for one of another project or without a score."""
+    rows = (await session.execute(_scored(project_id).where(in_array(_task.id, ids)))).all()
+    found = {row.id: _new(row) for row in rows}
+    if missing := [str(each) for each in ids if each not in found]:
+        raise InvalidError(
+            f"tasks that are no scored tasks of this project: {', '.join(missing[:5])}"
+            f"{' and others' if len(missing) > len(missing[:5]) else ''}"
+        )
+    return [found[each] for each in ids]
+
+
+async def grow_holdout(session: AsyncSession, project_id: UUID) -> models.Exam | None:
+    """Refresh the exam of what the project holds out. None where it holds out nothing, or none of it has a score.
+
+    The oldest kinds drop out where there are more than fit.
+    """
+    percent = projects.settings_of(await projects.by_id(session, project_id)).holdout_percent
+    if not percent:
+        return None
+    rows = (await session.execute(_scored(project_id))).all()
+    chosen = _chosen(rows, lambda kind: is_held_out(project_id, kind, percent), _KINDS, _TASKS_EACH)
+    if not chosen:
+        return None
+    exam = await put(session, project_id, OWN_WORK, ExamSource.HOLDOUT, chosen)
+    own = _exam.project_id == project_id, _exam.name == OWN_WORK
+    await session.execute(sql_delete(_exam).where(*own, _exam.version <= exam.version - _KEPT))
+    return exam
+
+
+async def held_out(session: AsyncSession, project_id: UUID) -> HeldOut:
+    """The newest version of each exam, and the kinds that the project holds out."""
+    settings = projects.settings_of(await projects.by_id(session, project_id))
+    ids = [exam.id for exam in await newest(session, project_id)]
+    query = select(_member.scenario, _member.instruction).where(in_array(_member.exam_id, ids))
+    rows = (await session.execute(query.distinct())).all()
+    return HeldOut(
+        project_id=project_id,
+        percent=settings.holdout_percent,
+        scenarios=frozenset(row.scenario for row in rows if row.scenario is not None),
+        instructions=tuple(sorted({row.instruction for row in rows})),
+    )
+
+
+_COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score", "finished_at")
+
+
+def _scored(project_id: UUID) -> Select[Any]:
+    return (
+        select(*(getattr(_task, name) for name in _COLUMNS))
+        .where(_task.project_id == project_id, _task.score.is_not(None), _task.state == TaskState.DONE)
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_READ)
+    )
+
+
+def _chosen(
+    rows: Iterable[Row[Any]], wanted: Callable[[str], bool], kinds: int, tasks_each: int
+) -> list[NewExamTask]:
+    """`rows` are newest first."""
+    by_kind: dict[str, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        by_kind[kind_of(row.instruction, row.scenario)].append(row)
+    latest = [kind for kind in by_kind if wanted(kind)][:kinds]
+    best = (sorted(by_kind[kind], key=lambda row: -row.score)[:tasks_each] for kind in sorted(latest))
+    return [_new(row) for of_kind in best for row in sorted(of_kind, key=lambda row: (row.finished_at, row.id))]
+
+
+def _new(row: Row[Any]) -> NewExamTask:
+    return NewExamTask(
+        instruction=row.instruction,
+        scenario=row.scenario,
+        variables=row.variables,
+        check_code=row.check_code,
+        task_id=row.id,
+    )
+
+
+async def _newest(
+    session: AsyncSession, project_id: UUID, name: str, version: int | None = None
+) -> models.Exam | None:
+    query = select(_exam).where(_exam.project_id == project_id, _exam.name == name)
+    if version is not None:
+        query = query.where(_exam.version == version)
+    return (await session.scalars(query.order_by(_exam.version.desc()).limit(1))).first()

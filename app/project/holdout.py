@@ -1,0 +1,22 @@
+"""Which kinds of tasks a project holds out of training, to be examined on them."""
+
+import hashlib
+from uuid import UUID
+
+OWN_WORK = "own-work"
+"""The name of the exam that `holdout_percent` fills."""
+
+
+def kind_of(instruction: str, scenario: str | None) -> str:
+    """The scenario of a task, or its instruction where it has none.
+
+    >>> kind_of("Archive  my MAILS", None)
+    'archive my mails'
+    """
+    return scenario if scenario is not None else " ".join(instruction.lower().split())
+
+
+def is_held_out(project_id: UUID, kind: str, percent: float) -> bool:
+    """Whether a kind is among the `percent` of all kinds that are held out: by its hash, so always the same."""
+    digest = hashlib.sha256(f"{project_id} {kind}".encode()).digest()
+    return int.from_bytes(digest[:8]) < percent / 100 * 2**64

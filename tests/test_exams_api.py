@@ -1,0 +1,210 @@
+"""Exams over REST: made of given tasks or of the log, in versions, with the results of releases."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import delete
+
+from app.db import evaluations, exams, models, projects, releases
+from app.db.database import Sessions
+from app.db.evaluations import NewEvaluation
+from app.db.exams import HeldOut
+from app.project.holdout import is_held_out, kind_of
+from app.records import Task
+from tests.api_app import ApiApp, open_api_app, problem
+from tests.scripted_engine import byte_tokenizer
+from tests.served_project import ServedProject
+from trainer.experience.held_out_tasks import HeldOutTasks
+
+CHECK = "score = 1.0"
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    async with open_api_app(committed, database_url) as opened:
+        yield opened
+
+
+async def serve(api: ApiApp, tmp_path: Path, *scores: float | None, scenario: str | None = "greet") -> list[UUID]:
+    """Scored tasks that have ended."""
+    async with api.sessions.begin() as session:
+        project = await projects.by_id(session, api.demo.id)
+        served = ServedProject(session, project, byte_tokenizer(tmp_path))
+        for score in scores:
+            columns: dict[str, Any] = {"instruction": f"say {scenario}", "finished_at": datetime.now(UTC)}
+            await served.task(score, scenario=scenario, **columns)
+        return served.tasks
+
+
+def given(*scenarios: str | None) -> list[dict[str, object]]:
+    return [{"instruction": f"do {each}", "scenario": each, "check": CHECK} for each in scenarios]
+
+
+async def made(api: ApiApp, **body: object) -> dict[str, object]:
+    answer = await api.client.post("/v1/exams", json={"name": "mine", **body})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, object] = answer.json()
+    return found
+
+
+async def test_an_exam_of_given_tasks_has_a_version_for_each_content(api: ApiApp) -> None:
+    first = await made(api, tasks=given("a", "a", None))
+    assert (first["version"], first["source"], first["size"]) == (
+        1,
+        "submitted",
+        {"tasks": 3, "scenarios": 2, "checks": 3, "logged": 0},
+    )
+    assert first["waits_for"] == "it has 2 scenarios, the gate needs at least 30"
+    assert await made(api, tasks=given("a", "a", None)) == first
+    second = await made(api, tasks=given(*map(str, range(30))))
+    assert (second["version"], second["waits_for"]) == (2, None)
+    assert second["digest"] != first["digest"]
+    [listed] = (await api.client.get("/v1/exams")).json()
+    assert listed == second
+    shown = (await api.client.get("/v1/exams/mine", params={"version": 1})).json()
+    assert shown["exam"] == first
+    assert shown["tasks"][2] == {
+        "instruction": "do None",
+        "scenario": None,
+        "variables": {},
+        "check": CHECK,
+        "task_id": None,
+    }
+
+
+async def test_an_exam_of_the_log_has_the_best_of_each_kind(api: ApiApp, tmp_path: Path) -> None:
+    ids = await serve(api, tmp_path, 0.0, 1.0, None, 1.0, 0.5)
+    exam = await made(api, from_log={"tasks_each": 2})
+    assert (exam["source"], exam["size"]) == ("log", {"tasks": 2, "scenarios": 1, "checks": 0, "logged": 2})
+    shown = (await api.client.get("/v1/exams/mine")).json()
+    assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1]), str(ids[3])]
+    named = await made(api, from_log={"tasks": [str(ids[0])]})
+    assert (named["version"], named["size"]) == (2, {"tasks": 1, "scenarios": 1, "checks": 0, "logged": 1})
+
+
+async def test_a_task_that_is_erased_is_gone_from_its_exam(api: ApiApp, tmp_path: Path) -> None:
+    ids = await serve(api, tmp_path, 1.0, 1.0)
+    await made(api, from_log={})
+    async with api.sessions.begin() as session:
+        await session.execute(delete(models.Task).where(models.Task.id == ids[0]))
+    shown = (await api.client.get("/v1/exams/mine")).json()
+    assert [each["task_id"] for each in shown["tasks"]] == [str(ids[1])]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, "send either `tasks` or `from_log`"),
+        ({"tasks": given("a"), "from_log": {}}, "send either `tasks` or `from_log`"),
+        ({"tasks": [{"instruction": "do a"}]}, "check"),
+        ({"tasks": [{"instruction": "do a", "check": "score ="}]}, "check: not valid Python"),
+        ({"from_log": {}}, "from_log: no scored task of this project is among these"),
+        ({"name": "own-work", "tasks": given("a")}, "'own-work' is the exam of the setting holdout_percent"),
+        ({"from_log": {"tasks": ["00000000-0000-0000-0000-000000000001"], "kinds": 3}}, "name either `tasks`"),
+    ],
+)
+async def test_an_exam_that_cannot_examine_is_refused(api: ApiApp, body: dict[str, object], error: str) -> None:
+    answer = await api.client.post("/v1/exams", json={"name": "mine", **body})
+    assert error in str(problem(answer)["detail"])
+    assert (await api.client.get("/v1/exams")).json() == []
+
+
+async def test_tasks_of_another_project_are_refused(api: ApiApp, tmp_path: Path) -> None:
+    [theirs] = await serve(api, tmp_path, 1.0)
+    await api.project("other")
+    body = {"name": "mine", "from_log": {"tasks": [str(theirs)]}}
+    answer = await api.client.post("/v1/exams", params={"project": "other"}, json=body)
+    assert f"tasks that are no scored tasks of this project: {theirs}" in str(problem(answer)["detail"])
+
+
+async def test_the_results_are_those_of_each_release_in_any_version(api: ApiApp) -> None:
+    await made(api, tasks=given("a"))
+    async with api.sessions.begin() as session:
+        active = await releases.active(session, api.demo.id)
+        for version, sgc in ((1, 40.0), (2, 60.0)):
+            exam = {"name": "mine", "version": version, "on": "recorded"}
+            new = NewEvaluation(
+                model="base",
+                environment="exam?name=mine",
+                settings={"exam": exam, "coverage": 0.9},
+                figures={"sgc": {"mean": sgc}},
+                release_id=active.id,
+            )
+            await evaluations.add(session, api.demo.id, new)
+    results = (await api.client.get("/v1/exams/mine/results")).json()
+    shown = [(each["release"], each["version"], each["figures"]["sgc"]["mean"]) for each in results]
+    assert shown == [(1, 1, 40.0), (1, 2, 60.0)]
+    assert {(each["on"], each["coverage"]) for each in results} == {("recorded", 0.9)}
+
+
+async def test_a_deleted_exam_is_gone_in_all_versions(api: ApiApp) -> None:
+    await made(api, tasks=given("a"))
+    await made(api, tasks=given("b"))
+    assert (await api.client.delete("/v1/exams/mine")).status_code == 204
+    assert "no exam 'mine'" in str(problem(await api.client.get("/v1/exams/mine"))["detail"])
+    assert (await api.client.delete("/v1/exams/mine")).status_code == 404
+
+
+async def test_the_held_out_exam_grows_with_the_log(api: ApiApp, tmp_path: Path) -> None:
+    project = api.demo.id
+    await api.client.patch("/v1/projects/demo", json={"settings": {"holdout_percent": 50}})
+    kinds = [f"kind {number}" for number in range(20)]
+    held = [kind for kind in kinds if is_held_out(project, kind, 50)]
+    assert 0 < len(held) < 20
+    for number, kind in enumerate(kinds):
+        await serve(api, tmp_path, 1.0, scenario=kind)
+        async with api.sessions.begin() as session:
+            exam = await exams.grow_holdout(session, project)
+        assert (exam is None) == (not set(kinds[: number + 1]) & set(held))
+    assert exam is not None
+    assert exam.version == len(held)
+    shown = (await api.client.get("/v1/exams/own-work")).json()
+    assert sorted(each["scenario"] for each in shown["tasks"]) == sorted(held)
+
+
+async def test_the_held_out_exam_keeps_its_latest_versions(api: ApiApp, tmp_path: Path) -> None:
+    await api.client.patch("/v1/projects/demo", json={"settings": {"holdout_percent": 50}})
+    [kind, *_] = [name for name in map(str, range(20)) if is_held_out(api.demo.id, name, 50)]
+    for _ in range(23):  # of three tasks each, the latest
+        await serve(api, tmp_path, 1.0, scenario=kind)
+        async with api.sessions.begin() as session:
+            await exams.grow_holdout(session, api.demo.id)
+    versions = [
+        (await api.client.get("/v1/exams/own-work", params={"version": version})).status_code
+        for version in range(1, 24)
+    ]
+    assert versions == [404] * 3 + [200] * 20
+
+
+def test_a_share_of_the_kinds_is_held_out_and_always_the_same() -> None:
+    project = UUID(int=7)
+    kinds = [f"kind {number}" for number in range(4000)]
+    held = {kind for kind in kinds if is_held_out(project, kind, 10)}
+    assert 320 < len(held) < 480
+    assert held < {kind for kind in kinds if is_held_out(project, kind, 20)}
+    assert not any(is_held_out(project, kind, 0) for kind in kinds)
+    assert kind_of("Say  HELLO", None) == "say hello"
+    assert kind_of("Say  HELLO", "greet") == "greet"
+
+
+def test_what_is_held_out_is_known_by_scenario_and_by_nearly_the_same_words() -> None:
+    held = HeldOutTasks(
+        HeldOut(
+            project_id=UUID(int=7),
+            percent=0,
+            scenarios=frozenset({"greet"}),
+            instructions=("archive all my mails from iris",),
+        )
+    )
+
+    def task(instruction: str, scenario: str | None = None) -> Task:
+        return Task(UUID(int=1), instruction, scenario=scenario)
+
+    assert task("whatever", "greet") in held
+    assert task("Archive every one of my mails from Iris, please") in held
+    assert task("archive all my mails from omar") not in held
+    assert task("archive all my mails to iris") not in held
