@@ -20,6 +20,7 @@ from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
+from app.gateway.recorded_calls import RecordedCalls
 from app.gateway.request_secrets import RequestSecrets
 from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Json
@@ -36,8 +37,9 @@ class Gateway:
 
     `variables` fill the servers' URLs, `allowed` decides which "app.operation" may be called, `read_only` permits
     only safe operations that need no approval, `approvals` decides which calls wait for a person, and `max_calls`
-    limits the calls sent. Look-ups and the completion of the task are answered here: they are neither counted nor
-    recorded. `secrets` collects what must not be stored in the clear.
+    limits the calls sent. With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and
+    the completion of the task are answered here: they are neither counted nor recorded. `secrets` collects what
+    must not be stored in the clear.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -55,6 +57,7 @@ class Gateway:
         timeout: float = 30,
         secrets: SecretValues | None = None,
         store: SecretStore | None = None,
+        recording: RecordedCalls | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
         self._http = HttpCaller(client, timeout=timeout)
@@ -64,6 +67,7 @@ class Gateway:
         self._approvals = approvals
         self._read_only = read_only
         self._max_calls = max_calls
+        self._recording = recording
         self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
         self._calls: list[Call] = []
         self._replayed: deque[Call] = deque()
@@ -152,6 +156,8 @@ class Gateway:
         self.made += 1
         if refusal is not None:
             return await self._refuse(call, refusal)
+        if self._recording is not None:
+            return self._answered(call, self._recording)
         return await self._begin(call, operation.safe) or await self._send(call, operation, url, request)
 
     async def _prepare(
@@ -209,6 +215,13 @@ class Gateway:
         except UnstableCallError as error:
             self.in_doubt = str(error)
             raise HostError("InDoubt", self.in_doubt) from error
+
+    def _answered(self, call: Call, recording: RecordedCalls) -> Call:
+        answered = recording.answer(call)
+        if answered is None:
+            self.in_doubt = f"no recorded call answers {call.api} with these values, in this order"
+            raise HostError("InDoubt", self.in_doubt)
+        return answered
 
     async def _refuse(self, call: Call, refusal: str) -> Call:
         """Record a call that a person refused, so that it is not asked for again when the code is run again."""

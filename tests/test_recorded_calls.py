@@ -1,0 +1,102 @@
+"""Calls are answered from those of a finished task, or not at all."""
+
+from typing import Any
+
+from app.gateway.recorded_calls import RecordedCalls, concerns
+from app.records import Call
+
+
+def call(api: str, result: object = None, error: str | None = None, **arguments: Any) -> Call:
+    return Call(seq=0, turn=0, api=api, arguments=arguments, result=result, error=error)
+
+
+def is_read(api: str) -> bool:
+    return api.partition(".")[2].startswith(("get", "list"))
+
+
+def recording(*calls: Call, **others: Call) -> RecordedCalls:
+    known = {("mail." + name, b"{}"): found for name, found in others.items()}
+    return RecordedCalls(calls, is_read, known)
+
+
+def answers(recorded: RecordedCalls, *asked: Call) -> list[Any]:
+    """The result or error of each call; "unknown" where there is none."""
+    found = [recorded.answer(each) for each in asked]
+    return ["unknown" if each is None else each.error or each.result for each in found]
+
+
+BEFORE, AFTER = call("mail.list_mails", ["a", "b"]), call("mail.list_mails", ["b"])
+ARCHIVE_A, ARCHIVE_B = call("mail.archive", "done a", id="a"), call("mail.archive", "done b", id="b")
+GET_A, GET_B = call("mail.get_mail", "mail a", id="a"), call("mail.get_mail", "mail b", id="b")
+OWN = {"seq": 7, "turn": 3}
+
+
+def test_a_read_gives_what_it_gave_when_the_same_changes_had_been_made() -> None:
+    recorded = recording(BEFORE, ARCHIVE_A, AFTER)
+    assert answers(recorded, BEFORE, ARCHIVE_A, BEFORE) == [["a", "b"], "done a", ["b"]]
+
+
+def test_the_answer_keeps_the_place_of_the_call_that_was_made_now() -> None:
+    asked = Call(seq=7, turn=3, api="mail.list_mails", arguments={})
+    answered = recording(BEFORE).answer(asked)
+    assert answered is not None
+    assert (answered.seq, answered.turn, answered.result) == (7, 3, ["a", "b"])
+
+
+def test_a_change_is_answered_once_for_each_time_it_was_made() -> None:
+    recorded = recording(ARCHIVE_A, ARCHIVE_A, ARCHIVE_B)
+    assert answers(recorded, ARCHIVE_B, ARCHIVE_A, ARCHIVE_A, ARCHIVE_A) == [
+        "done b",
+        "done a",
+        "done a",
+        "unknown",
+    ]
+
+
+def test_what_was_never_asked_for_is_unknown() -> None:
+    recorded = recording(BEFORE, ARCHIVE_A)
+    assert answers(recorded, call("mail.list_mails", page=2), call("mail.archive", id="c")) == ["unknown"] * 2
+
+
+def test_a_read_after_a_change_that_may_concern_it_is_unknown() -> None:
+    assert answers(recording(BEFORE, ARCHIVE_A), ARCHIVE_A, BEFORE) == ["done a", "unknown"]
+    assert answers(recording(GET_A, ARCHIVE_A), ARCHIVE_A, GET_A) == ["done a", "unknown"]
+
+
+def test_a_read_before_a_change_that_may_concern_it_is_unknown() -> None:
+    assert answers(recording(ARCHIVE_A, AFTER), AFTER) == ["unknown"]
+
+
+def test_changes_of_other_objects_and_apps_leave_a_read_alone() -> None:
+    recorded = recording(GET_A, ARCHIVE_A, GET_B, ARCHIVE_B)
+    assert answers(recorded, GET_A, GET_B, ARCHIVE_A, ARCHIVE_B) == ["mail a", "mail b", "done a", "done b"]
+    elsewhere = call("notes.add", "added", text="x")
+    assert answers(recording(BEFORE, elsewhere), elsewhere, BEFORE) == ["added", ["a", "b"]]
+
+
+def test_a_refused_change_is_refused_again_and_changes_nothing() -> None:
+    refused = call("mail.archive", error="ApiError: 404", id="c")
+    recorded = recording(BEFORE, refused, ARCHIVE_A)
+    assert answers(recorded, refused, refused, BEFORE, ARCHIVE_A) == ["ApiError: 404"] * 2 + [["a", "b"], "done a"]
+    assert recorded.complete
+
+
+def test_it_is_complete_once_the_same_changes_were_made_in_whatever_order() -> None:
+    recorded = recording(ARCHIVE_A, ARCHIVE_B)
+    seen = [recorded.complete]
+    for each in (ARCHIVE_B, ARCHIVE_A):
+        recorded.answer(each)
+        seen.append(recorded.complete)
+    assert seen == [False, False, True]
+
+
+def test_reads_of_other_tasks_answer_until_a_change_may_concern_them() -> None:
+    recorded = recording(ARCHIVE_A, list_folders=call("mail.list_folders", ["inbox"]))
+    folders = call("mail.list_folders")
+    assert answers(recorded, folders, ARCHIVE_A, folders) == [["inbox"], "done a", "unknown"]
+
+
+def test_an_argument_of_the_same_name_with_another_value_names_another_object() -> None:
+    assert not concerns(call("mail.archive", id=1), call("mail.get_mail", id=2))
+    assert concerns(call("mail.archive", id=1), call("mail.get_mail", id="1"))
+    assert concerns(call("mail.archive", id=1), call("mail.list_mails", page=0))
