@@ -38,8 +38,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     # Experience
     environment: str = ""
-    """Environment of rollouts and of the gate, as `NAME?OPTION=VALUE`; `sage environments` lists them. Empty:
-    none.
+    """Environment of rollouts and of the gate, as `NAME?OPTION=VALUE`; `sage environments` lists them. Empty: the
+    exam of what the project holds out, if it is large enough, else none.
     """
     steps: PositiveCount = 24
     """Rounds of experience and update; fewer if the data of a `logged` run ends earlier."""
@@ -104,6 +104,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Gate
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each. 0: no gate."""
+    exam_coverage: Share = 0.8
+    """Share of an exam's scenarios whose results must be known for the gate to decide. On recorded calls they are
+    not where a policy asks what no record answers.
+    """
     foreign_exam: bool = False
     """Let the gate decide in an environment that lacks APIs of the project. Its scores there say little about the
     project's work.

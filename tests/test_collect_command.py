@@ -130,7 +130,7 @@ async def test_the_scripted_expert_makes_the_requested_mistakes(tmp_path: Path) 
             ["--expert", "chat?url=http://x&model=m", "--api-key-env", "NONE"],
             "the environment variable NONE is not set",
         ),
-        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has gym, office"),
+        (["--expert", "scripted", "--environment", "moon"], "has no 'moon', it has exam, gym, office"),
         (
             ["--expert", "scripted", "--environment", "tests.counting_environment.counting:load_environment"],
             "the scripted expert knows the environment office only",

@@ -16,10 +16,16 @@ def test_the_fewest_scenarios_that_a_run_accepts_are_those_that_the_gate_needs()
 
 
 def test_every_environment_that_is_listed_opens_under_its_name() -> None:
-    assert [each.name for each in installed_environments()] == ["gym", "office"]
+    assert [each.name for each in installed_environments()] == ["exam", "gym", "office"]
     for each in installed_environments():
-        assert open_environment(each.name).scenarios("train", 1, 0)
+        if each.name != "exam":
+            assert open_environment(each.name).scenarios("train", 1, 0)
         assert each.version == version("sage-server")
+
+
+def test_an_exam_has_tasks_only_in_a_run_of_its_project() -> None:
+    with pytest.raises(InvalidError, match="an exam belongs to a project: name it in a training run"):
+        open_environment("exam?name=own-work").scenarios("test", 1, 0)
 
 
 def test_all_scenarios_take_place_at_the_named_site() -> None:
@@ -30,8 +36,8 @@ def test_all_scenarios_take_place_at_the_named_site() -> None:
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("", "sage.environments has no '', it has gym, office"),
-        ("shop", "sage.environments has no 'shop', it has gym, office"),
+        ("", "sage.environments has no '', it has exam, gym, office"),
+        ("shop", "sage.environments has no 'shop', it has exam, gym, office"),
         ("office?size=3", "office has no option size; it has busy, names, site, wording"),
         ("office?busy=2", "office: busy=2: 2 is greater than the maximum of 0.9"),
         ("office?busy=often", "office: busy=often: 'often' is not of type 'number'"),

@@ -8,12 +8,13 @@ options.
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import httpx
 import msgspec
 
 from app.apis.catalog import Catalog
+from app.gateway.gateway import Gateway
 from app.plugins import registry
 from app.plugins.plugin_options import PluginSpec, load_options
 from app.records import Task, Trajectory
@@ -29,6 +30,7 @@ class Verdict(msgspec.Struct, frozen=True):
     passed: int
     total: int
     failures: tuple[str, ...] = ()  # of each failed check: expected and found, for people
+    known: bool = True  # False: nobody can tell, so it counts neither as success nor as failure
 
     @property
     def fraction(self) -> float:
@@ -57,6 +59,13 @@ class World(Protocol):
     def now(self) -> datetime: ...
 
     async def verify(self, trajectory: Trajectory) -> Verdict: ...
+
+
+@runtime_checkable
+class OpensGateway(Protocol):
+    """A world that does not simply send calls with its client."""
+
+    def open_gateway(self, max_calls: int) -> Gateway: ...
 
 
 class Scenario(msgspec.Struct, frozen=True):

@@ -88,15 +88,7 @@ async def evaluate_candidate(
         return await gate.wait(_not_evaluated(candidate.settings, rules, gate.by_hand))
     if incumbent.prompt not in (None, evaluator.prompt_hash):
         return await gate.wait(_other_prompt(gate.by_hand))
-    compared = await gate.compare(evaluator, rules)
-    if directory is not None:
-        compared.results.write(directory / "gate.json")
-    evidence = await gate.record(compared)
-    if not compared.decision.promote:
-        return await gate.reject(evidence)
-    if not candidate.settings.promote:
-        return await gate.wait(evidence | {"next": f"the run does not promote (promote=false): {gate.by_hand}"})
-    return await gate.approve(evidence)
+    return await gate.examine(evaluator, rules, directory)
 
 
 @dataclass(frozen=True)
@@ -109,21 +101,39 @@ class _Gate:
     release: models.Release
     incumbent: models.Release
 
-    async def compare(self, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
-        """Evaluate the candidate and the incumbent, and the reference if the candidate passes without a gain."""
+    async def examine(self, evaluator: Evaluator, rules: GateRules, directory: Path | None) -> GateResult:
+        """Evaluate, decide, and act on the decision."""
+        results = await self.evaluate(evaluator)
+        if too_little := _too_little_known(results, self.candidate.settings, rules):
+            return await self.wait(too_little | {"next": f"have more tasks scored, or {self.by_hand}"})
+        compared = await self.compare(results, evaluator, rules)
+        if directory is not None:
+            compared.results.write(directory / "gate.json")
+        evidence = await self.record(compared)
+        if not compared.decision.promote:
+            return await self.reject(evidence)
+        if not self.candidate.settings.promote:
+            return await self.wait(
+                evidence | {"next": f"the run does not promote (promote=false): {self.by_hand}"}
+            )
+        return await self.approve(evidence)
+
+    async def evaluate(self, evaluator: Evaluator) -> PairedResults:
+        """The candidate and the incumbent, on the scenarios whose results are known of both."""
         seed, count = zlib.crc32(self.candidate.run_id.bytes), self.candidate.settings.gate_scenarios
-        results = await evaluate_pair(
-            evaluator, self.release.model, self.incumbent.model, scenarios=count, seed=seed
-        )
+        models_of_both = self.release.model, self.incumbent.model
+        return (await evaluate_pair(evaluator, *models_of_both, scenarios=count, seed=seed)).only_known()
+
+    async def compare(self, results: PairedResults, evaluator: Evaluator, rules: GateRules) -> "_Comparison":
+        """Decide, also by the reference if the candidate passes without a gain."""
         decision = decide(results.candidate, results.incumbent, rules)
         reference = await self._reference(evaluator.base) if decision.without_gain else None
         if reference is None:
             return _Comparison(results, decision)
         third = await evaluate_again(results, evaluator, reference.model)
+        results = msgspec.structs.replace(results, reference=third).only_known()
         return _Comparison(
-            msgspec.structs.replace(results, reference=third),
-            check_reference(decision, results.candidate, third, rules),
-            reference,
+            results, check_reference(decision, results.candidate, results.reference or (), rules), reference
         )
 
     async def _reference(self, base: str) -> models.Release | None:
@@ -217,6 +227,21 @@ def _other_prompt(by_hand: str) -> dict[str, Json]:
         "reason": "this worker renders another prompt than the one that is served",
         "next": f"give workers and runners one version and one SAGE_PROMPT_PROFILE and train again, or {by_hand}",
     }
+
+
+def _too_little_known(results: PairedResults, settings: RunSettings, rules: GateRules) -> dict[str, Json] | None:
+    """Why the results decide nothing; None if they do."""
+    coverage, scenarios = results.settings["coverage"], len({each.scenario for each in results.candidate})
+    if coverage >= settings.exam_coverage and scenarios >= rules.min_scenarios:
+        return None
+    if coverage < settings.exam_coverage:
+        reason = (
+            f"the results of {coverage:.0%} of the scenarios are known, {settings.exam_coverage:.0%} are needed "
+            "(exam_coverage): the others asked for what was never recorded"
+        )
+    else:
+        reason = f"the exam has {scenarios} scenarios to examine on, {rules.min_scenarios} are needed"
+    return {"verdict": "untested", "reason": reason, "evaluation": results.settings}
 
 
 def _not_evaluated(settings: RunSettings, rules: GateRules, by_hand: str) -> dict[str, Json]:

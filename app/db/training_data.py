@@ -37,6 +37,26 @@ class LoggedSkill(msgspec.Struct, frozen=True, kw_only=True):
     slots: list[str]  # words of its task's instruction that were its arguments
 
 
+_ENDED = (
+    select(
+        models.Task.id,
+        models.Task.state,
+        models.Task.score,
+        models.Task.started_at,
+        models.Task.release_id,
+        models.Adapter.base,
+    )
+    .outerjoin(models.Release, models.Release.id == models.Task.release_id)
+    .outerjoin(models.Adapter, models.Adapter.hash == models.Release.model)
+)
+
+
+async def ended(session: AsyncSession, task_ids: Sequence[UUID]) -> list[LoggedTask]:
+    """Those of the tasks that exist, in any order."""
+    rows = (await session.execute(_ENDED.where(in_array(models.Task.id, task_ids)))).mappings()
+    return [LoggedTask(**row) for row in rows]
+
+
 async def window(
     session: AsyncSession,
     project_id: UUID,
@@ -46,13 +66,9 @@ async def window(
     limit: int,
 ) -> list[LoggedTask]:
     """Tasks that ended from `since` up to, not at, `until`: the newest `limit` of them, oldest first."""
-    task, release, adapter = models.Task, models.Release, models.Adapter
-    columns = (task.id, task.state, task.score, task.started_at, task.release_id, adapter.base)
+    task = models.Task
     query = (
-        select(*columns)
-        .outerjoin(release, release.id == task.release_id)
-        .outerjoin(adapter, adapter.hash == release.model)
-        .where(task.project_id == project_id, task.finished_at.is_not(None))
+        _ENDED.where(task.project_id == project_id, task.finished_at.is_not(None))
         .order_by(task.finished_at.desc(), task.id)
         .limit(limit)
     )

@@ -26,6 +26,7 @@ from app.agent.limits import RolloutLimits
 from app.records import Policy
 from app.run_settings import RunSettings
 from app.settings import Settings
+from trainer.environment import open_environment
 from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
@@ -92,7 +93,7 @@ async def run(options: argparse.Namespace, adapters: Path) -> None:
     learner = Learner(with_lora(base, settings.lora_rank, settings.lora_alpha, options.adapter), settings)
     deployment = Settings(model=str(options.model))
     limits = RolloutLimits(turns=options.turns, task_tokens=options.task_tokens)
-    async with open_stack(options.environment, settings.retrieval, deployment, limits) as stack:
+    async with open_stack(open_environment(options.environment), settings.retrieval, deployment, limits) as stack:
         policy = await load(stack, learner, adapters)
         for step in range(options.steps):
             costs = Costs()

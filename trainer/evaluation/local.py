@@ -63,6 +63,7 @@ def task_result(scenario: Scenario, episode: Episode, library: int | None = None
         wrote=len(_written(trajectory)),
         names=used,
         library=library,
+        known=episode.verdict.known,
     )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from app.errors import InvalidError
 from app.records import BASE, Policy
 from app.settings import Settings
-from trainer.environment import Split
+from trainer.environment import Split, open_environment
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import Evaluate, Report, TaskResult
 from trainer.learning.publishing import check_adapter
@@ -37,7 +37,7 @@ async def open_local_evaluation(evaluation: LocalEvaluation, settings: Settings)
     Raises InvalidError for an unknown adapter or environment, ModelError for a model that cannot be loaded.
     """
     adapter = _find(evaluation.adapter, settings.data_dir) if evaluation.adapter else None
-    async with open_stack(evaluation.environment, evaluation.retrieval, settings) as stack:
+    async with open_stack(open_environment(evaluation.environment), evaluation.retrieval, settings) as stack:
         if adapter is not None:
             await stack.engine.load_adapter(adapter.name, adapter)
         agent = replace(stack.agent, engine=stack.engine)  # without retries

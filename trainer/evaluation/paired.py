@@ -1,8 +1,8 @@
 """Paired evaluation: candidate and incumbent on the same held-out scenarios."""
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,7 @@ class Evaluator:
     temperature: float = 0.0  # the deployment's, where the evaluation is to predict what users will get
     base: str = ""  # the base model of the adapters
     fetch: Callable[[str], Awaitable[object]] | None = None  # makes sure that an adapter is in `adapters`
+    about: Mapping[str, Json] = field(default_factory=dict)  # the environment, for the record
 
     @property
     def prompt_hash(self) -> str:
@@ -61,6 +62,21 @@ class PairedResults(msgspec.Struct, frozen=True, kw_only=True):
     reference: list[TaskResult] | None = None  # of the best release that has served, where it matters
     settings: dict[str, Json]  # all it takes to repeat the evaluation
 
+    def only_known(self) -> "PairedResults":
+        """Only the scenarios whose results are known of every model; `coverage` in the settings is their share."""
+        sides = [self.candidate, self.incumbent, *([] if self.reference is None else [self.reference])]
+        every = {result.scenario for result in self.candidate}
+        known = every - {result.scenario for side in sides for result in side if not result.known}
+        kept = [[result for result in side if result.scenario in known] for side in sides]
+        before = self.settings.get("coverage", 1.0)
+        return msgspec.structs.replace(
+            self,
+            candidate=kept[0],
+            incumbent=kept[1],
+            reference=None if self.reference is None else kept[2],
+            settings=self.settings | {"coverage": before * len(known) / max(1, len(every))},
+        )
+
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(msgspec.to_builtins(self), indent=1) + "\n")
@@ -82,6 +98,7 @@ async def evaluate_pair(
             "temperature": evaluator.temperature,
             "prompt_hash": evaluator.prompt_hash,
             "base": evaluator.base,
+            **evaluator.about,
         },
     )
 

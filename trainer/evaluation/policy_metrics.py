@@ -27,6 +27,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     wrote: int  # functions of its own that ran and returned, as their process claims: shown, but decides nothing
     names: tuple[str, ...] = ()  # of the used skills
     library: int | None = None  # skills at the end of its chain; None without a library
+    known: bool = True  # False: it can be told neither to have succeeded nor to have failed
 
 
 Report: TypeAlias = Callable[[int], object]

@@ -13,7 +13,7 @@ from app.records import Offer, Policy, Task, Trajectory
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.skill_checks import is_wrapper
 from app.skills.validate_drafts import validate_drafts
-from trainer.environment import Environment, Scenario, Verdict
+from trainer.environment import Environment, OpensGateway, Scenario, Verdict, World
 
 
 class Episode(msgspec.Struct, frozen=True):
@@ -57,8 +57,7 @@ class EpisodeRunner:
     ) -> Episode:
         """One verified rollout in a world of its own. The skills it makes are saved in `library`."""
         async with self.environment.open(scenario, task) as world:
-            calls = self.agent.limits.calls
-            gateway = Gateway(world.catalog, world.client, variables=world.task.variables, max_calls=calls)
+            gateway = _gateway(world, self.agent.limits.calls)
             resume = ResumeState(seed=seed, now=world.now)
             trajectory = await run_rollout(self.agent, world.task, self.policy, gateway, offers, resume, hooks)
             verdict = await world.verify(trajectory)
@@ -82,3 +81,9 @@ class EpisodeRunner:
             offers = await library.find(task.instruction, chain.label) if library is not None else ()
             episodes.append(await self.run_task(chain.scenario, task, library, offers, seed=seed))
         return episodes
+
+
+def _gateway(world: World, calls: int) -> Gateway:
+    if isinstance(world, OpensGateway):
+        return world.open_gateway(calls)
+    return Gateway(world.catalog, world.client, variables=world.task.variables, max_calls=calls)

@@ -84,6 +84,7 @@ def _scored(
             position=position,
         )
         for position, (episode, reward) in enumerate(zip(episodes, rewards, strict=True))
+        if episode.verdict.known
     )
     return ChainRollout(scenario, tuple(episodes), scored)
 

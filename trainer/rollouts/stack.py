@@ -17,7 +17,7 @@ from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.subprocess_engine import subprocess_engine
-from trainer.environment import Environment, open_environment
+from trainer.environment import Environment
 from trainer.rollouts.protocols import AdapterEngine, LibraryFactory
 
 
@@ -33,13 +33,12 @@ class RolloutStack:
 
 @asynccontextmanager
 async def open_stack(
-    environment: str, retrieval: str, settings: Settings, limits: RolloutLimits | None = None
+    environment: Environment, retrieval: str, settings: Settings, limits: RolloutLimits | None = None
 ) -> AsyncIterator[RolloutStack]:
     """Open all parts; the limits are the deployment's unless given.
 
-    Raises InvalidError for an unknown environment or retrieval, ModelError for a model that cannot be served.
+    Raises InvalidError for an unknown retrieval, ModelError for a model that cannot be served.
     """
-    opened = open_environment(environment)
     rule = load_retrieval(retrieval)
     tokenizer = ChatTokenizer.load(settings.model_dir)
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
@@ -49,7 +48,7 @@ async def open_stack(
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
         agent = Agent(retrying, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
-        yield RolloutStack(agent, engine, opened, new_library)
+        yield RolloutStack(agent, engine, environment, new_library)
 
 
 @asynccontextmanager

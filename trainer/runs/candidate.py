@@ -9,20 +9,26 @@ from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress
+from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.start_adapter import adapter_store, fetch_adapter
 
 
 async def evaluate_adapter(
-    job: Job, progress: RunProgress, sessions: Sessions, adapter: PublishedAdapter
+    job: Job,
+    progress: RunProgress,
+    sessions: Sessions,
+    adapter: PublishedAdapter,
+    environment: RunEnvironment | None,
 ) -> GateResult:
     """Store the adapter and let the gate evaluate it. Raises as `evaluate_candidate`."""
     await _store(job, sessions, adapter)
     candidate = CandidateAdapter(
         project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings
     )
-    if not job.settings.environment or not job.settings.gate_scenarios:
+    if environment is None or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
-    async with open_stack(job.settings.environment, job.settings.retrieval, job.deployment) as stack:
+    retrieval = job.deployment.retrieval if environment.own else job.settings.retrieval
+    async with open_stack(environment.environment, retrieval, job.deployment) as stack:
         evaluator = Evaluator(
             stack.agent,
             stack.engine,
@@ -32,6 +38,7 @@ async def evaluate_adapter(
             temperature=job.deployment.temperature,
             base=job.deployment.model,
             fetch=partial(fetch_adapter, job),
+            about=environment.about,
         )
         return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
 

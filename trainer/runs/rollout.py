@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 
 from app.records import Json, Policy
-from app.run_settings import RunSettings, rollout_environment
+from app.run_settings import RunSettings
 from trainer.engines.sleep import sleep_during_updates
+from trainer.environment import Environment
 from trainer.evaluation.local import task_result
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
@@ -27,10 +28,12 @@ from trainer.runs.report import report_step
 from trainer.runs.step_metrics import task_metrics
 
 
-async def train_on_rollouts(job: Job, progress: RunProgress, learner: Learner) -> TrainingOutput:
-    """Train in the environment of the settings. Raises what `progress` raises."""
+async def train_on_rollouts(
+    job: Job, progress: RunProgress, learner: Learner, environment: Environment
+) -> TrainingOutput:
+    """Raises what `progress` raises."""
     settings = job.settings
-    async with open_stack(rollout_environment(settings), settings.retrieval, job.deployment) as stack:
+    async with open_stack(environment, settings.retrieval, job.deployment) as stack:
         run = RolloutTraining(
             stack,
             learner,

@@ -18,7 +18,6 @@ from app.db.database import Sessions, open_database
 from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
-from trainer.environment import open_environment
 from trainer.experience.filters import BaseModel
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.model import pick_device
@@ -28,6 +27,7 @@ from trainer.runs.candidate import evaluate_adapter
 from trainer.runs.exam_coverage import check_coverage
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
+from trainer.runs.own_exam import RunEnvironment, open_run_environment, with_own_exam
 from trainer.runs.rollout import train_on_rollouts
 from trainer.runs.sft import train_on_examples
 from trainer.runs.start_adapter import find_start, record_start
@@ -44,10 +44,12 @@ async def train(job: Job, progress: RunProgress) -> Result:
     """
     wake_servers(servers_that_sleep(job.deployment))  # an earlier attempt may have left them asleep
     async with open_database(job.deployment.database_url, connections=2) as database:
-        if job.settings.environment:  # fail before the training, not after it
-            await check_coverage(job, database.sessions, open_environment(job.settings.environment))
-        output = await _train_adapter(job, progress, database.sessions)
-        result = await evaluate_adapter(job, progress, database.sessions, output.adapter)
+        sessions = database.sessions
+        job = await with_own_exam(job, sessions)
+        async with open_run_environment(job, sessions) as environment:  # fail before the training, not after it
+            await check_coverage(job, sessions, environment)
+            output = await _train_adapter(job, progress, sessions, environment)
+            result = await evaluate_adapter(job, progress, sessions, output.adapter, environment)
     return Result(
         adapter=output.adapter.hash,
         release_id=result.release_id,
@@ -58,7 +60,9 @@ async def train(job: Job, progress: RunProgress) -> Result:
     )
 
 
-async def _train_adapter(job: Job, progress: RunProgress, sessions: Sessions) -> TrainingOutput:
+async def _train_adapter(
+    job: Job, progress: RunProgress, sessions: Sessions, environment: RunEnvironment | None
+) -> TrainingOutput:
     kind = job.settings.kind
     device = pick_device(job.deployment.engine_device)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
@@ -74,7 +78,8 @@ async def _train_adapter(job: Job, progress: RunProgress, sessions: Sessions) ->
             if kind is RunKind.LOGGED:
                 return await train_on_logged(job, progress, sessions, base, learner, record)
             await record([])
-            return await train_on_rollouts(job, progress, learner)
+            assert environment is not None  # `check_runnable`
+            return await train_on_rollouts(job, progress, learner, environment.environment)
 
 
 def _learner_spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:

@@ -17,7 +17,7 @@ from app.model_catalog import CATALOG
 from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.demo.base_adapter.adapter_card import AdapterOrigin, adapter_card
-from trainer.demo.base_adapter.adapter_exams import LIBRARY, Exam, final_exams, run_exam, validation_exams
+from trainer.demo.base_adapter.adapter_exams import LIBRARY, AdapterExam, final_exams, run_exam, validation_exams
 from trainer.demo.base_adapter.adapter_recipe import AdapterRecipe, check_recipe
 from trainer.demo.base_adapter.demonstration_files import collect_files, plan_files
 from trainer.demo.base_adapter.half_precision import write_half
@@ -174,7 +174,7 @@ def _final_files(plan: AdapterPlan) -> Path:
     return plan.work / "exams" / f"test-{plan.test_scenarios}"
 
 
-def _column(exam: Exam, library: bool) -> str:
+def _column(exam: AdapterExam, library: bool) -> str:
     policy = f"base, {exam.scenarios} scenarios" if exam.adapter is None else exam.policy
     return f"{policy}, library {LIBRARY[library]}"
 

@@ -23,7 +23,7 @@ _SECONDS = 3600.0  # of a task: a slow machine must not lower a score
 _AT_ONCE = 32  # chains
 
 
-class Exam(msgspec.Struct, frozen=True, kw_only=True):
+class AdapterExam(msgspec.Struct, frozen=True, kw_only=True):
     """One environment, with and without an adapter's directory, and the files of its results."""
 
     title: str
@@ -46,18 +46,20 @@ class Exam(msgspec.Struct, frozen=True, kw_only=True):
         return [each for each in self.libraries if not self.file(each).exists()]
 
 
-def run_exam(exam: Exam, settings: Settings) -> dict[bool, PolicyMetrics]:
+def run_exam(exam: AdapterExam, settings: Settings) -> dict[bool, PolicyMetrics]:
     """Metrics with the library on and off. What an earlier call finished is read, not repeated."""
     if exam.missing:
         asyncio.run(_evaluate(exam, settings))
     return {library: measure(_read(exam.file(library))) for library in exam.libraries}
 
 
-def final_exams(adapter: Path, scenarios: int, files: Path, environments: Mapping[str, str]) -> Iterator[Exam]:
+def final_exams(
+    adapter: Path, scenarios: int, files: Path, environments: Mapping[str, str]
+) -> Iterator[AdapterExam]:
     """Each environment by the adapter, and its first scenarios by the base alone, which is slow at failing."""
     for title, environment in environments.items():
         for policy in (adapter, None):
-            yield Exam(
+            yield AdapterExam(
                 title=title,
                 environment=environment,
                 adapter=policy,
@@ -68,10 +70,10 @@ def final_exams(adapter: Path, scenarios: int, files: Path, environments: Mappin
             )
 
 
-def validation_exams(adapter: Path, scenarios: int, files: Path) -> Iterator[Exam]:
+def validation_exams(adapter: Path, scenarios: int, files: Path) -> Iterator[AdapterExam]:
     """A few scenarios of validation with the library on: how the training goes."""
     for title, environment in VALIDATION.items():
-        yield Exam(
+        yield AdapterExam(
             title=title,
             environment=environment,
             adapter=adapter,
@@ -82,7 +84,7 @@ def validation_exams(adapter: Path, scenarios: int, files: Path) -> Iterator[Exa
         )
 
 
-async def _evaluate(exam: Exam, settings: Settings) -> None:
+async def _evaluate(exam: AdapterExam, settings: Settings) -> None:
     evaluation = LocalEvaluation(
         environment=exam.environment,
         adapter=str(exam.adapter or ""),

@@ -1,0 +1,190 @@
+"""A project's served tasks are tried again on their recorded calls, and decide about candidates."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.agent.limits import RolloutLimits
+from app.agent.prompt_compact import Compact
+from app.agent.rollout_loop import Agent
+from app.db import exams, projects
+from app.db.database import Sessions
+from app.db.models import ExamSource
+from app.errors import InvalidError
+from app.project.holdout import is_held_out
+from app.run_settings import RunSettings
+from app.settings import Settings
+from tests.ledger_project import LedgerProject
+from tests.scripted_engine import Script, ScriptedEngine, block
+from tests.tiny_model import make_model_dir
+from tests.training_project import ProgressRecorder, TrainingProject
+from trainer.evaluation.local import evaluate_scenarios
+from trainer.evaluation.policy_metrics import TaskResult
+from trainer.rollouts.episode import EpisodeRunner
+from trainer.run_job import Job
+from trainer.runs.own_exam import open_run_environment
+from trainer.runs.train import train
+
+CHECK = "score = float(any(entry['text'] == '{0}' for entry in apis.ledger.list_entries()))"
+WRITE = "apis.ledger.add_entry(text='{0}')"
+COMPLETE = "apis.supervisor.complete_task()"
+ALL_KINDS = 80
+
+
+def script(*lines: str) -> Script:
+    """Writes the word of the instruction, and completes the task."""
+
+    def answer(prompt: str, turn: int) -> str:  # noqa: ARG001
+        word = prompt.rpartition("write ")[2].split()[0]
+        return block("\n".join(lines).format(word))
+
+    return answer
+
+
+async def served(project: LedgerProject, *words: str, how: Script, check: str = CHECK) -> None:
+    """Tasks that ran, with their score."""
+    async with project.runner(ScriptedEngine(project.tokenizer, script=how)):
+        for word in words:
+            task_id = await project.submit(
+                f"write {word} into the ledger", scenario=word, check_code=check.format(word)
+            )
+            await project.ended(task_id)
+
+
+async def tried(project: LedgerProject, how: Script) -> list[TaskResult]:
+    """Every task of an exam from the log, by another policy."""
+    async with project.sessions.begin() as session:
+        chosen = await exams.from_log(session, project.id)
+        await exams.put(session, project.id, "mine", ExamSource.LOG, chosen)
+    job = Job(
+        id=project.id,
+        project_id=project.id,
+        project="demo",
+        settings=RunSettings(environment="exam?name=mine"),
+        directory=Path(),
+        deployment=Settings(),
+    )
+    engine = ScriptedEngine(project.tokenizer, script=how)
+    agent = Agent(engine, project.tokenizer, Compact(), project.sandbox, RolloutLimits())
+    async with open_run_environment(job, project.sessions) as opened:
+        assert opened is not None
+        sample = opened.environment.scenarios("validation", 200, 1)
+        return await evaluate_scenarios(EpisodeRunner(agent, opened.environment), sample, library=False)
+
+
+EXPERT = script("apis.ledger.list_entries()", WRITE, COMPLETE)
+
+
+@pytest.mark.parametrize(
+    ("how", "known", "success"),
+    [
+        (EXPERT, True, True),
+        (script(WRITE, COMPLETE), True, True),  # the look first was not needed
+        (script(COMPLETE), True, False),
+        (script("print(1)"), True, False),  # it never completes the task
+        (script("apis.ledger.list_entries(page=7)", WRITE, COMPLETE), False, False),
+        (script("apis.ledger.add_entry(text='no, not {0}')", COMPLETE), False, False),
+        (script(WRITE, WRITE, COMPLETE), False, False),
+    ],
+)
+async def test_a_trial_is_right_or_wrong_or_unknown_and_reaches_no_api(
+    project: LedgerProject, how: Script, known: bool, success: bool
+) -> None:
+    await served(project, "hello", "again", how=EXPERT)
+    entries, reads = list(project.ledger.entries), project.ledger.reads
+    results = await tried(project, how)
+    assert [(each.known, each.success) for each in results] == [(known, success)] * 2
+    assert (project.ledger.entries, project.ledger.reads) == (entries, reads)
+
+
+async def test_a_task_that_failed_shows_nothing_and_is_left_out(project: LedgerProject) -> None:
+    await served(project, "hello", how=EXPERT)
+    await served(project, "nothing", how=script(COMPLETE), check="score = 0.0")
+    assert [each.scenario for each in await tried(project, EXPERT)] == ["hello"]
+
+
+async def test_a_check_of_the_answer_alone_accepts_another_answer(project: LedgerProject) -> None:
+    answered = "apis.supervisor.complete_task(answer={0})"
+    await served(
+        project, "hello", how=script(answered.replace("{0}", "3")), check="score = float(answer in (3, '3'))"
+    )
+    [result] = await tried(project, script(answered.replace("{0}", "'3'")))
+    assert (result.known, result.success) == (True, True)
+    [wrong] = await tried(project, script(answered.replace("{0}", "4")))
+    assert (wrong.known, wrong.success) == (True, False)
+
+
+async def test_an_unknown_exam_says_how_to_make_one(project: LedgerProject) -> None:
+    job = Job(
+        id=project.id,
+        project_id=project.id,
+        project="demo",
+        settings=RunSettings(environment="exam"),
+        directory=Path(),
+        deployment=Settings(),
+    )
+    with pytest.raises(InvalidError, match="the project demo has no exam 'own-work': set holdout_percent"):
+        async with open_run_environment(job, project.sessions):
+            raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return make_model_dir(tmp_path_factory.mktemp("tiny"), spread=0.05)
+
+
+@pytest.fixture
+async def shop(committed: Sessions, database_url: str, tiny: Path, tmp_path: Path) -> TrainingProject:
+    settings = Settings(
+        model=str(tiny),
+        data_dir=tmp_path,
+        database_url=database_url,
+        engine_device="cpu",
+        max_turns=1,
+        max_turn_tokens=8,
+        retrieval="query_ngram",
+        prompt_profile="compact",
+    )
+    return await TrainingProject.open(committed, settings)
+
+
+async def hold_out(shop: TrainingProject, percent: float) -> set[str]:
+    """The kinds that are held out."""
+    async with shop.sessions.begin() as session:
+        await projects.change_settings(session, shop.project_id, {"holdout_percent": percent})
+    kinds = (f"kind {number}" for number in range(ALL_KINDS))
+    return {kind for kind in kinds if is_held_out(shop.project_id, kind, percent)}
+
+
+async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(shop: TrainingProject) -> None:
+    kinds = await hold_out(shop, 45)
+    await shop.serve(1.0, 0.0, scenarios=ALL_KINDS)
+    job = await shop.job(kind="logged", steps=1, pairs=2, gate_scenarios=30)
+    result = await train(job, ProgressRecorder())
+    assert result.data["dropped"]["held_out"] == 2 * len(kinds)
+    assert result.evidence["environment"] == "exam?name=own-work"
+    evaluation = result.evidence["evaluation"]
+    assert evaluation["exam"] == {
+        "name": "own-work",
+        "version": 1,
+        "on": "recorded",
+        "tasks_left_out": len(kinds),  # they failed, and so show nothing
+    }
+    assert evaluation["coverage"] == 1
+    assert (result.decision, result.evidence["candidate"]["scenarios"]) == ("rejected", 30)
+
+
+async def test_an_exam_that_is_too_small_decides_nothing(shop: TrainingProject) -> None:
+    await shop.serve(1.0, 0.0, scenarios=12)
+    await hold_out(shop, 30)
+    quiet = await train(await shop.job(kind="logged", steps=1, gate_scenarios=30), ProgressRecorder())
+    assert (quiet.decision, quiet.evidence["reason"]) == (
+        "waiting",
+        "the run names no environment to evaluate it in",
+    )
+    asked = await shop.job(kind="logged", steps=1, gate_scenarios=30, environment="exam?name=own-work")
+    waits = await train(asked, ProgressRecorder())
+    assert waits.decision == "waiting"
+    assert "scenarios to examine on, 30 are needed" in waits.evidence["reason"]

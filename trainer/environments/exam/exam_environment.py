@@ -1,0 +1,84 @@
+"""The plug-in `exam`: a named set of a project's own tasks."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from random import Random
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from app.errors import InvalidError
+from app.project.holdout import OWN_WORK, kind_of
+from app.records import Task, Trajectory
+from trainer.environment import Scenario, Split, World
+
+Ground: TypeAlias = Literal["recorded"]
+"""What trials run on: the recorded calls of the tasks."""
+
+
+class ExamItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that can be tried, and what is known of the time when it was served."""
+
+    task: Task
+    check: str | None
+    record: Trajectory | None = None
+    score: float | None = None
+    now: datetime
+
+
+class Trials(Protocol):
+    """Opens worlds for tasks of an exam."""
+
+    def can_judge(self, item: ExamItem) -> bool:
+        """Whether a trial of it can be told to be right or wrong."""
+        ...
+
+    def open(self, item: ExamItem) -> AbstractAsyncContextManager[World]: ...
+
+
+def load_environment(*, name: str = OWN_WORK, on: Ground = "recorded") -> "ExamChoice":
+    """The plug-in: an exam of the project that a run belongs to."""
+    return ExamChoice(name, on)
+
+
+class ExamChoice(msgspec.Struct, frozen=True):
+    """Which exam, and what it is tried on. A run opens it; by itself it is an environment without tasks."""
+
+    name: str
+    on: Ground
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:  # noqa: ARG002
+        raise InvalidError("an exam belongs to a project: name it in a training run of that project")
+
+    def open(self, scenario: Scenario, task: Task) -> AbstractAsyncContextManager[World]:
+        raise AssertionError(f"{task} of {scenario} came from elsewhere")
+
+
+class ExamEnvironment:
+    """Implements `Environment`. Validation and test draw from the exam's tasks, training from others."""
+
+    def __init__(self, exam: Sequence[ExamItem], training: Sequence[ExamItem], trials: Trials) -> None:
+        self._trials = trials
+        self.left_out = sum(not trials.can_judge(item) for item in exam)  # tasks that cannot be judged
+        self._items = {item.task.id: item for item in (*exam, *training)}
+        self._examined = _grouped([item for item in exam if trials.can_judge(item)])
+        self._trained = _grouped([item for item in training if trials.can_judge(item)])
+
+    def scenarios(self, split: Split, count: int, seed: int) -> Sequence[Scenario]:
+        """At most `count`: an exam has no more than it has."""
+        found = list(self._trained if split == "train" else self._examined)
+        Random(f"exam {seed}").shuffle(found)
+        return found[:count]
+
+    def open(self, scenario: Scenario, task: Task) -> AbstractAsyncContextManager[World]:
+        del scenario  # the task determines everything
+        return self._trials.open(self._items[task.id])
+
+
+def _grouped(items: Sequence[ExamItem]) -> list[Scenario]:
+    kinds: dict[str, list[Task]] = defaultdict(list)
+    for item in items:
+        kinds[kind_of(item.task.instruction, item.task.scenario)].append(item.task)
+    return [Scenario(kind, kind, 0, tuple(tasks)) for kind, tasks in kinds.items()]

@@ -1,0 +1,149 @@
+"""The environment of a run: one that its settings name, or an exam of the project's own work."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.agent.limits import RolloutLimits
+from app.apis.catalog import Catalog
+from app.db import exams, models, training_data
+from app.db.database import Sessions
+from app.db.exams import NewExamTask
+from app.errors import InvalidError, NotFoundError
+from app.gateway.recorded_calls import CallKey, call_key
+from app.project.holdout import OWN_WORK
+from app.records import Call, Json, Task, Trajectory
+from app.release import manifest
+from app.release.catalogs import Catalogs
+from app.run_settings import MIN_SCENARIOS
+from app.sandbox.forked_sandbox import ForkedSandbox
+from trainer.environment import Environment, open_environment
+from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
+from trainer.environments.exam.recorded_trials import RecordedTrials, is_read
+from trainer.experience.held_out_tasks import HeldOutTasks
+from trainer.run_job import Job
+
+_TRAINING = 500  # kinds that rollouts draw from
+
+
+class RunEnvironment(msgspec.Struct, frozen=True):
+    """An environment, and what a report says about it."""
+
+    environment: Environment
+    own: bool = False  # the project's own work
+    about: dict[str, Json] = {}
+
+
+async def with_own_exam(job: Job, sessions: Sessions) -> Job:
+    """The run, whose gate examines candidates on the project's own work if it names no environment.
+
+    Also refreshes the exam of what the project holds out, before anything is read to learn from.
+    """
+    async with sessions.begin() as session:
+        exam = await exams.grow_holdout(session, job.project_id)
+        size = (await exams.sizes(session, [exam.id]))[exam.id] if exam else exams.ExamSize()
+    if job.settings.environment or size.scenarios < MIN_SCENARIOS:
+        return job
+    settings = msgspec.structs.replace(job.settings, environment=f"exam?name={OWN_WORK}")
+    return msgspec.structs.replace(job, settings=settings)
+
+
+@asynccontextmanager
+async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[RunEnvironment | None]:
+    """None for a run that names none. Raises InvalidError for an unknown environment or exam."""
+    if not job.settings.environment:
+        yield None
+        return
+    found = open_environment(job.settings.environment)
+    if not isinstance(found, ExamChoice):
+        yield RunEnvironment(found)
+        return
+    async with ForkedSandbox() as sandbox:
+        material = await _read(job, sessions, found)
+        limits = RolloutLimits.of(job.deployment).session
+        trials = RecordedTrials(material.catalog, sandbox, limits, material.constant_reads())
+        environment = ExamEnvironment(material.exam, material.training, trials)
+        exam = {"name": found.name, "version": material.version, "on": found.on}
+        about: dict[str, Json] = {"exam": exam | {"tasks_left_out": environment.left_out}}
+        yield RunEnvironment(environment, own=True, about=about)
+
+
+class _Material(msgspec.Struct, frozen=True):
+    """What an exam is made of."""
+
+    version: int
+    exam: list[ExamItem]
+    training: list[ExamItem]
+    catalog: Catalog
+
+    def constant_reads(self) -> dict[CallKey, Call]:
+        records = [item.record for item in (*self.exam, *self.training) if item.record is not None]
+        return constant_reads(records, is_read(self.catalog))
+
+
+async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
+    async with sessions.begin() as session:
+        try:
+            exam = await exams.get(session, job.project_id, choice.name)
+        except NotFoundError as error:
+            raise InvalidError(f"the project {job.project} has no exam {choice.name!r}: {_how(choice)}") from error
+        examined = [_new(row) for row in await exams.tasks_of(session, exam.id)]
+        held_out = HeldOutTasks(await exams.held_out(session, job.project_id))
+        logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
+        training = [each for each in logged if _task(each, job.project) not in held_out]
+        documents = (await manifest.begin_serving(session, job.project_id, None, None)).documents
+        items = await _items(session, [*examined, *training], job.project)
+    catalog = await Catalogs(sessions).of(documents)
+    return _Material(exam.version, items[: len(examined)], items[len(examined) :], catalog)
+
+
+def _how(choice: ExamChoice) -> str:
+    if choice.name == OWN_WORK:
+        return "set holdout_percent in its settings, and have tasks scored"
+    return "make it with POST /v1/exams"
+
+
+def _new(row: models.ExamTask) -> NewExamTask:
+    return NewExamTask(**{name: getattr(row, name) for name in NewExamTask.__struct_fields__})
+
+
+async def _items(session: AsyncSession, tasks: Sequence[NewExamTask], project: str) -> list[ExamItem]:
+    """With what is known of those that were served. A record that was deleted is missing."""
+    ids = [task.task_id for task in tasks if task.task_id is not None]
+    ended = {each.id: each for each in await training_data.ended(session, ids)}
+    records = {record.task.id: record async for record in training_data.trajectories(session, ids)}
+    return [
+        ExamItem(
+            task=_task(task, project),
+            check=task.check_code,
+            record=records.get(task.task_id) if task.task_id else None,
+            score=ended[task.task_id].score if task.task_id in ended else None,
+            now=(ended[task.task_id].started_at if task.task_id in ended else None) or datetime.now(UTC),
+        )
+        for task in tasks
+    ]
+
+
+def _task(task: NewExamTask, project: str) -> Task:
+    return Task(task.task_id or uuid4(), task.instruction, project, task.scenario, task.variables)
+
+
+def constant_reads(records: Iterable[Trajectory], is_read: Callable[[str], bool]) -> dict[CallKey, Call]:
+    """Reads that several tasks made, and that gave all of them the same result."""
+    results: dict[CallKey, dict[bytes, Call]] = defaultdict(dict)
+    tasks: dict[CallKey, set[UUID]] = defaultdict(set)
+    for record in records:
+        for call in record.calls:
+            if is_read(call.api) and call.error is None:
+                results[call_key(call)][msgspec.json.encode(call.result)] = call
+                tasks[call_key(call)].add(record.task.id)
+    return {
+        key: next(iter(found.values()))
+        for key, found in results.items()
+        if len(found) == 1 and len(tasks[key]) > 1
+    }
