@@ -37,8 +37,9 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     approval = models.Approval(task_id=task.id, seq=0, turn=0, api=MARK, arguments={MARK: MARK}, digest=MARK)
     approval.project_id, approval.expires_at = project.id, _NOW
     delivery = models.WebhookDelivery(task_id=task.id, event="task.ended", body=f'"{MARK}"', project_id=project.id)
-    run = models.TrainingRun(project_id=project.id, kind="logged", settings={}, state=RunState.FAILED)
-    run.failure = MARK
+    run = models.TrainingRun(
+        project_id=project.id, kind="logged", settings={}, state=RunState.FAILED, failure=MARK
+    )
     entry = models.AuditEntry(project_id=project.id, release_id=candidate.id, actor=MARK)
     entry.action, entry.detail = AuditAction.SETTINGS_CHANGED, {MARK: MARK}
     schedule = models.Schedule(project_id=project.id, settings={}, every_hours=3.0)

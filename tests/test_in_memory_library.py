@@ -8,6 +8,7 @@ from app.skills.embedding import OptionalEmbedder
 from app.skills.extract import extract
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import query_embedding, query_ngram
+from app.skills.skill_index import IndexedSkill
 from tests.embedders import WordEmbedder
 from tests.written_functions import ARCHIVE, archived
 
@@ -34,6 +35,21 @@ async def test_a_known_name_is_replaced_by_its_next_version() -> None:
     [found] = await library.find("archive every one of my mails from lena")
     assert (found.version, found.source) == (2, better.rstrip("\n"))
     assert len(library) == 1
+
+
+async def test_what_was_there_before_is_found_and_replaced_but_not_counted() -> None:
+    source = InMemoryLibrary()
+    [before] = await source.save(extract(archived("iris")))
+    grown = [IndexedSkill(offer=before)]
+    first, second = InMemoryLibrary(grown=grown), InMemoryLibrary(grown=grown)
+    [found] = await first.find("archive every one of my mails from iris")
+    assert (found.skill_id, found.source, len(first)) == (before.skill_id, before.source, 0)
+    better = ARCHIVE.replace("page = 1", "page = 0")
+    await first.save(extract(archived("omar", better)))
+    [newer] = await first.find("archive every one of my mails from iris")
+    assert (newer.version, newer.source) == (2, better.rstrip("\n"))
+    [unchanged] = await second.find("archive every one of my mails from iris")
+    assert unchanged.skill_id == before.skill_id, "chains share none that they write"
 
 
 async def test_the_limit_holds() -> None:

@@ -8,7 +8,7 @@ import torch
 from app.agent.limits import RolloutLimits
 from app.agent.prompt_compact import Compact
 from app.agent.rollout_loop import Agent
-from app.db import exams, projects
+from app.db import exams, projects, skill_moves, skills
 from app.db.database import Sessions
 from app.db.models import ExamSource
 from app.errors import InvalidError
@@ -16,6 +16,7 @@ from app.project.holdout import is_held_out
 from app.run_settings import RunSettings
 from app.settings import Settings
 from tests.ledger_project import LedgerProject
+from tests.rows import new_skill
 from tests.scripted_engine import Script, ScriptedEngine, block
 from tests.tiny_model import make_model_dir
 from tests.training_project import ProgressRecorder, TrainingProject
@@ -23,6 +24,7 @@ from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.run_job import Job
+from trainer.runs.grown_library import grown_skills
 from trainer.runs.own_exam import open_run_environment
 from trainer.runs.train import train
 
@@ -174,6 +176,24 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
     }
     assert evaluation["coverage"] == 1
     assert (result.decision, result.evidence["candidate"]["scenarios"]) == ("rejected", 30)
+
+
+async def test_the_library_of_the_exam_is_what_tasks_are_offered_now(shop: TrainingProject) -> None:
+    async with shop.sessions.begin() as session:
+        [first, _, other] = [
+            await skills.add(session, shop.project_id, new_skill(name, source))
+            for name, source in (
+                ("greet", "def greet(): return 1"),
+                ("greet", "def greet(): return 2"),
+                ("wave", "def wave(): ..."),
+            )
+        ]
+        await skill_moves.retire(session, other.id, "key test")
+    found = await grown_skills(shop.sessions, shop.project_id)
+    assert [(each.offer.name, each.offer.version, each.offer.source) for each in found] == [
+        ("greet", 2, "def greet(): return 2")
+    ]
+    assert first.version == 1
 
 
 async def test_an_exam_that_is_too_small_decides_nothing(shop: TrainingProject) -> None:

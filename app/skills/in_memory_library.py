@@ -1,4 +1,4 @@
-"""A skill library without a database, for one chain in training: it starts empty and is discarded."""
+"""A skill library without a database, for one chain in training: what is saved in it is discarded."""
 
 from collections.abc import Sequence
 from uuid import UUID, uuid4
@@ -12,17 +12,28 @@ from app.skills.skill_index import IndexedSkill, SkillIndex
 
 
 class InMemoryLibrary:
-    """Retrieves like `Library`. One per chain: chains never share skills."""
+    """Retrieves like `Library`. One per chain: chains never share the skills they write."""
 
-    def __init__(self, embedder: Embedder | None = None, *, retrieval: Retrieval = fused, limit: int = 3) -> None:
+    def __init__(
+        self,
+        embedder: Embedder | None = None,
+        *,
+        retrieval: Retrieval = fused,
+        limit: int = 3,
+        grown: Sequence[IndexedSkill] = (),
+    ) -> None:
+        """`grown` are skills that were there before, with their sources."""
         self._embedder = OptionalEmbedder(embedder)
         self._retrieval = retrieval
         self._limit = limit
         self._index = SkillIndex(self._embedder.model)
-        self._active: dict[str, Offer] = {}  # by name
+        self._index.put(grown)
+        self._grown = len(grown)
+        self._active = {each.offer.name: each.offer for each in grown}  # by name
 
     def __len__(self) -> int:
-        return len(self._active)
+        """Of the names that were not there before."""
+        return len(self._active) - self._grown
 
     async def find(self, instruction: str, scenario: str | None = None, limit: int | None = None) -> list[Offer]:
         """The skills most likely to help, best first; empty if none fits."""

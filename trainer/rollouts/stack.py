@@ -1,7 +1,7 @@
 """The parts of in-process rollouts: model, sandbox, environment and skill libraries."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from app.agent.limits import RolloutLimits
@@ -15,6 +15,7 @@ from app.setting_lists import urls_in
 from app.settings import Settings
 from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.retrieval import Retrieval, load_retrieval, needs_embeddings
+from app.skills.skill_index import IndexedSkill
 from trainer.engines.local_embedder import local_embedder
 from trainer.engines.subprocess_engine import subprocess_engine
 from trainer.environment import Environment
@@ -33,9 +34,13 @@ class RolloutStack:
 
 @asynccontextmanager
 async def open_stack(
-    environment: Environment, retrieval: str, settings: Settings, limits: RolloutLimits | None = None
+    environment: Environment,
+    retrieval: str,
+    settings: Settings,
+    limits: RolloutLimits | None = None,
+    grown: Sequence[IndexedSkill] = (),
 ) -> AsyncIterator[RolloutStack]:
-    """Open all parts; the limits are the deployment's unless given.
+    """Open all parts; the limits are the deployment's unless given. Every library begins with `grown`.
 
     Raises InvalidError for an unknown retrieval, ModelError for a model that cannot be served.
     """
@@ -44,7 +49,7 @@ async def open_stack(
     profile = choose_profile(settings.prompt_profile, tokenizer.card)
     async with AsyncExitStack() as stack:
         sandbox = await stack.enter_async_context(ForkedSandbox())
-        new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered))
+        new_library = await stack.enter_async_context(_libraries(rule, settings.skills_offered, grown))
         engine = await stack.enter_async_context(_engine(settings))
         retrying = RetryingEngine(engine) if settings.rollout_engine_urls else engine  # a dead child stays dead
         agent = Agent(retrying, tokenizer, profile, sandbox, limits or RolloutLimits.of(settings))
@@ -71,9 +76,8 @@ async def _engine(settings: Settings) -> AsyncIterator[AdapterEngine]:
 
 
 @asynccontextmanager
-async def _libraries(retrieval: Retrieval, limit: int) -> AsyncIterator[LibraryFactory]:
-    if not needs_embeddings(retrieval):
-        yield lambda: InMemoryLibrary(retrieval=retrieval, limit=limit)
-        return
-    async with local_embedder() as embedder:
-        yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, limit=limit)
+async def _libraries(
+    retrieval: Retrieval, limit: int, grown: Sequence[IndexedSkill]
+) -> AsyncIterator[LibraryFactory]:
+    async with local_embedder() if needs_embeddings(retrieval) else nullcontext() as embedder:
+        yield lambda: InMemoryLibrary(embedder, retrieval=retrieval, limit=limit, grown=grown)

@@ -9,6 +9,7 @@ from trainer.gate import CandidateAdapter, GateResult, evaluate_candidate
 from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress
+from trainer.runs.grown_library import grown_skills
 from trainer.runs.own_exam import RunEnvironment
 from trainer.runs.start_adapter import adapter_store, fetch_adapter
 
@@ -27,8 +28,10 @@ async def evaluate_adapter(
     )
     if environment is None or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)
+    # The project's own work is examined as it is served: with its library, found by the retrieval of serving.
     retrieval = job.deployment.retrieval if environment.own else job.settings.retrieval
-    async with open_stack(environment.environment, retrieval, job.deployment) as stack:
+    grown = await grown_skills(sessions, job.project_id) if environment.own else []
+    async with open_stack(environment.environment, retrieval, job.deployment, grown=grown) as stack:
         evaluator = Evaluator(
             stack.agent,
             stack.engine,
@@ -38,7 +41,7 @@ async def evaluate_adapter(
             temperature=job.deployment.temperature,
             base=job.deployment.model,
             fetch=partial(fetch_adapter, job),
-            about=environment.about,
+            about=environment.about | ({"skills_before": len(grown)} if environment.own else {}),
         )
         return await evaluate_candidate(sessions, candidate, evaluator, progress=progress, directory=job.directory)
 
