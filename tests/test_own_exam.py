@@ -31,7 +31,7 @@ from trainer.runs.train import train
 CHECK = "score = float(any(entry['text'] == '{0}' for entry in apis.ledger.list_entries()))"
 WRITE = "apis.ledger.add_entry(text='{0}')"
 COMPLETE = "apis.supervisor.complete_task()"
-ALL_KINDS = 80
+ALL_KINDS = 100
 
 
 def script(*lines: str) -> Script:
@@ -161,7 +161,7 @@ async def hold_out(shop: TrainingProject, percent: float) -> set[str]:
 
 
 async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(shop: TrainingProject) -> None:
-    kinds = await hold_out(shop, 45)
+    kinds = await hold_out(shop, 50)
     await shop.serve(1.0, 0.0, scenarios=ALL_KINDS)
     job = await shop.job(kind="logged", steps=1, pairs=2, gate_scenarios=30)
     result = await train(job, ProgressRecorder())

@@ -247,7 +247,7 @@ def _too_little_known(results: PairedResults, settings: RunSettings, rules: Gate
 def _not_evaluated(settings: RunSettings, rules: GateRules, by_hand: str) -> dict[str, Json]:
     if not settings.environment:
         reason = "the run names no environment to evaluate it in"
-        advice = "name one (environment) and train again"
+        advice = "let the project hold out work (holdout_percent) or name an environment, and train again"
     elif not settings.gate_scenarios:
         reason = "the run skips the evaluation (gate_scenarios=0)"
         advice = f"set gate_scenarios to at least {rules.min_scenarios} and train again"

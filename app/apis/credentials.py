@@ -1,13 +1,16 @@
 """Credentials of APIs, added by the gateway and never seen by the agent's code, and their removal from records."""
 
+import re
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from app.errors import HostError
 from app.records import Call, Json
-from app.security.secret_values import is_telling
+from app.security.secret_values import MASK, is_ordinary, is_telling
+
+_PLAIN: Final = re.compile(r"[A-Za-z]{1,32}([_ -][A-Za-z]{1,32}){0,4}")  # a name that is itself no secret
 
 
 class Credentials(Protocol):
@@ -60,11 +63,20 @@ def mask(value: Json) -> Json:
 
 
 def mask_call(call: Call) -> Call:
-    """The same call without passwords and tokens; the whole result of an API with a sensitive name is one.
+    """The same call without passwords and tokens. All values that an API with a sensitive name returns are.
 
     >>> call = Call(seq=0, turn=0, api="supervisor.show_passwords", arguments={}, result={"mail": "1234"})
     >>> mask_call(call).result
-    '***'
+    {'mail': '***'}
     """
-    result = mask({call.api: call.result})[call.api]
+    result = _mask_leaves(call.result) if is_telling(call.api) else mask(call.result)
     return msgspec.structs.replace(call, arguments=mask(call.arguments), result=result)
+
+
+def _mask_leaves(value: Json) -> Json:
+    """The same value with *** for all but what ordinary names hold, so that code that picks from it still can."""
+    if isinstance(value, list):
+        return [_mask_leaves(each) for each in value]
+    if isinstance(value, dict) and all(map(_PLAIN.fullmatch, value)):
+        return {name: mask(each) if is_ordinary(name) else _mask_leaves(each) for name, each in value.items()}
+    return value if value is None or isinstance(value, bool) else MASK

@@ -1,11 +1,13 @@
 """The HTTP client for servers that are not ours: live APIs, their documents, and webhooks."""
 
+from collections.abc import Collection
 from http.cookiejar import CookieJar
 from typing import Any, Final
 
 import httpcore
 import httpx
 
+from app.gateway.bounded_transport import BoundedTransport
 from app.gateway.ssrf import PublicNetwork
 from app.untrusted.http_transport import HttpTransport, http_transport
 
@@ -27,18 +29,21 @@ def open_client(
     kept: int = 20,
     timeout: float = 5,
     network: PublicNetwork | None = None,
+    origins: Collection[str] | None = None,
 ) -> httpx.AsyncClient:
     """Without cookies, and without the proxies that the environment names. At most `kept` idle connections.
 
-    If private hosts are not allowed, every connection goes through `network`: those of redirects, too.
+    If private hosts are not allowed, every connection goes through `network`: those of redirects, too. With
+    `origins` it reaches no others.
     """
     limits = httpx.Limits(
         max_connections=connections, max_keepalive_connections=kept, keepalive_expiry=_IDLE_SECONDS
     )
+    transport: httpx.AsyncBaseTransport = (
+        http_transport(limits) if allow_private_hosts else _PublicTransport(network or PublicNetwork(), limits)
+    )
     return httpx.AsyncClient(
-        transport=http_transport(limits)
-        if allow_private_hosts
-        else _PublicTransport(network or PublicNetwork(), limits),
+        transport=transport if origins is None else BoundedTransport(transport, origins),
         timeout=timeout,
         trust_env=False,
         cookies=NoCookies(),

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from app.records import Call, Json
+from app.security.secret_values import MASK
 
 CallKey: TypeAlias = tuple[str, bytes]
 """An API and its arguments."""
@@ -51,7 +52,7 @@ class RecordedCalls:
         """The call with its result or error; None if that is unknown."""
         key = call_key(call)
         found = self._read(call, key) if self._is_read(call.api) else self._change(call, key)
-        if found is None:
+        if found is None or found.result == MASK:  # as a whole it was a secret: nobody could go on with that
             return None
         return msgspec.structs.replace(call, result=found.result, error=found.error)
 

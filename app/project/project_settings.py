@@ -7,6 +7,7 @@ import msgspec
 
 from app.errors import InvalidError
 from app.project.approval import ApprovalRules
+from app.project.staging import StagingApi
 from app.project.webhook import Webhook
 from app.records import Json
 from app.settings import Settings
@@ -70,6 +71,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     holdout_percent: Annotated[float, msgspec.Meta(ge=0, le=50)] = 0.0
     """Share of the kinds of tasks that no run learns from: their scored tasks become the exam `own-work`, on which
     the gate examines candidates. A kind is a scenario, or an instruction without one."""
+
+    staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
+    """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""
 
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""

@@ -26,6 +26,7 @@ from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
 from app.release.catalogs import Catalogs, bearer_tokens
 from app.release.manifest import ApiDocument
+from app.release.project_secrets import ProjectSecrets
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
 from app.runner.judge import Judge, ask_judge
@@ -33,7 +34,6 @@ from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import outcome_of, tell_end, unchecked
 from app.runner.postponed import PostponedError, is_postponed
-from app.runner.project_secrets import ProjectSecrets
 from app.runner.skill_keeping import SkillKeeping
 from app.runner.skill_replays import SkillReplays
 from app.runner.skill_selection import SkillSelection

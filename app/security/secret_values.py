@@ -151,6 +151,15 @@ def is_telling(name: str) -> bool:
     return _TELLING.search(name) is not None
 
 
+def is_ordinary(name: str) -> bool:
+    """Whether a field of this name holds no secret even in the result of a telling operation.
+
+    >>> is_ordinary("message"), is_ordinary("tokenType"), is_ordinary("value")
+    (True, True, False)
+    """
+    return bool(_ORDINARY.search(_snake(name)) or _HARMLESS.search(_snake(name)))
+
+
 def _told(value: Json) -> Iterator[Json]:
     """What a value holds under telling names."""
     if isinstance(value, Mapping):
@@ -168,7 +177,7 @@ def _unlabelled(value: Json) -> Iterator[Json]:
     """What the result of a telling operation holds, except under ordinary names such as `message`."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            if not _ORDINARY.search(_snake(name)) and not _HARMLESS.search(_snake(name)):
+            if not is_ordinary(name):
                 yield from _unlabelled(each)
     elif isinstance(value, list):
         for each in value:

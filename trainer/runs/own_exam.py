@@ -1,32 +1,27 @@
 """The environment of a run: one that its settings name, or an exam of the project's own work."""
 
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.agent.limits import RolloutLimits
-from app.apis.catalog import Catalog
 from app.db import exams, models, training_data
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.errors import InvalidError, NotFoundError
-from app.gateway.recorded_calls import CallKey, call_key
 from app.project.holdout import OWN_WORK
-from app.records import Call, Json, Task, Trajectory
+from app.project.project_settings import ProjectSettings
+from app.records import Json, Task
 from app.release import manifest
-from app.release.catalogs import Catalogs
 from app.run_settings import MIN_SCENARIOS
-from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environment import Environment, open_environment
 from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
-from trainer.environments.exam.recorded_trials import RecordedTrials, is_read
 from trainer.experience.held_out_tasks import HeldOutTasks
 from trainer.run_job import Job
+from trainer.runs.exam_trials import ProjectApis, open_trials
 
 _TRAINING = 500  # kinds that rollouts draw from
 
@@ -63,10 +58,9 @@ async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[Ru
     if not isinstance(found, ExamChoice):
         yield RunEnvironment(found)
         return
-    async with ForkedSandbox() as sandbox:
-        material = await _read(job, sessions, found)
-        limits = RolloutLimits.of(job.deployment).session
-        trials = RecordedTrials(material.catalog, sandbox, limits, material.constant_reads())
+    material = await _read(job, sessions, found)
+    records = [item.record for item in (*material.exam, *material.training) if item.record is not None]
+    async with open_trials(found.on, job, sessions, material.apis, records) as trials:
         environment = ExamEnvironment(material.exam, material.training, trials)
         exam = {"name": found.name, "version": material.version, "on": found.on}
         about: dict[str, Json] = {"exam": exam | {"tasks_left_out": environment.left_out}}
@@ -79,11 +73,7 @@ class _Material(msgspec.Struct, frozen=True):
     version: int
     exam: list[ExamItem]
     training: list[ExamItem]
-    catalog: Catalog
-
-    def constant_reads(self) -> dict[CallKey, Call]:
-        records = [item.record for item in (*self.exam, *self.training) if item.record is not None]
-        return constant_reads(records, is_read(self.catalog))
+    apis: ProjectApis
 
 
 async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
@@ -96,10 +86,10 @@ async def _read(job: Job, sessions: Sessions, choice: ExamChoice) -> _Material:
         held_out = HeldOutTasks(await exams.held_out(session, job.project_id))
         logged = await exams.from_log(session, job.project_id, kinds=_TRAINING)
         training = [each for each in logged if _task(each, job.project) not in held_out]
-        documents = (await manifest.begin_serving(session, job.project_id, None, None)).documents
+        served = await manifest.begin_serving(session, job.project_id, None, None)
+        apis = ProjectApis(served.documents, msgspec.convert(served.settings, ProjectSettings).staging)
         items = await _items(session, [*examined, *training], job.project)
-    catalog = await Catalogs(sessions).of(documents)
-    return _Material(exam.version, items[: len(examined)], items[len(examined) :], catalog)
+    return _Material(exam.version, items[: len(examined)], items[len(examined) :], apis)
 
 
 def _how(choice: ExamChoice) -> str:
@@ -131,19 +121,3 @@ async def _items(session: AsyncSession, tasks: Sequence[NewExamTask], project: s
 
 def _task(task: NewExamTask, project: str) -> Task:
     return Task(task.task_id or uuid4(), task.instruction, project, task.scenario, task.variables)
-
-
-def constant_reads(records: Iterable[Trajectory], is_read: Callable[[str], bool]) -> dict[CallKey, Call]:
-    """Reads that several tasks made, and that gave all of them the same result."""
-    results: dict[CallKey, dict[bytes, Call]] = defaultdict(dict)
-    tasks: dict[CallKey, set[UUID]] = defaultdict(set)
-    for record in records:
-        for call in record.calls:
-            if is_read(call.api) and call.error is None:
-                results[call_key(call)][msgspec.json.encode(call.result)] = call
-                tasks[call_key(call)].add(record.task.id)
-    return {
-        key: next(iter(found.values()))
-        for key, found in results.items()
-        if len(found) == 1 and len(tasks[key]) > 1
-    }

@@ -14,8 +14,8 @@ from app.project.holdout import OWN_WORK, kind_of
 from app.records import Task, Trajectory
 from trainer.environment import Scenario, Split, World
 
-Ground: TypeAlias = Literal["recorded"]
-"""What trials run on: the recorded calls of the tasks."""
+Ground: TypeAlias = Literal["recorded", "staging", "live"]
+"""What trials run on: the recorded calls of the tasks, other servers of the APIs, or the APIs, only to be read."""
 
 
 class ExamItem(msgspec.Struct, frozen=True, kw_only=True):

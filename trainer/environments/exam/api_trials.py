@@ -1,0 +1,124 @@
+"""Trials of tasks on APIs that answer: those of staging, or the live ones, which are only read."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import httpx
+
+from app.agent.score import score
+from app.apis.catalog import Catalog
+from app.apis.credentials import Credentials, SecretStore
+from app.errors import HostError, InvalidError
+from app.gateway.gateway import Gateway
+from app.records import Stop, Task, Trajectory
+from app.sandbox.protocol import Sandbox, SessionLimits
+from trainer.environment import Verdict
+from trainer.environments.exam.exam_environment import ExamItem
+from trainer.environments.exam.recorded_trials import is_read
+
+_CHECK_CALLS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiTrials:
+    """Implements `Trials`. A task's check decides, so a task without one cannot be judged."""
+
+    catalog: Catalog
+    client: httpx.AsyncClient
+    credentials: Credentials
+    store: SecretStore
+    sandbox: Sandbox
+    limits: SessionLimits
+    timeout: float  # seconds of a call
+    read_only: bool
+    resets: Mapping[str, str] = field(default_factory=dict)  # app -> operation, before each trial
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))  # for trials at once
+
+    def can_judge(self, item: ExamItem) -> bool:
+        """Where trials only read, also not a task that changed something when it was served."""
+        if item.check is None:
+            return False
+        if not self.read_only:
+            return True
+        reads = is_read(self.catalog)
+        return item.record is not None and all(reads(call.api) for call in item.record.calls)
+
+    @asynccontextmanager
+    async def open(self, item: ExamItem) -> AsyncIterator["ApiWorld"]:
+        """Raises InvalidError if the APIs cannot be reset."""
+        async with self.slots:
+            world = ApiWorld(item, self)
+            await world.reset()
+            yield world
+
+
+class ApiWorld:
+    """One trial. Implements `World`, with a gateway of its own."""
+
+    def __init__(self, item: ExamItem, trials: ApiTrials) -> None:
+        self.item = item
+        self._trials = trials
+        self._gateway: Gateway | None = None
+
+    @property
+    def task(self) -> Task:
+        return self.item.task
+
+    @property
+    def catalog(self) -> Catalog:
+        return self._trials.catalog
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        return self._trials.client
+
+    @property
+    def now(self) -> datetime:
+        return self.item.now
+
+    async def reset(self) -> None:
+        gateway = self._open(len(self._trials.resets), read_only=False)
+        for app, operation in self._trials.resets.items():
+            try:
+                await gateway(f"{app}.{operation}", [], {})
+            except HostError as error:
+                raised = f"{operation}() raised {error.kind}: {error.message}"
+                raise InvalidError(f"the staging server of {app} cannot be reset: {raised}") from error
+
+    def open_gateway(self, max_calls: int) -> Gateway:
+        self._gateway = self._open(max_calls, read_only=self._trials.read_only)
+        return self._gateway
+
+    async def verify(self, trajectory: Trajectory) -> Verdict:
+        assert self.item.check is not None  # `can_judge`
+        if self._gateway is not None and self._gateway.would_write:
+            return Verdict(0, 1, (f"it tried to write: {self._gateway.would_write}",), known=False)
+        if trajectory.stop is not Stop.COMPLETED:
+            return Verdict(0, 1, (f"it ended with {trajectory.stop}",))
+        try:
+            value = await score(
+                self.item.check,
+                trajectory.answer,
+                sandbox=self._trials.sandbox,
+                gateway=self._open(_CHECK_CALLS, read_only=True),
+                limits=self._trials.limits,
+                now=self.now,
+            )
+        except InvalidError as error:
+            return Verdict(0, 1, (str(error),))
+        return Verdict(round(100 * value), 100)
+
+    def _open(self, max_calls: int, *, read_only: bool) -> Gateway:
+        return Gateway(
+            self.catalog,
+            self.client,
+            variables=self.task.variables,
+            credentials=self._trials.credentials,
+            store=self._trials.store,
+            read_only=read_only,
+            max_calls=max_calls,
+            timeout=self._trials.timeout,
+        )
