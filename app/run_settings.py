@@ -112,8 +112,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Let the gate decide in an environment that lacks APIs of the project. Its scores there say little about the
     project's work.
     """
-    canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
-    """Share of new tasks that a candidate which passed serves first, as a canary. 0: it serves all at once."""
+    canary_percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 10.0
+    """Share of new tasks that a candidate which passed serves first, as a canary. 0: it serves all at once. Runs
+    and schedules that were stored while the default was 0 keep 0.
+    """
     promote: bool = True
     """Activate a candidate that passes. False: it waits for a person."""
 

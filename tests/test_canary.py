@@ -1,14 +1,15 @@
 """Canaries from start to end: the tasks pinned to them, and their decisions."""
 
 import asyncio
+from datetime import timedelta
 from hashlib import md5
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, text, update
 
-from app.db import adapters, audit, models, releases, skills
+from app.db import adapters, audit, models, projects, releases, skills
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState, SkillState
 from app.errors import ConflictError, EngineError, InvalidError
@@ -216,6 +217,45 @@ async def test_a_release_that_passed_the_gate_becomes_a_canary_and_then_active(
         await until(lambda: is_in(ReleaseState.ACTIVE))
     told = [(each.actor, each.action) for each in await entries(project)]
     assert (told[-1], told[-2]) == (("gate", AuditAction.CANARY_BEGAN), ("canary", AuditAction.ACTIVATED))
+
+
+GATE = {"verdict": "promote", "compared_with": {"number": 1, "model": "base"}}
+
+
+async def _began_days_ago(project: Project, days: float, evidence: dict[str, Any]) -> None:
+    async with project.sessions.begin() as session:
+        await releases.record_evidence(session, project.candidate, evidence)
+    await begin(project)
+    async with project.sessions.begin() as session:
+        row = models.Release
+        earlier = func.clock_timestamp() - timedelta(days=days)
+        await session.execute(update(row).where(row.id == project.candidate).values(canary_at=earlier))
+
+
+async def test_without_traffic_a_canary_that_passed_the_gate_is_promoted_after_its_days(project: Project) -> None:
+    await _began_days_ago(project, 2.9, GATE)
+    assert await apply_decision(project) is CanaryAction.WAIT
+    async with project.sessions.begin() as session:
+        await projects.change_settings(session, project.id, {"canary_days": 2.5})
+    assert await apply_decision(project) is CanaryAction.PROMOTE
+    release = await project.release()
+    assert release.state is ReleaseState.ACTIVE
+    assert release.watched_against == (await project.release(1)).id, "it has yet to show what it is worth"
+
+
+async def test_one_that_the_gate_compared_with_other_weights_is_a_candidate_again_after_its_days(
+    project: Project,
+) -> None:
+    await _began_days_ago(project, 3.1, GATE | {"compared_with": {"number": 7, "model": "cafe"}})
+    mine = await _learn(project, project.candidate)
+    assert await apply_decision(project) is CanaryAction.STOP
+    assert (await project.release()).state is ReleaseState.CANDIDATE
+    assert (await _standing(project, mine))[0] is SkillState.ACTIVE
+
+
+async def test_a_canary_that_a_person_began_has_no_time_limit(project: Project) -> None:
+    await _began_days_ago(project, 300, {})
+    assert await apply_decision(project) is CanaryAction.WAIT
 
 
 async def _learn(project: Project, release_id: UUID) -> UUID:

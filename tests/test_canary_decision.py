@@ -95,6 +95,35 @@ def test_it_is_rejected_after_the_maximum_of_tasks_even_if_few_are_scored() -> N
     )
 
 
+PASSED = CanaryRules(max_scored=100, passed_gate=True)
+OVER = CanaryRules(expired="no difference in 3 days", passed_gate=True)
+
+
+def test_at_the_end_of_its_trial_one_that_passed_the_gate_is_promoted_unless_it_looks_worse() -> None:
+    alike, lower = ArmSamples(mixed(50, 50), mixed(50, 50)), ArmSamples(mixed(40, 60), mixed(50, 50))
+    promoted = judged(alike, rules=PASSED)
+    assert (promoted.action, promoted.reason[:52]) == (
+        CanaryAction.PROMOTE,
+        "no difference in 100 scored tasks, and it passed the",
+    )
+    rejected = judged(lower, rules=PASSED)
+    assert (rejected.action, "but worse on average" in rejected.reason) == (CanaryAction.REJECT, True)
+
+
+def test_without_tasks_its_trial_ends_when_its_time_is_over() -> None:
+    none = ArmSamples([], [])
+    assert judged(errors=none, rules=CanaryRules(passed_gate=True)).action is CanaryAction.WAIT
+    assert judged(errors=none, rules=OVER).action is CanaryAction.PROMOTE
+    broken = ArmSamples([1.0, 1.0, 0.0], [0.0] * 9)
+    assert judged(errors=broken, rules=OVER).action is CanaryAction.REJECT, (
+        "two of three failed, no matter how few"
+    )
+
+
+def test_when_its_time_is_over_one_that_the_gate_compared_with_other_weights_is_a_candidate_again() -> None:
+    assert judged(rules=CanaryRules(expired="no difference in 3 days")).action is CanaryAction.STOP
+
+
 def test_the_evidence_holds_each_arm_in_its_own_unit() -> None:
     found = msgspec.to_builtins(judged(tokens=ArmSamples([100.0, 5_000.0], [300.0], 1_000.0)))
     tokens = found["metrics"]["tokens"]

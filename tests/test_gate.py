@@ -70,6 +70,14 @@ async def test_a_worse_candidate_is_rejected_and_the_active_release_stays(run: G
     assert (await run.active()).number == 1
 
 
+async def test_a_release_that_passed_starts_as_a_canary_by_default(run: GatedRun) -> None:
+    await run.open()
+    result = await run.evaluate(run.policies(base=lazy, new=run.expert))
+    async with run.sessions() as session:
+        release = await releases.get(session, result.release_id)
+    assert (release.state, release.canary_percent) == (ReleaseState.PASSED, 10.0)
+
+
 async def test_the_canary_share_of_the_run_is_on_the_release_that_passed(run: GatedRun) -> None:
     await run.open(canary_percent=12.5)
     result = await run.evaluate(run.policies(base=lazy, new=run.expert))

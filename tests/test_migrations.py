@@ -73,9 +73,9 @@ def test_stored_run_settings_name_their_reward_and_can_be_read(empty_database_ur
     with engine.begin() as connection:
         stored = [*connection.scalars(text("SELECT settings FROM training_runs ORDER BY created_at"))]
         assert [read_settings(each).reward for each in stored] == [*_OLD_SETTINGS]
-        assert stored[0] == {"steps": 3}
+        assert stored[0] == {"steps": 3, "canary_percent": 0}, "what was stored before canaries gets none"
         scheduled = connection.scalars(text("SELECT settings FROM schedules")).one()
-        assert scheduled == {"reward": "skill_by_name"}
+        assert scheduled == {"reward": "skill_by_name", "canary_percent": 0}
         command.downgrade(alembic_config(connection), "0005")
         stored = [*connection.scalars(text("SELECT settings FROM training_runs ORDER BY created_at"))]
         assert stored[1] == _OLD_SETTINGS["skill_by_name"]
@@ -193,6 +193,33 @@ _MOVE = text(
     VALUES (gen_random_uuid(), '{_PROJECT}', 'server', 'skill moved', '{{}}')
     """
 )
+
+
+_ALL_EVENTS = ["approval.wanted", "task.done", "task.failed", "task.cancelled"]
+
+
+def test_a_webhook_for_all_events_is_told_of_releases_too_and_one_for_some_is_not(empty_database_url: str) -> None:
+    engine = create_engine(empty_database_url, poolclass=NullPool)
+    given = {"all": _ALL_EVENTS, "some": _ALL_EVENTS[:2]}
+    read = text("SELECT name, settings #> '{webhook,events}' FROM projects")
+    with engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0028")
+        for name, events in given.items():
+            connection.execute(
+                text(
+                    "INSERT INTO projects (id, name, skill_rev, settings) "
+                    "VALUES (gen_random_uuid(), :name, 0, CAST(:settings AS jsonb))"
+                ),
+                {"name": name, "settings": json.dumps({"weight": 2.0, "webhook": {"url": "x", "events": events}})},
+            )
+    migrate(empty_database_url)
+    with engine.begin() as connection:
+        told = {"all": [*_ALL_EVENTS, "release.rolled_back"], "some": _ALL_EVENTS[:2]}
+        assert dict(map(tuple, connection.execute(read))) == told
+        connection.execute(text("UPDATE projects SET settings = settings || '{\"watch_days\": 3}'"))
+        command.downgrade(alembic_config(connection), "0028")
+        assert dict(map(tuple, connection.execute(read))) == given
+        assert "watch_days" not in str(connection.scalars(text("SELECT settings FROM projects")).all())
 
 
 def test_a_failing_migration_leaves_nothing_behind(empty_database_url: str, tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ async def test_shadows_and_canaries_keep_what_they_compare(committed: Sessions) 
     assert await _left(committed, project) == (3, 1, 6)
 
 
+async def test_a_watch_keeps_what_it_compares_with(committed: Sessions) -> None:
+    project = await _project(committed, {"keep_tasks": 5})
+    await _ended(committed, project, 40, 8)
+    async with committed.begin() as session:
+        active = await releases.active(session, project)
+        active.watched_against, active.activated_at = active.id, func.now() - timedelta(days=7)
+    assert await _needed_by(committed) == ["a watch"]
+    await RetentionLoop(committed).delete_due()
+    assert (await _left(committed, project))[0] == 1, "the first one is not compared any more"
+
+
 async def test_a_schedule_does_not_wait_for_tasks_that_were_deleted(committed: Sessions) -> None:
     project = await _project(committed, {"keep_tasks": 5})
     await _ended(committed, project, 9, 8, 1)

@@ -43,6 +43,7 @@ from app.api.skills import SkillController
 from app.api.task_events import TaskEventsController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
+from app.api.watches import WatchController
 from app.api.webhooks import WebhookController
 from app.db.database import reading
 
@@ -61,6 +62,7 @@ _CONTROLLERS = [
     ReleaseController,
     ReleaseDiffController,
     CanaryController,
+    WatchController,
     ShadowController,
     AuditController,
     RunController,

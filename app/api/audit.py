@@ -56,9 +56,9 @@ class AuditController(Controller):
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> AuditPage:
-        """Activations, refused activations, starts and ends of canaries, model servers that loaded the active
-        release again, decided approvals, and changes of settings, secrets and skills' states. Entries never
-        change.
+        """Activations, refused activations, starts and ends of canaries, ends of watches, model servers that
+        loaded the active release again, decided approvals, and changes of settings, secrets and skills' states.
+        Entries never change.
         """
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)

@@ -81,7 +81,7 @@ class CanaryController(Controller):
     ) -> ReleaseView:
         """Once the model servers have proven that they have its weights, the release serves its share of the new
         tasks, chosen by a hash of the task id. It is promoted or rejected automatically as soon as the metrics are
-        conclusive. A project has one canary at a time."""
+        conclusive, or its trial ends. A project has one canary at a time."""
         await find_release(session, access, release_id)
         await session.commit()  # no transaction is held while weights are loaded
         row = await canary.begin(

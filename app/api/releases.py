@@ -42,7 +42,8 @@ class ReleaseRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     """A release: weights (`model`), skills, tools and prompt, each identified by its hash.
 
-    `evidence` is the result of the gate; `activated_at` is when the release last became active.
+    `evidence` is the result of the gate, of the release as a canary, and of its watch; `activated_at` is when the
+    release last became active. While it is `watched`, it is compared with the release before.
     """
 
     id: UUID
@@ -54,13 +55,14 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
     tools: str | None = msgspec.field(name="tools_hash")
     prompt: str | None = msgspec.field(name="prompt_hash")
     canary_percent: float | None
+    watched: bool
     evidence: dict[str, Json] | None
     created_at: datetime
     activated_at: datetime | None
 
     @classmethod
     def of(cls, row: models.Release) -> Self:
-        return cls(**columns(row, cls))
+        return cls(watched=row.watched_against is not None, **columns(row, cls, "watched"))
 
 
 class ReleaseController(Controller):

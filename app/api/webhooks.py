@@ -18,11 +18,14 @@ from app.records import Json
 
 
 class DeliveryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to the project's webhook. `status` and `error` are those of the latest attempt."""
+    """A message to the project's webhook, about a task or a release. `status` and `error` are those of the latest
+    attempt.
+    """
 
     id: UUID  # with `msg_`, and without hyphens, it is the message's `webhook-id`
     project: str
-    task_id: UUID
+    task_id: UUID | None
+    release_id: UUID | None
     event: str
     message: Json  # the body that is sent
     state: DeliveryState

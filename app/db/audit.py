@@ -19,7 +19,7 @@ async def add(
     action: AuditAction,
     detail: dict[str, Json],
 ) -> models.AuditEntry:
-    """`actor` is "key <name>", "gate", "canary" or "server"."""
+    """`actor` is "key <name>", "gate", "canary", "watch" or "server"."""
     row = models.AuditEntry(
         project_id=project_id, release_id=release_id, actor=actor, action=action, detail=detail
     )

@@ -5,14 +5,15 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import BIT, aggregate_order_by
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, releases
 from app.db.models import ReleaseState, TaskState
+from app.db.task_measures import measures
 from app.errors import ConflictError, InvalidError
-from app.records import Json, Stop
+from app.records import Json
 
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
 
@@ -118,16 +119,7 @@ async def results(
         .limit(most)
         .subquery()
     )
-    columns = first.c
-    given = (
-        select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
-    )
-    # Tasks whose check gave no score must count, or a release would be judged by its good answers alone.
-    unscored = and_(columns.check_code != "", ~columns.checked)
-    reward = case((and_(unscored, columns.score.is_(None)), 0.0), else_=columns.score)
-    scored_at = case((or_(columns.checked, unscored), func.coalesce(given, columns.finished_at)), else_=given)
-    wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED), unscored)
-    done = columns.state == TaskState.DONE
+    columns, measured = first.c, measures(first)
 
     def listed(value: ColumnElement[Json], moment: ColumnElement[Json]) -> ColumnElement[Json]:
         return func.array_agg(aggregate_order_by(value, moment, columns.id))
@@ -135,10 +127,10 @@ async def results(
     rows = await session.execute(
         select(
             columns.release_id,
-            listed(reward, scored_at).filter(reward.is_not(None)),
-            listed(case((wrong, 1.0), else_=0.0), columns.finished_at),
-            listed(columns.turns, columns.finished_at).filter(done),
-            listed(columns.generated_tokens, columns.finished_at).filter(done),
+            listed(measured.reward, measured.scored_at).filter(measured.reward.is_not(None)),
+            listed(measured.error, columns.finished_at),
+            listed(columns.turns, columns.finished_at).filter(measured.is_done),
+            listed(columns.generated_tokens, columns.finished_at).filter(measured.is_done),
         ).group_by(columns.release_id)
     )
     arms = {

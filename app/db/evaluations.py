@@ -57,7 +57,7 @@ async def best_served(
     session: AsyncSession, project_id: UUID, environment: str, base: str
 ) -> models.Release | None:
     """The release that solved most scenarios of `environment`, by its evaluations with the base model `base`,
-    among those that have been active. None if no evaluated one has.
+    among those that have been active and were not rejected since. None if no evaluated one has.
     """
     evaluation, release = models.Evaluation, models.Release
     solved = func.avg(evaluation.figures["sgc", "mean"].as_float())
@@ -67,6 +67,7 @@ async def best_served(
         .where(
             release.project_id == project_id,
             release.activated_at.is_not(None),
+            release.state != models.ReleaseState.REJECTED,
             evaluation.environment == environment,
             evaluation.settings.contains({"base": base}),
         )

@@ -28,7 +28,7 @@ RELEASE_MOVES = {
     _S.CANARY: {_S.CANDIDATE, _S.ACTIVE, _S.REJECTED},
     _S.ACTIVE: {_S.RETIRED},
     _S.REJECTED: {_S.CANARY, _S.ACTIVE},  # only by hand
-    _S.RETIRED: {_S.CANARY, _S.ACTIVE},  # rolling back
+    _S.RETIRED: {_S.CANARY, _S.ACTIVE, _S.REJECTED},  # a roll-back, or being rolled back by a watch
 }
 
 
@@ -61,6 +61,7 @@ class Release(Entity):
     canary_percent: Mapped[float | None]  # of the new tasks, while it is a canary or once the gate passed it
     canary_at: Mapped[datetime | None]  # it last began to be one
     activated_at: Mapped[datetime | None]  # the last time
+    watched_against: Mapped[UUID | None]  # while it is watched: the release of the project that served before
 
 
 class SkillSet(Base):
@@ -96,6 +97,7 @@ class AuditAction(StrEnum):
     RESTORED = "restored"  # a model server that was out, or restarted, loaded it and has proven it
     CANARY_BEGAN = "canary began"
     CANARY_ENDED = "canary ended"
+    WATCH_ENDED = "watch ended"  # `detail` has the metrics: the release was kept, or rolled back
     APPROVAL_DECIDED = "approval decided"  # about an API call of a task
     SECRET_STORED = "secret stored"  # `detail` has its name
     SECRET_DELETED = "secret deleted"
@@ -115,7 +117,7 @@ class AuditEntry(Entity):
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"))
-    actor: Mapped[str]  # "key <name>", "gate", "canary" or "server"
+    actor: Mapped[str]  # "key <name>", "gate", "canary", "watch" or "server"
     action: Mapped[AuditAction]
     detail: Mapped[dict[str, Any]]
 

@@ -106,7 +106,8 @@ async def in_state(session: AsyncSession, state: ReleaseState) -> Sequence[model
 
 
 async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: bool = False) -> models.Release:
-    """Pin new tasks to it from now on; the one that was active retires. Repeating it is harmless.
+    """Pin new tasks to it from now on; the one that was active retires, and is watched no longer. Repeating it is
+    harmless.
 
     Raises NotFoundError, and ConflictError for rejected weights (see `check_can_serve`), unless `allow_rejected`.
     """
@@ -116,8 +117,10 @@ async def activate(session: AsyncSession, release_id: UUID, *, allow_rejected: b
     await check_can_serve(session, release, allow_rejected=allow_rejected)
     former = await find_active(session, release.project_id)
     if former is not None:
+        _end_watch(former, f"release {release.number} was activated")
         await move(session, former, ReleaseState.RETIRED)
     release.activated_at, release.canary_percent = func.clock_timestamp(), None
+    release.watched_against = None
     return await move(session, release, ReleaseState.ACTIVE)
 
 
@@ -174,6 +177,13 @@ async def _rejection(session: AsyncSession, release: models.Release) -> models.R
     newest = select(row).where(same, rejected).order_by((row.id == release.id).desc(), row.number.desc()).limit(1)
     found: models.Release | None = await session.scalar(newest)
     return found
+
+
+def _end_watch(release: models.Release, reason: str) -> None:
+    if release.watched_against is not None:
+        release.watched_against = None
+        watch = {**(release.evidence or {}).get("watch", {}), "state": "ended", "reason": reason}
+        release.evidence = {**(release.evidence or {}), "watch": watch}
 
 
 async def _lock(session: AsyncSession, project_id: UUID) -> None:

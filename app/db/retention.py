@@ -8,7 +8,7 @@ from sqlalchemy import CursorResult, Delete, Select, and_, delete, func, or_, se
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, watches
 from app.db.models import ReleaseState, RetentionKind, RunState
 from app.project.project_settings import ProjectSettings
 from app.run_settings import RunKind
@@ -131,10 +131,13 @@ async def _needed_since(session: AsyncSession, project_id: UUID, until: datetime
     first = select(func.min(_task.finished_at)).where(_task.project_id == project_id, _task.finished_at <= until)
     replayed = select(shadow.task_id).where(shadow.finished_at.is_(None))
     canary = release.project_id == project_id, release.state == ReleaseState.CANARY
+    watched = release.project_id == project_id, release.watched_against.is_not(None)
+    promoted = await session.scalar(select(release.activated_at).where(*watched))
     since = {
         "a run": await _read_by_runs(session, project_id, first),
         "a shadow": await session.scalar(first.where(_task.id.in_(replayed))),
         "a canary": await session.scalar(select(release.canary_at).where(*canary)),
+        "a watch": None if promoted is None else promoted - watches.WINDOW,
     }
     return {name: each for name, each in since.items() if each is not None}
 

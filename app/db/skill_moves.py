@@ -16,6 +16,8 @@ from app.records import Json
 
 SERVER = "server"  # the actor of automatic changes
 CANARY = "canary"  # the actor that withdraws the skills of a rejected canary
+WATCH = "watch"  # of a release that was rolled back
+WITHDRAWERS = (CANARY, WATCH)
 _NOT_HELD = (SkillState.PROBATION, SkillState.ACTIVE, SkillState.DELETED)
 _RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)
 
@@ -205,8 +207,16 @@ async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violati
     return skill
 
 
-async def withdraw(session: AsyncSession, release_id: UUID, project_id: UUID, reason: str) -> list[models.Skill]:
-    """Retire the skills that tasks of a release wrote, and bring back the versions that active ones replaced."""
+async def withdraw(
+    session: AsyncSession,
+    release_id: UUID,
+    project_id: UUID,
+    reason: str,
+    *,
+    actor: str = CANARY,
+    state: SkillState = SkillState.RETIRED,
+) -> list[models.Skill]:
+    """Take out the skills that tasks of a release wrote, and bring back the versions that active ones replaced."""
     skill = models.Skill
     rev = await next_rev(session, project_id)
     rows = await session.scalars(
@@ -218,10 +228,10 @@ async def withdraw(session: AsyncSession, release_id: UUID, project_id: UUID, re
     withdrawn = list(rows)
     for row in withdrawn:
         was_active = row.state is SkillState.ACTIVE
-        await move(session, row, SkillState.RETIRED, rev, actor=CANARY, reason=reason)
+        await move(session, row, state, rev, actor=actor, reason=reason)
         if was_active and (former := await _replaced_by(session, row)):
             why = "its successor was withdrawn"
-            await move(session, former, state_to_restore(former), rev, actor=CANARY, reason=why)
+            await move(session, former, state_to_restore(former), rev, actor=actor, reason=why)
     return withdrawn
 
 

@@ -17,7 +17,7 @@ class SkillState(StrEnum):
     PROBATION = "probation"  # offered to all, or to its principal's tasks while another version serves the others
     ACTIVE = "active"
     SUPERSEDED = "superseded"  # replaced by another version of the name, or removed by a rollback
-    RETIRED = "retired"  # taken out by hand or with a rejected canary, can be restored
+    RETIRED = "retired"  # taken out by hand or with a rejected release, can be restored
     DELETED = "deleted"  # its source is gone; the row stays for what refers to it
 
 

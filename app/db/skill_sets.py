@@ -1,6 +1,6 @@
 """The sets of skills that releases serve with: recorded with their states, and restored."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from uuid import UUID
 
 import msgspec
@@ -36,8 +36,8 @@ async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID,
     """Offer exactly these skills of the project, except deleted ones, and give back the states they had.
 
     A skill that is still offered keeps its state, unless another version of its name is to be active. One that was
-    taken back since returns to no higher state than it left. One that attempted a call beyond its manifest, and
-    one that is held, is not offered.
+    taken back since returns to no higher state than it left. One that attempted a call beyond its manifest, one
+    that is held, and one that was withdrawn with its release, which is still rejected, is not offered.
     """
     rev = await skill_moves.next_rev(session, project_id)
     skill = models.Skill
@@ -49,7 +49,8 @@ async def restore(session: AsyncSession, project_id: UUID, wanted: Mapping[UUID,
     )
     known = [row for row in rows if not row.held]
     gone = [row for row in known if row.id in wanted and row.state not in LIVE_SKILLS]
-    back = {row: _returning(row, wanted[row.id]) for row in gone if _can_return(row)}
+    rejected = await _rejected_releases(session, project_id)
+    back = {row: _returning(row, wanted[row.id]) for row in gone if _can_return(row, rejected)}
     away = [row for row in known if row.id not in wanted]
     names = {row.name for row in back}
     active = {row.name for row, state in back.items() if state is SkillState.ACTIVE}
@@ -72,5 +73,12 @@ def _returning(skill: models.Skill, wanted: SkillState) -> SkillState:
     return min(wanted, skill_moves.state_to_restore(skill), key=LIVE_SKILLS.index)
 
 
-def _can_return(skill: models.Skill) -> bool:
-    return skill.state is not SkillState.DELETED and not skill.violations
+def _can_return(skill: models.Skill, rejected: Collection[UUID]) -> bool:
+    withdrawn = skill.moved_by in skill_moves.WITHDRAWERS and skill.release_id in rejected
+    return skill.state is not SkillState.DELETED and not skill.violations and not withdrawn
+
+
+async def _rejected_releases(session: AsyncSession, project_id: UUID) -> set[UUID]:
+    row = models.Release
+    query = select(row.id).where(row.project_id == project_id, row.state == models.ReleaseState.REJECTED)
+    return set(await session.scalars(query))

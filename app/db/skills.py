@@ -13,7 +13,7 @@ from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.models import LIVE_SKILLS, SkillState
 from app.db.page import Page, read_page
-from app.db.skill_moves import CANARY, SERVER, live_versions, locked, move, next_rev, record
+from app.db.skill_moves import SERVER, WITHDRAWERS, live_versions, locked, move, next_rev, record
 from app.errors import NotFoundError
 from app.records import Json
 
@@ -118,7 +118,7 @@ async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) ->
             skill.project_id == project_id,
             skill.name == name,
             skill.state == SkillState.RETIRED,
-            skill.moved_by != CANARY,
+            skill.moved_by.not_in(WITHDRAWERS),
         )
         .order_by(skill.version.desc())
         .limit(1)

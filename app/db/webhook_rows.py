@@ -17,7 +17,10 @@ class DeliveryState(StrEnum):
 
 
 class WebhookDelivery(Entity, Leased):
-    """A message about an event, stored in the transaction of the event. `attempt` counts the times it was sent."""
+    """A message about an event of a task or a release, stored in the transaction of the event.
+
+    `attempt` counts the times it was sent.
+    """
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -29,7 +32,8 @@ class WebhookDelivery(Entity, Leased):
     )
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
-    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    task_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), index=True)
     event: Mapped[str]
     body: Mapped[str]  # the same at every attempt
     state: Mapped[DeliveryState] = mapped_column(default=DeliveryState.PENDING)

@@ -41,18 +41,29 @@ class DeliveryResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def enqueue(
-    session: AsyncSession, project_id: UUID, task_id: UUID, event: WebhookEvent, data: dict[str, Json]
+    session: AsyncSession,
+    project_id: UUID,
+    task_id: UUID | None,
+    event: WebhookEvent,
+    data: dict[str, Json],
+    *,
+    release_id: UUID | None = None,
 ) -> None:
-    """Store a message if the project's webhook wants the event. It is sent once this transaction is committed."""
+    """Store a message if the project's webhook wants the event. It is sent once this transaction is committed.
+
+    The event is one of a task or of a release.
+    """
     query = select(models.Project.name, models.Project.settings).where(models.Project.id == project_id)
     project = (await session.execute(query)).one()
     webhook = msgspec.convert(project.settings, ProjectSettings).webhook
     if webhook is None or event not in webhook.events:
         return
-    shown = {"project": project.name, "task_id": str(task_id), **data}
+    about = {"task_id": task_id, "release_id": release_id}
+    named = {name: str(value) for name, value in about.items() if value is not None}
+    shown = {"project": project.name, **named, **data}
     message = {"type": event, "timestamp": datetime.now(UTC).isoformat(), "data": shown}
     body = msgspec.json.encode(message).decode()
-    session.add(_delivery(project_id=project_id, task_id=task_id, event=event, body=body))
+    session.add(_delivery(project_id=project_id, event=event, body=body, **about))
     await session.flush()
 
 

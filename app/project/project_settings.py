@@ -75,6 +75,17 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
     """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""
 
+    canary_days: Annotated[float, msgspec.Meta(ge=0.01, le=365)] = 3.0
+    """Days after which a canary that passed the gate ends, however few tasks it had: it is promoted unless it did
+    worse on average."""
+    watch_days: Annotated[float, msgspec.Meta(ge=0, le=365)] = 14.0
+    """Days for which a release is watched after it was promoted, at most. 0: it is not watched."""
+    watch_tasks: Annotated[int, msgspec.Meta(ge=1, le=20_000)] = 2_000
+    """Tasks of a release for which it is watched, at most."""
+    watch_margin: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
+    """A watched release is rolled back once its reward is certainly lower by more than this than that of the
+    release before, or its share of failures higher."""
+
     approvals: ApprovalRules = msgspec.field(default_factory=ApprovalRules)
     """Which API calls wait for a person."""
 

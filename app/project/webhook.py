@@ -11,7 +11,9 @@ import msgspec
 
 from app.errors import InvalidError
 
-WebhookEvent: TypeAlias = Literal["approval.wanted", "task.done", "task.failed", "task.cancelled"]
+WebhookEvent: TypeAlias = Literal[
+    "approval.wanted", "task.done", "task.failed", "task.cancelled", "release.rolled_back"
+]
 
 _PREFIX = "whsec_"
 _KEY_BYTES = range(24, 65)

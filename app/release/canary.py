@@ -4,18 +4,19 @@ Tasks are assigned by a hash of their id, so both arms see the same traffic. Onl
 compared: when another release becomes active, the comparison restarts with that one as the baseline.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import audit, canaries, models, releases, skill_moves
+from app.db import audit, canaries, clock, models, projects, releases, skill_moves
 from app.db.advisory_locks import swap_lock
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError
 from app.records import Json
+from app.release import watch
 from app.release.canary_decision import ArmSamples, CanaryAction, CanaryDecision, CanaryRules, decide
 from app.release.promote import Promoter, overriding
 
@@ -81,6 +82,7 @@ async def evaluate(session: AsyncSession, release: models.Release, rules: Canary
     """Compare it with the active release. Raises ConflictError if it is not a canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
+    rules = await _rules_for(session, release, active, rules)
     began = canaries.shared_since(release, active)
     usual = await canaries.typical_cost(session, release.project_id, began) or _DEFAULT_COST
     own, other = await canaries.results(session, release, active, began, rules.max_compared)
@@ -97,9 +99,9 @@ async def evaluate(session: AsyncSession, release: models.Release, rules: Canary
 async def end(
     sessions: Sessions, release_id: UUID, actor: str, status: CanaryStatus | None = None
 ) -> models.Release:
-    """Pin new tasks to the active release only. The canary is rejected if `status` is given (the evidence against
-    it), and the skills that its tasks wrote are withdrawn; otherwise it is a candidate again. The metrics stay in
-    its evidence and in the audit log.
+    """Pin new tasks to the active release only. The canary is rejected if the decision of `status` is against it,
+    and the skills that its tasks wrote are withdrawn; otherwise it is a candidate again. The metrics stay in its
+    evidence and in the audit log.
 
     Raises ConflictError if it is not a canary, or its baseline is no longer active.
     """
@@ -107,32 +109,52 @@ async def end(
         release = await releases.locked(session, release_id)
         if status is not None:
             status.check(release, await releases.find_active(session, release.project_id))
-        state = ReleaseState.REJECTED if status else ReleaseState.CANDIDATE
+        rejected = status is not None and status.decision.action is CanaryAction.REJECT
+        state = ReleaseState.REJECTED if rejected else ReleaseState.CANDIDATE
         status = status or await evaluate(session, release)
         row = await canaries.end(session, release_id, state, _evidence(release, status))
         await _audit(session, row, actor, status)
-        if state is ReleaseState.REJECTED:
+        if rejected:
             reason = f"its release {row.number} was rejected as a canary"
             await skill_moves.withdraw(session, row.id, row.project_id, reason)
         return row
 
 
 async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUID) -> CanaryStatus:
-    """Evaluate a canary, and promote or reject it. Raises as `evaluate` and `Promoter.activate`: then it stays
-    a canary.
+    """Evaluate a canary, and promote, reject or stop it. Raises as `evaluate` and `Promoter.activate`: then it
+    stays a canary.
     """
 
-    async def record(session: AsyncSession, release: models.Release) -> None:
+    async def record(session: AsyncSession, release: models.Release, former: models.Release | None) -> None:
         await releases.record_evidence(session, release.id, _evidence(release, status))
         await _audit(session, release, ACTOR, status)
+        await watch.begin(session, release, former)
 
     async with sessions() as session:
         status = await evaluate(session, await releases.get(session, release_id))
-    if status.decision.action is CanaryAction.REJECT:
+    if status.decision.action in (CanaryAction.REJECT, CanaryAction.STOP):
         await end(sessions, release_id, ACTOR, status)
     elif status.decision.action is CanaryAction.PROMOTE:
         await promoter.activate(release_id, ACTOR, skills="keep", check=status.check, on_activated=record)
     return status
+
+
+async def _rules_for(
+    session: AsyncSession, release: models.Release, active: models.Release, rules: CanaryRules
+) -> CanaryRules:
+    """The trial of a release that passed the gate ends after some days, or a project without tasks would keep it
+    as a canary indefinitely. Any other goes on until the metrics or a person end it.
+    """
+    evidence = release.evidence or {}
+    if "compared_with" not in evidence or evidence.get("verdict") != "promote" or release.canary_at is None:
+        return rules
+    days = projects.settings_of(await projects.by_id(session, release.project_id)).canary_days
+    expired = await clock.now(session) >= release.canary_at + timedelta(days=days)
+    return msgspec.structs.replace(
+        rules,
+        expired=f"no difference in {days:g} days" if expired else "",
+        passed_gate=evidence["compared_with"].get("model") == active.model,
+    )
 
 
 async def _audit(session: AsyncSession, release: models.Release, actor: str, status: CanaryStatus) -> None:

@@ -16,6 +16,7 @@ _METRICS = 4  # reward, errors, turns, tokens: each gets an equal part of alpha
 class CanaryAction(StrEnum):
     PROMOTE = "promote"
     REJECT = "reject"
+    STOP = "stop"  # it is a candidate again: its time is over, and nothing speaks for or against it
     WAIT = "wait"
 
 
@@ -24,8 +25,10 @@ class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
 
     alpha: float = 0.05  # probability that any interval of a comparison is ever wrong
     margin: float = 0.05  # of reward: a larger loss must be ruled out where tokens decide
-    max_scored: int = 2_000  # scored tasks of the canary, after which it is rejected
-    max_compared: int = 40_000  # tasks of both arms, after which it is rejected: later ones are not compared
+    max_scored: int = 2_000  # scored tasks of the canary, after which its trial ends
+    max_compared: int = 40_000  # tasks of both arms, after which it ends: later ones are not compared
+    expired: str = ""  # why its trial ends now, however few tasks it had
+    passed_gate: bool = False  # compared with what is active: without a difference it is promoted, not rejected
 
 
 class ArmSamples(msgspec.Struct, frozen=True):
@@ -62,8 +65,9 @@ def decide(
 ) -> CanaryDecision:
     """Reject if reward or errors are worse; promote if reward is better, or equal with fewer tokens.
 
-    Without scores a canary can be rejected, but not promoted. Scores that are all the same, as of a check that is
-    always true, cannot tell better from worse: then fewer tokens do not promote it.
+    At the end of the trial, one that passed the gate is promoted unless its means look worse; any other is not.
+    Without scores a canary can be rejected, but not promoted before that. Scores that are all the same, as of a
+    check that is always true, cannot tell better from worse: then fewer tokens do not promote it.
     """
     rules = rules or CanaryRules()
     samples = {"reward": reward, "errors": errors, "turns": turns, "tokens": tokens}
@@ -95,15 +99,33 @@ def _decide(
 
 def _undecided(metrics: dict[str, MetricComparison], rules: CanaryRules, summary: str) -> tuple[CanaryAction, str]:
     """The decision while no difference is significant."""
-    compared = metrics["errors"]
-    if compared.difference is not None and sum(compared.tasks.values()) >= rules.max_compared:
-        return CanaryAction.REJECT, f"no difference in the first {rules.max_compared} tasks of both: {summary}"
+    if ended := _end_of_trial(metrics, rules):
+        if not rules.passed_gate:
+            action = CanaryAction.STOP if ended == rules.expired else CanaryAction.REJECT
+            return action, f"{ended}: {summary}"
+        if _looks_worse(metrics, rules.margin):
+            return CanaryAction.REJECT, f"{ended}, but worse on average: {summary}"
+        return CanaryAction.PROMOTE, f"{ended}, and it passed the gate: {summary}"
     if metrics["reward"].difference is None:
         return CanaryAction.WAIT, f"no scores to compare, which promotion needs (send feedback): {summary}"
     left = rules.max_scored - metrics["reward"].tasks["canary"]
-    if left <= 0:
-        return CanaryAction.REJECT, f"no difference in {rules.max_scored} scored tasks: {summary}"
     return CanaryAction.WAIT, f"no significant difference yet, at most {left} more scored tasks: {summary}"
+
+
+def _end_of_trial(metrics: dict[str, MetricComparison], rules: CanaryRules) -> str:
+    """Why the comparison ends without a significant difference. Empty while it goes on."""
+    compared, reward = metrics["errors"], metrics["reward"]
+    if compared.difference is not None and sum(compared.tasks.values()) >= rules.max_compared:
+        return f"no difference in the first {rules.max_compared} tasks of both"
+    if reward.difference is not None and reward.tasks["canary"] >= rules.max_scored:
+        return f"no difference in {rules.max_scored} scored tasks"
+    return rules.expired
+
+
+def _looks_worse(metrics: dict[str, MetricComparison], margin: float) -> bool:
+    """Whether its means, uncertain as they are, show a loss beyond the margin."""
+    reward, errors = metrics["reward"].difference, metrics["errors"].difference
+    return (reward is not None and reward.mean < -margin) or (errors is not None and errors.mean > margin)
 
 
 def _summarize(metrics: dict[str, MetricComparison]) -> str:

@@ -13,10 +13,10 @@ import msgspec
 from sqlalchemy import Row, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, manifests, models, projects, releases, skill_sets
+from app.db import apis, audit, manifests, models, projects, releases, skill_moves, skill_sets
 from app.db.database import Handle
 from app.db.manifests import SkillName
-from app.db.models import AuditAction, ReleaseState
+from app.db.models import AuditAction, ReleaseState, SkillState
 from app.errors import SettingError
 from app.records import Json
 
@@ -150,7 +150,7 @@ async def record_activation(
     if previous is not None and previous.id != release.id:
         await _record_end(session, await session.get_one(models.Release, previous.id), prompt_hash)
         if skills == "restore" and release.skills is not None:
-            changed |= await _restore_skills(session, release.project_id, release.skills)
+            changed |= await _restore_skills(session, release, previous, release.skills)
     if release.tools is None:
         tools = await tools_of(session, previous or release)
         release.tools = await manifests.store_tools(session, release.project_id, tools)
@@ -254,9 +254,19 @@ async def _record_end(session: AsyncSession, previous: models.Release, prompt_ha
     await session.flush()
 
 
-async def _restore_skills(session: AsyncSession, project_id: UUID, skill_set: str) -> dict[str, Json]:
-    moved = await skill_sets.restore(session, project_id, await manifests.skill_states(session, skill_set))
-    named = {how: list(map(SkillName.of, rows)) for how, rows in msgspec.structs.asdict(moved).items() if rows}
+async def _restore_skills(
+    session: AsyncSession, release: models.Release, previous: models.Release, skill_set: str
+) -> dict[str, Json]:
+    """Restore a release's skills. Those that a later one wrote while it was a canary are in that set: they go."""
+    states = await manifests.skill_states(session, skill_set)
+    moved = msgspec.structs.asdict(await skill_sets.restore(session, release.project_id, states))
+    if previous.number > release.number:
+        reason, out = f"its release {previous.number} was rolled back", SkillState.SUPERSEDED
+        of_canary = await skill_moves.withdraw(
+            session, previous.id, release.project_id, reason, actor=SERVER, state=out
+        )
+        moved["withdrawn"] = [*moved["withdrawn"], *of_canary]
+    named = {how: list(map(SkillName.of, rows)) for how, rows in moved.items() if rows}
     return {"skills": msgspec.to_builtins(named)} if named else {}
 
 

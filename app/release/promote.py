@@ -19,8 +19,8 @@ from app.release.manifest import SkillsMode
 ActivationCheck = Callable[[models.Release, models.Release | None], None]
 """Raises ConflictError if a release may not replace the active one. Called while both are locked."""
 
-OnActivated = Callable[[AsyncSession, models.Release], Awaitable[None]]
-"""Writes more in the transaction that activates a release."""
+OnActivated = Callable[[AsyncSession, models.Release, models.Release | None], Awaitable[None]]
+"""Writes more in the transaction that activates a release, given this one and the one that served before."""
 
 
 class Swapper(Protocol):
@@ -83,7 +83,7 @@ class Promoter:
                 detail |= overriding(overridden)
                 await audit.add(session, row.project_id, row.id, actor, AuditAction.ACTIVATED, detail)
                 if on_activated is not None:
-                    await on_activated(session, row)
+                    await on_activated(session, row, previous)
                 await session.refresh(row)
             return row
 

@@ -1,22 +1,24 @@
-"""Reconciles active releases with decisions: activates those that passed the gate, and evaluates canaries.
+"""Reconciles active releases with decisions: activates those that passed the gate, evaluates canaries and watches.
 
 Every API process runs one. They do not conflict: swaps of a project exclude each other.
 """
 
+import time
 from contextlib import suppress
 from typing import Self
 from uuid import UUID
 
 import structlog
 
-from app.db import models, projects, releases, runners
+from app.db import models, projects, releases, runners, watches
 from app.db.database import TRANSIENT, Sessions
 from app.db.models import ReleaseState
 from app.errors import AdapterError, AppError, ConflictError, NotFoundError
 from app.loop import Loop
 from app.records import Json
-from app.release import canary, manifest
+from app.release import canary, manifest, watch
 from app.release.promote import Promoter, SupersededError, check_baseline
+from app.release.watch_decision import WatchAction
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +28,7 @@ _IDLE = 60.0  # while none does: a notification may have been lost
 
 
 class ReleaseReconciler:
-    """An async context manager that follows the decisions of the gate and of canaries."""
+    """An async context manager that follows the decisions of the gate, of canaries and of watches."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class ReleaseReconciler:
         idle: float = _IDLE,
     ) -> None:
         self._sessions, self._promoter, self._prompt = sessions, promoter, prompt_hash
-        self._idle = idle
+        self._idle, self._next_watches = idle, 0.0
         self._loop = Loop("release reconciler", self._reconcile, pause, expected=TRANSIENT)
         self._prompt_recorded = False
         self._logged_causes: dict[UUID, str] = {}  # why a release waits, as last logged
@@ -58,6 +60,9 @@ class ReleaseReconciler:
         if not self._prompt_recorded:
             self._prompt_recorded = await self._record_prompt()
         waits = await self._reconcile_states() or not self._prompt_recorded
+        if (now := time.monotonic()) >= self._next_watches:
+            await self._apply_watch_decisions()
+            self._next_watches = now + self._idle
         return None if waits else self._idle
 
     async def _record_prompt(self) -> bool:
@@ -93,7 +98,9 @@ class ReleaseReconciler:
             if release.canary_percent:
                 await canary.begin(self._promoter, self._sessions, release.id, release.canary_percent, ACTOR)
             else:
-                await self._promoter.activate(release.id, ACTOR, skills="keep", check=check_baseline)
+                await self._promoter.activate(
+                    release.id, ACTOR, skills="keep", check=check_baseline, on_activated=watch.begin
+                )
             log.info("activated a release that passed the gate", release=release.number, model=release.model)
         except AdapterError as error:
             reason = f"it passed the gate, but it cannot be served: {error}"
@@ -108,6 +115,19 @@ class ReleaseReconciler:
             await canary.apply_decision(self._promoter, self._sessions, release.id)
         except AppError as error:
             self._log_waiting(release, error)
+
+    async def _apply_watch_decisions(self) -> None:
+        """Evaluate each watch. They last for days, and read thousands of tasks: not in every round."""
+        async with self._sessions() as session:
+            watched = await watches.all_open(session)
+        for release in watched:
+            try:
+                status = await watch.apply_decision(self._promoter, self._sessions, release.id)
+            except AppError as error:
+                self._log_waiting(release, error)
+            else:
+                if status.decision.action is WatchAction.ROLL_BACK:
+                    log.warning("rolled a release back", release=release.number, reason=status.decision.reason)
 
     async def _record_outcome(
         self, release: models.Release, state: ReleaseState, evidence: dict[str, Json]

@@ -59,6 +59,7 @@ _LEARNING = {  # once over what was served, in several updates of each part, whi
     "kl": "0.05",
     "micro_batch_tokens": "4096",
     "gate_scenarios": "150",
+    "canary_percent": "0",  # what is measured afterwards is the new release alone
 }
 _PAUSE_SECONDS = 2.0
 _PATIENCE_SECONDS = 120.0  # for the schedule to fire

@@ -99,9 +99,11 @@ def _canary(path: str, percent: float) -> tuple[str, str, object]:
 
 
 def _all_of(server: "SageClient", path: str) -> dict[str, Any]:
-    """The release with its canary's figures and the results of its shadow tasks."""
+    """The release with the figures of its canary or watch, and the results of its shadow tasks."""
     release: dict[str, Any] = server.request("GET", path)
     if release["state"] == "canary":
         release["canary"] = server.request("GET", f"{path}/canary")
+    if release["watched"]:
+        release["watch"] = server.request("GET", f"{path}/watch")
     shadows = server.request("GET", f"{path}/shadow")
     return release | ({"shadow": shadows} if shadows["tasks"] else {})

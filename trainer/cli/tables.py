@@ -23,7 +23,8 @@ def run_row(run: dict[str, Any]) -> tuple[object, ...]:
 def release_row(release: dict[str, Any]) -> tuple[object, ...]:
     verdict = (release["evidence"] or {}).get("reason", "")
     made, since = _moment(release["created_at"]), _moment(release["activated_at"])
-    return release["number"], release["state"], release["model"], made, since, verdict
+    state = f"{release['state']}, watched" if release["watched"] else release["state"]
+    return release["number"], state, release["model"], made, since, verdict
 
 
 def show_run(run: dict[str, Any]) -> str:

@@ -1,0 +1,115 @@
+"""Watches: releases that were just promoted, and the tasks by which they are compared with the release before."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, case, null, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models, releases
+from app.db.models import ReleaseState, TaskState
+from app.db.task_measures import measures
+from app.errors import ConflictError
+from app.records import Json
+
+WINDOW = timedelta(days=30)  # before the promotion: earlier tasks of the former release are not compared
+_MOST_BEFORE = 5_000  # tasks of the former release, the latest
+
+_task = models.Task
+
+
+class WatchedTask(msgspec.Struct, frozen=True):
+    """A task that ended otherwise than by being cancelled."""
+
+    scenario: str | None
+    reward: float | None  # in [0, 1]; None while it has no score
+    scored_at: datetime | None
+    error: float  # 0 or 1, see `task_measures`
+    turns: int | None  # None if it could not be carried out
+
+
+async def begin(session: AsyncSession, release: models.Release, former: models.Release) -> None:
+    """Watch a release, which has just replaced another one. Call in the transaction that activates it."""
+    watch = {"state": "watching", "since": release.activated_at, "baseline": baseline_of(former)}
+    evidence = {**(release.evidence or {}), "watch": msgspec.to_builtins(watch)}
+    release.watched_against = former.id
+    await releases.record_evidence(session, release.id, evidence)
+
+
+def baseline_of(former: models.Release) -> dict[str, Json]:
+    return {"number": former.number, "model": former.model}
+
+
+async def all_open(session: AsyncSession) -> Sequence[models.Release]:
+    """Watched releases of all projects, oldest promotion first."""
+    row = models.Release
+    query = select(row).where(row.state == ReleaseState.ACTIVE, row.watched_against.is_not(None))
+    return (await session.scalars(query.order_by(row.activated_at))).all()
+
+
+def check_is_watched(release: models.Release) -> None:
+    """Raises ConflictError."""
+    if release.state is not ReleaseState.ACTIVE or release.watched_against is None:
+        raise ConflictError(f"release {release.number} is {release.state}, and is not watched: see its evidence")
+
+
+async def locked(session: AsyncSession, release_id: UUID) -> models.Release:
+    """The watched release, until the transaction ends. Raises ConflictError if it is not watched any more."""
+    release = await releases.locked(session, release_id)
+    check_is_watched(release)
+    return release
+
+
+async def keep(session: AsyncSession, release: models.Release, evidence: dict[str, Json]) -> None:
+    """End the watch of a `locked` release, which stays active."""
+    release.watched_against = None
+    await releases.record_evidence(session, release.id, evidence)
+
+
+async def reject(session: AsyncSession, release: models.Release, evidence: dict[str, Json]) -> None:
+    """Reject a watched release, in the transaction in which the one before has replaced it."""
+    release.evidence = evidence
+    await releases.move(session, release, ReleaseState.REJECTED)
+
+
+async def tasks_before(session: AsyncSession, former_id: UUID, promoted_at: datetime) -> Sequence[WatchedTask]:
+    """Tasks of the former release that ended within 30 days before the promotion, newest first.
+
+    A score that became known later is left out: which tasks get one late would depend on the present.
+    """
+    ended = and_(_task.finished_at < promoted_at, _task.finished_at >= promoted_at - WINDOW)
+    return await _read(session, former_id, ended, _MOST_BEFORE, scored_before=promoted_at)
+
+
+async def tasks_since(
+    session: AsyncSession, release_id: UUID, promoted_at: datetime, most: int
+) -> Sequence[WatchedTask]:
+    """The first tasks of the release that were pinned to it since the promotion, by their end."""
+    pinned = _task.started_at >= promoted_at
+    return await _read(session, release_id, pinned, most)
+
+
+async def _read(
+    session: AsyncSession,
+    release_id: UUID,
+    which: ColumnElement[bool],
+    most: int,
+    *,
+    scored_before: datetime | None = None,
+) -> Sequence[WatchedTask]:
+    """By their end: the first ones, or with `scored_before` the last ones, newest first."""
+    ended = _task.state.in_([TaskState.DONE, TaskState.FAILED])
+    order = _task.finished_at if scored_before is None else _task.finished_at.desc()
+    found = select(_task).where(_task.release_id == release_id, ended, which).order_by(order, _task.id).limit(most)
+    tasks = found.subquery()
+    measured = measures(tasks)
+    reward = measured.reward
+    if scored_before is not None:
+        reward = case((measured.scored_at < scored_before, reward), else_=null())
+    turns = case((measured.is_done, tasks.c.turns), else_=null())
+    at = tasks.c.finished_at
+    query = select(tasks.c.scenario, reward, measured.scored_at, measured.error, turns)
+    in_order = query.order_by(at if scored_before is None else at.desc(), tasks.c.id)
+    return [WatchedTask(*row) for row in await session.execute(in_order)]

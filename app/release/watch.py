@@ -1,0 +1,118 @@
+"""Watches: a release that was promoted automatically is compared with the one before, and rolled back if worse.
+
+All of a watch is in the database: any process goes on with it. It ends when another release becomes active, so a
+person who activates one has decided.
+"""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import audit, clock, models, projects, releases, skill_moves, watches, webhooks
+from app.db.database import Sessions
+from app.db.models import AuditAction
+from app.errors import ConflictError
+from app.records import Json
+from app.release.promote import Promoter
+from app.release.watch_decision import WatchAction, WatchDecision, WatchRules, decide
+
+ACTOR = skill_moves.WATCH  # in the audit log
+
+
+class WatchBaseline(msgspec.Struct, frozen=True):
+    """The release that served before the watched one."""
+
+    number: int
+    model: str
+
+
+class WatchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The comparison of a watched release with the one before."""
+
+    since: datetime
+    until: datetime  # at the latest
+    baseline: WatchBaseline
+    decision: WatchDecision
+
+
+async def begin(session: AsyncSession, release: models.Release, former: models.Release | None) -> None:
+    """Watch a release that has just replaced `former`, unless the project's settings are against it."""
+    project = await projects.by_id(session, release.project_id)
+    if former is not None and projects.settings_of(project).watch_days:
+        await watches.begin(session, release, former)
+
+
+async def evaluate(session: AsyncSession, release: models.Release) -> WatchStatus:
+    """Compare it with the release before. Raises ConflictError if it is not watched."""
+    watches.check_is_watched(release)
+    assert release.watched_against is not None  # it is watched
+    assert release.activated_at is not None  # it is active
+    former = await releases.get(session, release.watched_against)
+    settings = projects.settings_of(await projects.by_id(session, release.project_id))
+    since, rules = release.activated_at, WatchRules(margin=settings.watch_margin, max_tasks=settings.watch_tasks)
+    until = since + timedelta(days=settings.watch_days)
+    decision = decide(
+        await watches.tasks_before(session, former.id, since),
+        await watches.tasks_since(session, release.id, since, rules.max_tasks),
+        rules,
+        expired=await clock.now(session) >= until,
+    )
+    baseline = WatchBaseline(former.number, former.model)
+    return WatchStatus(since=since, until=until, baseline=baseline, decision=decision)
+
+
+async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUID) -> WatchStatus:
+    """Evaluate a watched release, and keep it or roll it back. Of several processes, one acts.
+
+    Raises as `evaluate` and `Promoter.activate`: then it is still watched, or was decided about by someone else.
+    """
+    async with sessions() as session:
+        release = await releases.get(session, release_id)
+        status = await evaluate(session, release)
+    if status.decision.action is WatchAction.ROLL_BACK:
+        await _roll_back(promoter, release, status)
+    elif status.decision.action is WatchAction.KEEP:
+        async with sessions.begin() as session:
+            row = await watches.locked(session, release_id)
+            await watches.keep(session, row, _evidence(row, status, "kept"))
+            await _audit(session, row, status, "kept")
+    return status
+
+
+async def _roll_back(promoter: Promoter, watched: models.Release, status: WatchStatus) -> None:
+    """Activate the release before; the watched one is rejected, and the skills that its tasks wrote are withdrawn.
+    Skills of others stay as they are.
+    """
+    assert watched.watched_against is not None  # it was evaluated
+
+    def check(former: models.Release, active: models.Release | None) -> None:
+        if active is None or active.id != watched.id or active.watched_against != former.id:
+            raise ConflictError(f"release {watched.number} is not watched any more")
+
+    async def record(session: AsyncSession, former: models.Release, _: models.Release | None) -> None:
+        row = await releases.locked(session, watched.id)
+        await watches.reject(session, row, _evidence(row, status, "rolled back"))
+        await _audit(session, row, status, "rolled back")
+        reason = f"its release {row.number} was rolled back"
+        await skill_moves.withdraw(session, row.id, row.project_id, reason, actor=ACTOR)
+        told: dict[str, Json] = {"release": row.number, "serves": former.number, "reason": status.decision.reason}
+        about = row.project_id, None
+        await webhooks.enqueue(session, *about, "release.rolled_back", told, release_id=row.id)
+
+    await promoter.activate(watched.watched_against, ACTOR, skills="keep", check=check, on_activated=record)
+
+
+async def _audit(session: AsyncSession, release: models.Release, status: WatchStatus, state: str) -> None:
+    detail = {"state": state, **msgspec.to_builtins(status)}
+    await audit.add(session, release.project_id, release.id, ACTOR, AuditAction.WATCH_ENDED, detail)
+
+
+def _evidence(release: models.Release, status: WatchStatus, state: str) -> dict[str, Json]:
+    """Keep the evidence of the gate and the canary; a roll-back replaces the verdict."""
+    watch: dict[str, Json] = {"state": state, "reason": status.decision.reason, **msgspec.to_builtins(status)}
+    evidence = {**(release.evidence or {}), "watch": watch}
+    if status.decision.action is not WatchAction.ROLL_BACK:
+        return evidence
+    return evidence | {"verdict": "reject", "reason": f"rolled back: {status.decision.reason}"}
