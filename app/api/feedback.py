@@ -8,10 +8,13 @@ import msgspec
 from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
 
-from app.api.access import Caller, Db, find_task
+from app.api.access import Caller, Db, find_project, find_task
 from app.api.problem import problems
-from app.api.validation import Score
-from app.db import feedback, models
+from app.api.validation import Limit, ProjectName, Score
+from app.db import feedback, models, unscored_tasks
+from app.db.unscored_tasks import UnscoredTask
+from app.project.holdout import kind_of
+from app.project.wanted_feedback import KindScores, Unscored, choose
 from app.skills import lifecycle
 
 
@@ -36,6 +39,34 @@ class FeedbackView(msgspec.Struct, frozen=True):
         return cls(row.id, row.task_id, row.score, row.comment, row.author, row.created_at)
 
 
+class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
+    """A task without a score. `scores` and `mean` are of its scenario; `on_trial`: its release is a canary, or
+    watched.
+    """
+
+    task_id: UUID
+    instruction: str
+    scenario: str | None
+    finished_at: datetime
+    release: int | None
+    on_trial: bool
+    scores: int
+    mean: float | None
+
+    @classmethod
+    def of(cls, task: UnscoredTask, scores: KindScores) -> Self:
+        return cls(
+            task_id=task.id,
+            instruction=task.instruction,
+            scenario=task.scenario,
+            finished_at=task.finished_at,
+            release=task.release,
+            on_trial=task.on_trial,
+            scores=scores.count,
+            mean=scores.total / scores.count if scores.count else None,
+        )
+
+
 class FeedbackController(Controller):
     path = "/feedback"
     tags = ("Feedback",)
@@ -51,6 +82,23 @@ class FeedbackController(Controller):
         await lifecycle.scored(session, task.id, data.score)
         await session.commit()
         return FeedbackView.of(row)
+
+    @get("/wanted", summary="List the tasks whose score would teach most", responses=problems(400, 401, 403, 404))
+    async def wanted(
+        self, session: Db, access: Caller, project: ProjectName = None, limit: Limit = 20
+    ) -> list[WantedFeedback]:
+        """Best first, of those that ended without a score in the last 30 days: kinds with few or divided scores,
+        kinds that are frequent, and tasks of a release that is a canary or watched.
+        """
+        owner = await find_project(session, access, project)
+        tasks = await unscored_tasks.latest(session, owner.id)
+        scores = await unscored_tasks.scores_by_scenario(session, owner.id)
+        by_kind = {scenario: found for scenario, found in scores.items() if scenario is not None}
+        unscored = [Unscored(kind_of(task.instruction, task.scenario), task.on_trial) for task in tasks]
+        return [
+            WantedFeedback.of(tasks[place], by_kind.get(unscored[place].kind, KindScores()))
+            for place in choose(unscored, by_kind, limit)
+        ]
 
     @get(summary="List the feedback on a task", responses=problems(400, 401, 403, 404))
     async def index(self, task_id: FromQuery[UUID], session: Db, access: Caller) -> list[FeedbackView]:

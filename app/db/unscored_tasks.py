@@ -1,0 +1,70 @@
+"""Tasks that have no score, and the scores of their kinds."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.clock import from_now
+from app.db.models import ReleaseState, TaskState
+from app.project.wanted_feedback import KindScores
+
+_WINDOW = timedelta(days=30)
+_MOST = 5_000  # tasks, newest first
+
+_task, _release = models.Task, models.Release
+
+
+class UnscoredTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that has ended without a score."""
+
+    id: UUID
+    instruction: str
+    scenario: str | None
+    finished_at: datetime
+    release: int | None  # its number
+    on_trial: bool  # its release is a canary, or watched
+
+
+async def latest(session: AsyncSession, project_id: UUID) -> Sequence[UnscoredTask]:
+    """Of the last 30 days, newest first, at most 5,000."""
+    on_trial = (_release.state == ReleaseState.CANARY) | _release.watched_against.is_not(None)
+    query = (
+        select(
+            _task.id,
+            _task.instruction,
+            _task.scenario,
+            _task.finished_at,
+            _release.number.label("release"),
+            func.coalesce(on_trial, False).label("on_trial"),
+        )
+        .outerjoin(_release, _release.id == _task.release_id)
+        .where(
+            _task.project_id == project_id,
+            _task.state == TaskState.DONE,
+            _task.score.is_(None),
+            _task.finished_at >= from_now(-_WINDOW.total_seconds()),
+        )
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(_MOST)
+    )
+    return [UnscoredTask(**row) for row in (await session.execute(query)).mappings()]
+
+
+async def scores_by_scenario(session: AsyncSession, project_id: UUID) -> dict[str | None, KindScores]:
+    """Of the last 30 days. Under None those of all tasks without a scenario."""
+    query = (
+        select(_task.scenario, func.count().label("count"), func.sum(_task.score).label("total"))
+        .where(
+            _task.project_id == project_id,
+            _task.score.is_not(None),
+            _task.finished_at >= from_now(-_WINDOW.total_seconds()),
+        )
+        .group_by(_task.scenario)
+    )
+    rows = (await session.execute(query)).mappings()
+    return {row["scenario"]: KindScores(row["count"], row["total"]) for row in rows}
