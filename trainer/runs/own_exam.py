@@ -16,7 +16,7 @@ from app.project.holdout import OWN_WORK
 from app.project.project_settings import ProjectSettings
 from app.records import Json, Task
 from app.release import manifest
-from app.run_settings import MIN_SCENARIOS
+from app.run_settings import MIN_SCENARIOS, RunKind, rollout_environment
 from trainer.environment import Environment, open_environment
 from trainer.environments.exam.exam_environment import ExamChoice, ExamEnvironment, ExamItem
 from trainer.experience.held_out_tasks import HeldOutTasks
@@ -42,7 +42,8 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
     async with sessions.begin() as session:
         exam = await exams.grow_holdout(session, job.project_id)
         size = (await exams.sizes(session, [exam.id]))[exam.id] if exam else exams.ExamSize()
-    if job.settings.environment or size.scenarios < MIN_SCENARIOS:
+    named = job.settings.environment or job.settings.kind is RunKind.ROLLOUT
+    if named or size.scenarios < MIN_SCENARIOS:
         return job
     settings = msgspec.structs.replace(job.settings, environment=f"exam?name={OWN_WORK}")
     return msgspec.structs.replace(job, settings=settings)
@@ -50,8 +51,10 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
 
 @asynccontextmanager
 async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[RunEnvironment | None]:
-    """None for a run that names none. Raises InvalidError for an unknown environment or exam."""
-    if not job.settings.environment:
+    """None for a run that names none. Raises InvalidError for an unknown one, and for rollouts without one."""
+    if job.settings.kind is RunKind.ROLLOUT:
+        rollout_environment(job.settings)
+    elif not job.settings.environment:
         yield None
         return
     found = open_environment(job.settings.environment)
