@@ -10,9 +10,14 @@ from tests.encryption_keys import TEST_KEYS
 
 @asynccontextmanager
 async def emptied_database(url: str) -> AsyncIterator[Database]:
-    """It is emptied at the end, so end all processes that write to it inside the block."""
+    """Empty before and after the block; end all processes that write to it inside the block."""
     async with open_database(url, keys=TEST_KEYS) as database:
+        await _empty(database)
         yield database
-        async with database.engine.begin() as connection:
-            for table in reversed(Base.metadata.sorted_tables):
-                await connection.execute(table.delete())
+        await _empty(database)
+
+
+async def _empty(database: Database) -> None:
+    async with database.engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            await connection.execute(table.delete())

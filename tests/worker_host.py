@@ -47,7 +47,9 @@ class WorkerHost:
         alive = [worker for worker in self._workers if worker.returncode is None]
         for worker in alive[count:]:
             await self._end(worker)
-        self._workers = alive[:count] + [await self._start() for _ in range(count - len(alive))]
+        self._workers = alive[:count]
+        while len(self._workers) < count:
+            self._workers.append(await self._start())
         return self._workers
 
     async def only_worker(self, **env: str) -> asyncio.subprocess.Process:
