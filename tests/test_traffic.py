@@ -23,6 +23,6 @@ def test_kinds_come_in_turn_and_no_task_comes_twice() -> None:
 def test_the_server_takes_every_task_as_it_is_sent() -> None:
     places = draw_traffic(kinds_of("test", 20), site=0, count=20, seed=1)
     for labels in (True, False):
-        tasks = [TaskRequest(**submission(place, "p", labels=labels)) for place in places]
+        tasks = [TaskRequest(**submission(place, "p", labels=labels, scored=True)) for place in places]
         assert Submission(tasks=tasks).requests() == tasks  # a check that does not parse would be refused
         assert {task.scenario is not None for task in tasks} == {labels}

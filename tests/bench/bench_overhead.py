@@ -119,7 +119,7 @@ class Town:
     def serve(self, count: int, seed: int) -> dict[str, Any]:
         """Seconds from the first task that was accepted to the last that ended; what vLLM was asked for it."""
         places = draw_traffic(kinds_of("train", _KINDS), 0, count, seed)
-        bodies = [{**submission(place, "demo", labels=True), "check": None} for place in places]
+        bodies = [submission(place, "demo", labels=True, scored=False) for place in places]
         computed = self._cpu()
         accepted = self._server.request("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
         ended = [ended_task(self._server, task["id"]) for task in tqdm(accepted, unit="task")]

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
@@ -72,6 +73,9 @@ _PATIENCE_SECONDS = 120.0  # for the schedule to fire
 @click.option("--site", default=0, show_default=True, help="whose APIs the project gets")
 @click.option("--kinds", default=20, show_default=True, help="of tasks, from the held-out templates")
 @click.option("--tasks", default=300, show_default=True, help="before training")
+@click.option(
+    "--scored", default=1.0, show_default=True, help="share of those that the server learns the score of"
+)
 @click.option("--after", default=100, show_default=True, help="afterwards")
 @click.option(
     "--labels/--no-labels", default=True, show_default=True, help="name the kind as the task's scenario?"
@@ -127,6 +131,7 @@ class Town:
         self._taught: bool = options["taught"]
         self._seed: int = options["seed"]
         self._counts: tuple[int, int] = (options["tasks"], options["after"])
+        self._scored: float = options["scored"]
         self._kinds = kinds_of("test", options["kinds"])
         self._given: tuple[str, ...] = options["given"]
         self._project = f"live-{secrets.token_hex(3)}"
@@ -138,7 +143,7 @@ class Town:
             teach(self._server, self._project, self._busy)
         self._schedule_runs()
         old = self._active()
-        before = self._serve(self._draw(self._counts[0], seed=self._seed), "before")
+        before = self._serve(self._draw(self._counts[0], seed=self._seed), "before", self._scored)
         run = self._trained()
         print(f"run {run['id']}: {run['result']}")
         new = self._active()
@@ -161,7 +166,9 @@ class Town:
         whole = {**_LEARNING, "environment": f"office?site={self._site}&busy={self._busy}", **named}
         settings = msgspec.to_builtins(read_settings(whole))
         self._schedule = {
-            "every_scored_tasks": max(1, self._counts[0] * 5 // 6),  # a few may end without a score
+            "every_scored_tasks": max(
+                1, int(self._counts[0] * self._scored * 5 / 6)
+            ),  # a few may end without a score
             "settings": {name: settings[name] for name in whole},
         }
         self._server.request("PUT", "/v1/schedule", self._schedule, project=self._project)
@@ -169,14 +176,18 @@ class Town:
     def _draw(self, count: int, seed: int) -> list[Place]:
         return draw_traffic(self._kinds, self._site, count, seed)
 
-    def _serve(self, places: list[Place], name: str) -> list[TaskResult]:
-        """All at once into the queue, as the server takes them."""
-        bodies = [submission(place, self._project, labels=self._labels) for place in places]
+    def _serve(self, places: list[Place], name: str, scored: float = 1) -> list[TaskResult]:
+        """All at once into the queue, as the server takes them. The results of those with a score."""
+        rng = Random(f"scores {self._seed}")
+        bodies = [
+            submission(place, self._project, labels=self._labels, scored=rng.random() < scored) for place in places
+        ]
         accepted = self._server.request("POST", "/v1/tasks", {"tasks": bodies})["tasks"]
         ended = [ended_task(self._server, task["id"]) for task in tqdm(accepted, desc=name, unit="task")]
         served = Counter(task["release"]["number"] if task["release"] else None for task in ended)
         print(f"{name}: tasks by release {dict(served)}, without a score {sum(t['score'] is None for t in ended)}")
-        return [_result(place, task) for place, task in zip(places, ended, strict=True)]
+        pairs = zip(places, bodies, ended, strict=True)
+        return [_result(place, task) for place, body, task in pairs if body["check"]]
 
     def _trained(self) -> dict[str, Any]:
         """The run that the schedule asked for, once it is done; it is to be the only one."""

@@ -33,12 +33,12 @@ def draw_traffic(kinds: Sequence[Template], site: int, count: int, seed: int) ->
     ]
 
 
-def submission(place: Place, project: str, *, labels: bool) -> dict[str, Any]:
-    """One task in a fresh world. With `labels` its kind is named as its scenario."""
+def submission(place: Place, project: str, *, labels: bool, scored: bool) -> dict[str, Any]:
+    """One task in a fresh world. With `labels` its kind is named as its scenario; `scored` gives it a check."""
     return {
         "project": project,
         "instruction": place.instruction,
         "scenario": place.kind.name if labels else None,
         "variables": {"world": place.world(secrets.token_hex(4))},
-        "check": check_of(place),
+        "check": check_of(place) if scored else None,
     }
