@@ -27,25 +27,31 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     await trajectories.save(session, project.id, trajectory_of(task, turn_of(MARK)))
     await events.append(session, task.id, "observation", {"text": MARK})
     skill = await skills.add(session, project.id, new_skill(MARK.replace("-", "_"), task_id=task.id))
-    kept: dict[str, Any] = {
+    kept: Any = {
         "source": MARK,
         "document": {"openapi": "3.1.0", "info": {"title": MARK, "version": "1"}, "paths": {}},
     }
     await apis.put(session, project.id, "vault", digest=MARK, token=MARK, **kept)
     await secrets.put(session, project.id, "vault-key", MARK)
     key, _ = await keys.create(session, MARK, ["admin"], project.id)
-    approval = models.Approval(task_id=task.id, seq=0, turn=0, api=MARK, arguments={MARK: MARK}, digest=MARK)
-    approval.project_id, approval.expires_at = project.id, _NOW
+    call: dict[str, Any] = {"seq": 0, "turn": 0, "api": MARK, "arguments": {MARK: MARK}, "digest": MARK}
+    approval = models.Approval(task_id=task.id, project_id=project.id, expires_at=_NOW, **call)
     delivery = models.WebhookDelivery(task_id=task.id, event="task.ended", body=f'"{MARK}"', project_id=project.id)
     run = models.TrainingRun(
         project_id=project.id, kind="logged", settings={}, state=RunState.FAILED, failure=MARK
     )
-    entry = models.AuditEntry(project_id=project.id, release_id=candidate.id, actor=MARK)
-    entry.action, entry.detail = AuditAction.SETTINGS_CHANGED, {MARK: MARK}
+    entry = models.AuditEntry(
+        project_id=project.id,
+        release_id=candidate.id,
+        actor=MARK,
+        action=AuditAction.SETTINGS_CHANGED,
+        detail={MARK: MARK},
+    )
     schedule = models.Schedule(project_id=project.id, settings={}, every_hours=3.0)
     used = models.ProjectUsage(project_id=project.id, day=_NOW.date(), writer=0, submitted=77)
     dataset = models.Dataset(project_id=project.id, name=MARK, digest=MARK, bytes=1, conversations=1)
-    session.add_all([approval, delivery, run, entry, schedule, used, dataset])
+    replayed = {"release_id": serving.id, "task_id": task.id, "recorded": True, "failure": MARK}
+    session.add_all([approval, delivery, run, entry, schedule, used, dataset, models.Shadow(**replayed)])
     await session.flush()
     await exams.put(session, project.id, MARK, ExamSource.LOG, [NewExamTask(instruction=MARK, task_id=task.id)])
     session.add(models.RunStep(run_id=run.id, index=1, metrics={MARK: 1}))

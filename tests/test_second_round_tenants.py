@@ -36,6 +36,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "releases_propose": {"adapter": "0" * 32, "project": _VICTIM},
     "releases_start_canary": {"percent": 50},
     "releases_start_shadows": {"tasks": 1},
+    "tasks_start_replay": {"release": 1},
     "training_runs_create": {"project": _VICTIM},
     "exams_create": {"name": "mine", "tasks": [{"instruction": "spy", "check": "score = 1"}]},
     "schedule_put": {"every_hours": 1},
@@ -71,17 +72,21 @@ def _attacks() -> list[ForeignRequest]:
     return found
 
 
+def _value(schema: dict[str, Any]) -> str:
+    return "1" if schema["type"] == "integer" else "words"
+
+
 def _of_route(method: str, path: str, route: dict[str, Any]) -> list[ForeignRequest]:
     name = route["operationId"]
     given = {each["name"]: each for each in route.get("parameters", []) if each["in"] == "query"}
-    needed = {each: "words" for each, about in given.items() if about.get("required")}
+    needed = {each: _value(about["schema"]) for each, about in given.items() if about.get("required")}
     ids = {each: f"{{{each}}}" for each in given if each.endswith("_id")}
     collection = path.split("/")[2]
     path = path.replace("{name}", _NAMES.get(collection, ""))
     about: dict[str, Any] = {"method": method.upper(), "path": path, "operation": name}
     found = []
     if "{" in path and name != "secrets_store":
-        found.append(ForeignRequest(name=f"{name} by path", **about))
+        found.append(ForeignRequest(name=f"{name} by path", params=needed, **about))
     if "project" in given:
         found.append(ForeignRequest(name=f"{name} by project", params=needed | {"project": _VICTIM}, **about))
     if ids:

@@ -32,6 +32,7 @@ from app.api.projects import ProjectController
 from app.api.prometheus_metrics import REQUESTS, metrics
 from app.api.release_diff import ReleaseDiffController
 from app.api.releases import ReleaseController
+from app.api.replays import ReplayController
 from app.api.request_log import log_requests
 from app.api.run_events import RunEventsController
 from app.api.runners import RunnerController
@@ -64,6 +65,7 @@ _CONTROLLERS = [
     CanaryController,
     WatchController,
     ShadowController,
+    ReplayController,
     AuditController,
     RunController,
     DatasetController,

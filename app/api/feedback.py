@@ -9,34 +9,63 @@ from litestar import Controller, get, post
 from litestar.params import FromQuery, JSONBody
 
 from app.api.access import Caller, Db, find_project, find_task
+from app.api.columns import columns
 from app.api.problem import problems
-from app.api.validation import Limit, ProjectName, Score
+from app.api.validation import Limit, ProjectName
 from app.db import feedback, models, unscored_tasks
 from app.db.unscored_tasks import UnscoredTask
 from app.project.holdout import kind_of
 from app.project.wanted_feedback import KindScores, Unscored, choose
 from app.skills import lifecycle
 
+Bound = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
+
+
+class ScoreScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The scores that mean failure and success."""
+
+    lowest: Bound = 0.0
+    highest: Bound = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lowest < self.highest:
+            raise ValueError("`highest` must be above `lowest`")
+
 
 class FeedbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """0 is a failure, 1 a success."""
+    """0 is a failure, 1 a success; or the ends of `scale`, such as {"lowest": 1, "highest": 5} for stars. `turn`,
+    counted from 0, is the turn that the comment is about.
+    """
 
     task_id: UUID
-    score: Score
+    score: Bound
     comment: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] | None = None
+    scale: ScoreScale = ScoreScale()
+    turn: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.scale.lowest <= self.score <= self.scale.highest:
+            raise ValueError(f"`score` must lie between {self.scale.lowest:g} and {self.scale.highest:g}")
+
+    @property
+    def fraction(self) -> float:
+        """The score in [0, 1]."""
+        return (self.score - self.scale.lowest) / (self.scale.highest - self.scale.lowest)
 
 
-class FeedbackView(msgspec.Struct, frozen=True):
+class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     task_id: UUID
-    score: float
+    score: float  # from 0 to 1, whatever the scale
     comment: str | None
     author: str | None  # the key that gave it; null if that was not recorded
+    turn: int | None
+    scale: ScoreScale  # that it was given on
     created_at: datetime
 
     @classmethod
     def of(cls, row: models.Feedback) -> Self:
-        return cls(row.id, row.task_id, row.score, row.comment, row.author, row.created_at)
+        return cls(scale=ScoreScale(row.lowest, row.highest), **columns(row, cls, "scale"))
 
 
 class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +107,11 @@ class FeedbackController(Controller):
         `overruled_score`, and evidence about the skills of the task. 409 if the task has not ended.
         """
         task = await find_task(session, access, data.task_id)
-        row = await feedback.add(session, task.id, data.score, data.comment, author=access.actor)
-        await lifecycle.scored(session, task.id, data.score)
+        scale = data.scale.lowest, data.scale.highest
+        row = await feedback.add(
+            session, task.id, data.fraction, data.comment, author=access.actor, turn=data.turn, scale=scale
+        )
+        await lifecycle.scored(session, task.id, row.score)
         await session.commit()
         return FeedbackView.of(row)
 

@@ -90,3 +90,9 @@ class Catalog(msgspec.Struct, frozen=True):
     def names(self) -> dict[str, list[str]]:
         """The names of the operations of each app."""
         return {app.name: list(app.operations) for app in self.apps.values()}
+
+    def is_read(self, api: str) -> bool:
+        """Whether "app.operation" changes nothing. One that is unknown now may change something."""
+        app, _, name = api.partition(".")
+        operation = self.apps[app].operations.get(name) if app in self.apps else None
+        return operation is not None and operation.safe

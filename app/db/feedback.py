@@ -11,11 +11,20 @@ from app.errors import ConflictError, InvalidError, NotFoundError
 
 
 async def add(
-    session: AsyncSession, task_id: UUID, score: float, comment: str | None = None, *, author: str | None = None
+    session: AsyncSession,
+    task_id: UUID,
+    score: float,
+    comment: str | None = None,
+    *,
+    author: str | None = None,
+    turn: int | None = None,
+    scale: tuple[float, float] = (0.0, 1.0),
 ) -> models.Feedback:
     """Add feedback. The latest is the task's score; that of a check or judge, which it replaces, is kept.
 
-    Raises InvalidError for a score outside [0, 1], NotFoundError, and ConflictError while the task has not ended.
+    `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about.
+    Raises InvalidError for another score, or a turn that the task did not have, NotFoundError, and ConflictError
+    while the task has not ended.
     """
     if not 0 <= score <= 1:
         raise InvalidError(f"score is {score}: it must be between 0 and 1")
@@ -24,7 +33,10 @@ async def add(
         raise NotFoundError(f"no task has the id {task_id}")
     if task.finished_at is None:
         raise ConflictError(f"task {task_id} is {task.state}: wait for its end")
-    row = models.Feedback(task_id=task_id, score=score, comment=comment, author=author)
+    if turn is not None and turn >= task.turns:
+        raise InvalidError(f"turn {turn}: the task had {task.turns}, counted from 0")
+    row = models.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
+    row.lowest, row.highest = scale
     session.add(row)
     if task.checked and task.overruled_score is None:
         task.overruled_score = task.score

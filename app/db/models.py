@@ -262,3 +262,6 @@ class Feedback(Entity):
     score: Mapped[float]
     comment: Mapped[str | None]
     author: Mapped[str | None]  # "key <name>"; NULL before this was recorded
+    turn: Mapped[int | None]  # that it is about, counted from 0; NULL: the whole task
+    lowest: Mapped[float] = mapped_column(default=0.0)  # of the scale that the score was given on
+    highest: Mapped[float] = mapped_column(default=1.0)

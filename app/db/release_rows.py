@@ -123,16 +123,22 @@ class AuditEntry(Entity):
 
 
 class Shadow(Leased):
-    """A finished task replayed by another release, without side effects. Unfinished rows are a queue."""
+    """A finished task done again by a release, without side effects. Unfinished rows are a queue.
+
+    A `recorded` one is a replay: its calls are answered by those of the task.
+    """
 
     __tablename__ = "shadows"
     __table_args__ = (Index("ix_shadows_queue", "created_at", postgresql_where=text("finished_at IS NULL")),)
 
     release_id: Mapped[UUID] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), primary_key=True)
     task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True, index=True)
+    recorded: Mapped[bool] = mapped_column(primary_key=True, default=False)
     score: Mapped[float | None]  # the check's
     stop: Mapped[str | None]
     failure: Mapped[str | None]
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
+    same_changes: Mapped[bool | None]  # of a replay: whether it made the changes that the task made
+    record: Mapped[bytes | None]  # of a replay: its trajectory, as msgpack of `records.Trajectory`
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

@@ -93,9 +93,10 @@ async def delete_tasks(session: AsyncSession, project_id: UUID, which: Select[UU
 async def _delete(session: AsyncSession, window: RetentionWindow, which: Select[UUID]) -> int:
     if window.kind is RetentionKind.TASKS:
         return await delete_tasks(session, window.project_id, which)
-    event, trajectory = models.TaskEvent, models.Trajectory
+    event, trajectory, shadow = models.TaskEvent, models.Trajectory, models.Shadow
     if window.kind is RetentionKind.EVENTS:  # a follower of the events waits for `done`
         return await _count(session, delete(event).where(event.task_id.in_(which), event.kind != "done"))
+    await session.execute(delete(shadow).where(shadow.task_id.in_(which), shadow.recorded))
     return await _count(session, delete(trajectory).where(trajectory.task_id.in_(which)))
 
 

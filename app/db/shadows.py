@@ -4,14 +4,15 @@ from collections.abc import AsyncIterator, Collection
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, inspect, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import lease, models
+from app.db.column_types import pack
 from app.db.models import TaskState
 from app.db.releases import CHANNEL
-from app.records import Stop
+from app.records import Stop, Trajectory
 
 _BATCH = 100  # trajectories per query
 
@@ -27,6 +28,7 @@ class ShadowOutcome(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None = None
     turns: int = 0
     generated_tokens: int = 0
+    same_changes: bool | None = None
 
 
 class ShadowedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,17 +48,45 @@ async def add(session: AsyncSession, release_id: UUID, task_ids: Collection[UUID
         await session.execute(select(func.pg_notify(CHANNEL, str(release_id))))
 
 
+async def add_replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> models.Shadow:
+    """Queue a task to be done again on its recorded calls. A result is kept, unless that could not be executed."""
+    key = {"release_id": release_id, "task_id": task_id, "recorded": True}
+    which = [getattr(_shadow, name) == value for name, value in key.items()]
+    await session.execute(delete(_shadow).where(*which, _shadow.finished_at.is_not(None), _shadow.stop.is_(None)))
+    await session.execute(insert(_shadow).values(key).on_conflict_do_nothing())
+    await session.execute(select(func.pg_notify(CHANNEL, str(release_id))))
+    return await session.get_one(_shadow, tuple(key.values()), populate_existing=True)
+
+
+async def replay(session: AsyncSession, release_id: UUID, task_id: UUID) -> models.Shadow | None:
+    """The replay of a task by a release, if it was asked for."""
+    return await session.get(_shadow, (release_id, task_id, True))
+
+
 async def claim(session: AsyncSession, owner: str, lease_seconds: float) -> models.Shadow | None:
-    """The oldest shadow that waits or whose lease has expired, or None. Two processes never get the same one."""
-    claimed = _queue.claim(owner, lease_seconds).returning(_shadow)
-    shadow: models.Shadow | None = await session.scalar(claimed.execution_options(populate_existing=True))
-    return shadow
+    """The oldest shadow that waits or whose lease has expired, or None. Two processes never get the same one.
+
+    Replays go first: a person waits for them.
+    """
+    for recorded in (True, False):
+        claimed = _queue.claim(owner, lease_seconds, _shadow.recorded.is_(recorded)).returning(_shadow)
+        shadow: models.Shadow | None = await session.scalar(claimed.execution_options(populate_existing=True))
+        if shadow is not None:
+            return shadow
+    return None
 
 
-async def finish(session: AsyncSession, shadow: models.Shadow, outcome: ShadowOutcome) -> bool:
-    """False, and nothing is written: the shadow is no longer the owner's."""
-    which = (_shadow.release_id == shadow.release_id, _shadow.task_id == shadow.task_id)
-    finished = _queue.finish(shadow.owner or "", *which, **msgspec.structs.asdict(outcome))
+async def finish(
+    session: AsyncSession, shadow: models.Shadow, outcome: ShadowOutcome, trajectory: Trajectory | None = None
+) -> bool:
+    """Store the outcome, and the trajectory of a replay.
+
+    False, and nothing is written: the shadow is no longer the owner's.
+    """
+    keys = inspect(_shadow).primary_key
+    which = (key == getattr(shadow, key.name) for key in keys)
+    record = pack(trajectory) if trajectory else None
+    finished = _queue.finish(shadow.owner or "", *which, record=record, **msgspec.structs.asdict(outcome))
     return await session.scalar(finished.returning(_shadow.task_id)) is not None
 
 
@@ -97,7 +127,7 @@ async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTa
     rows = await session.execute(
         select(models.Task, _shadow)
         .join(_shadow, _shadow.task_id == models.Task.id)
-        .where(_shadow.release_id == release_id)
+        .where(_shadow.release_id == release_id, ~_shadow.recorded)
         .order_by(_shadow.created_at, _shadow.task_id)
         .execution_options(populate_existing=True)
     )
@@ -106,13 +136,14 @@ async def of_release(session: AsyncSession, release_id: UUID) -> list[ShadowedTa
             score=(task.score if task.overruled_score is None else task.overruled_score) if task.checked else None,
             turns=task.turns,
             generated_tokens=task.generated_tokens,
-            shadow=_outcome(shadow),
+            shadow=outcome_of(shadow),
         )
         for task, shadow in rows
     ]
 
 
-def _outcome(shadow: models.Shadow) -> ShadowOutcome | None:
+def outcome_of(shadow: models.Shadow) -> ShadowOutcome | None:
+    """None until it has ended."""
     if shadow.finished_at is None:
         return None
     return ShadowOutcome(
@@ -121,4 +152,5 @@ def _outcome(shadow: models.Shadow) -> ShadowOutcome | None:
         score=shadow.score,
         turns=shadow.turns,
         generated_tokens=shadow.generated_tokens,
+        same_changes=shadow.same_changes,
     )

@@ -1,7 +1,8 @@
-"""Shadows: replays of finished tasks by another release, without side effects.
+"""Shadows: finished tasks done again by another release, without side effects.
 
 A shadow only reads from the live APIs, gets the skills that the task was offered, keeps no skill and leaves no
-trace but its own row. Each process runs one at a time, and only while it has capacity that tasks do not need.
+trace but its own row; a recorded one sends no call at all. Each process runs one at a time, and only while it has
+capacity that tasks do not need.
 """
 
 from collections.abc import Callable
@@ -17,10 +18,11 @@ from app.db.lease import new_claim
 from app.db.shadows import ShadowOutcome
 from app.errors import AppError, EngineError, EngineRefusalError, InvalidError, SandboxError
 from app.loop import Loop
-from app.records import Task
+from app.records import Task, Trajectory
 from app.runner.counted_calls import counted_calls
 from app.runner.execute import TaskExecutor
 from app.runner.process_identity import new_owner
+from app.runner.recorded_replay import replay_recorded
 from app.runner.task_journal import seed_of
 from app.security.log_masking import mask_logs
 from app.security.secret_values import SecretValues
@@ -80,33 +82,35 @@ class ShadowRunner:
             return None
         self.replaying = self._interrupted = True
         try:
-            outcome = await self._outcome(shadow)
+            outcome, trajectory = await self._replay(shadow)
         except EngineError as error:
             log.warning("a shadow is postponed", task=str(shadow.task_id), cause=str(error))
             return None
         finally:
             self.replaying = False
         async with self._sessions.begin() as session:
-            if not await shadows.finish(session, shadow, outcome):
+            if not await shadows.finish(session, shadow, outcome, trajectory):
                 log.warning("the shadow was claimed again, this replay is dropped", task=str(shadow.task_id))
         self._interrupted = False
         return 0
 
-    async def _outcome(self, shadow: models.Shadow) -> ShadowOutcome:
+    async def _replay(self, shadow: models.Shadow) -> tuple[ShadowOutcome, Trajectory | None]:
         try:
             if shadow.attempt > _MAX_ATTEMPTS:
                 raise InvalidError(f"{_MAX_ATTEMPTS} processes died during this shadow, so it is given up")
-            return await replay(self._executor, shadow)
+            if shadow.recorded:
+                return await replay_recorded(self._executor, shadow)
+            return await replay(self._executor, shadow), None
         except AppError as error:
             if isinstance(error, EngineError) and not isinstance(error, EngineRefusalError):
                 raise
             log.warning("a shadow failed", task=str(shadow.task_id), cause=str(error))
-            return ShadowOutcome(failure=str(error))
+            return ShadowOutcome(failure=str(error)), None
         except UNAVAILABLE:
             raise
         except Exception:  # the last resort: one bad shadow must not stop the others
             log.exception("a shadow failed on an internal error", task=str(shadow.task_id))
-            return ShadowOutcome(failure="internal error: the server's log has the details")
+            return ShadowOutcome(failure="internal error: the server's log has the details"), None
 
 
 async def replay(executor: TaskExecutor, shadow: models.Shadow) -> ShadowOutcome:

@@ -23,7 +23,7 @@ from app.release.project_secrets import ProjectSecrets
 from app.sandbox.forked_sandbox import ForkedSandbox
 from trainer.environments.exam.api_trials import ApiTrials
 from trainer.environments.exam.exam_environment import Ground, Trials
-from trainer.environments.exam.recorded_trials import RecordedTrials, is_read
+from trainer.environments.exam.recorded_trials import RecordedTrials
 from trainer.run_job import Job
 
 
@@ -43,7 +43,7 @@ async def open_trials(
     limits = RolloutLimits.of(job.deployment).session
     async with ForkedSandbox() as sandbox:
         if ground == "recorded":
-            yield RecordedTrials(catalog, sandbox, limits, constant_reads(records, is_read(catalog)))
+            yield RecordedTrials(catalog, sandbox, limits, constant_reads(records, catalog.is_read))
             return
         servers = await (_staging if ground == "staging" else _live)(job, sessions, apis, catalog)
         private = job.deployment.allow_private_hosts

@@ -17,7 +17,6 @@ from app.records import Stop, Task, Trajectory
 from app.sandbox.protocol import Sandbox, SessionLimits
 from trainer.environment import Verdict
 from trainer.environments.exam.exam_environment import ExamItem
-from trainer.environments.exam.recorded_trials import is_read
 
 _CHECK_CALLS = 200
 
@@ -43,7 +42,7 @@ class ApiTrials:
             return False
         if not self.read_only:
             return True
-        reads = is_read(self.catalog)
+        reads = self.catalog.is_read
         return item.record is not None and all(reads(call.api) for call in item.record.calls)
 
     @asynccontextmanager

@@ -1,6 +1,6 @@
 """Trials of served tasks on their recorded calls: nothing is sent anywhere."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -42,7 +42,7 @@ class RecordedTrials:
     @asynccontextmanager
     async def open(self, item: ExamItem) -> AsyncIterator["RecordedWorld"]:
         assert item.record is not None  # `can_judge`
-        recording = RecordedCalls(item.record.calls, is_read(self._catalog), self._others)
+        recording = RecordedCalls(item.record.calls, self._catalog.is_read, self._others)
         async with httpx.AsyncClient(transport=_Unreachable()) as client:
             yield RecordedWorld(item, self, recording, client)
 
@@ -123,14 +123,3 @@ class _NoSecrets:
 class _Unreachable(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("trials on recorded calls reach no network", request=request)
-
-
-def is_read(catalog: Catalog) -> Callable[[str], bool]:
-    """Says which "app.operation" changes nothing. One that is unknown now may change something."""
-
-    def check(api: str) -> bool:
-        app, _, name = api.partition(".")
-        operation = catalog.apps[app].operations.get(name) if app in catalog.apps else None
-        return operation is not None and operation.safe
-
-    return check
