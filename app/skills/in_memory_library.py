@@ -22,10 +22,10 @@ class InMemoryLibrary:
         limit: int = 3,
         grown: Sequence[IndexedSkill] = (),
     ) -> None:
-        """`grown` are skills that were there before, with their sources."""
+        """`grown` are skills that were there before, with their sources; a task is offered at most `limit`."""
         self._embedder = OptionalEmbedder(embedder)
         self._retrieval = retrieval
-        self._limit = limit
+        self.limit = limit
         self._index = SkillIndex(self._embedder.model)
         self._index.put(grown)
         self._grown = len(grown)
@@ -44,7 +44,7 @@ class InMemoryLibrary:
             instruction=instruction,
             scenario=scenario,
             vector=vectors[0] if vectors else None,
-            limit=self._limit if limit is None else limit,
+            limit=self.limit if limit is None else limit,
         )
         return search(self._index, query, self._retrieval)
 

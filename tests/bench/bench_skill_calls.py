@@ -123,7 +123,7 @@ async def compare_policy(pairs: int) -> dict[str, int]:
         async with _sandbox(in_session=in_session) as sandbox, subprocess_engine(SEED_POLICY, "cpu") as engine:
             agent = Agent(engine, tokenizer, Compact(), sandbox, RolloutLimits(turns=8), temperature=1.0)
             library = lambda: InMemoryLibrary(retrieval=by_scenario)  # noqa: E731 - as training has it
-            collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, 32)
+            collector = GroupCollector(EpisodeRunner(agent, environment), settings, library, at_once=32)
             collected = await collector.collect(chains, 0)
             rollouts.append([each.trajectory for one in collected for each in one.episodes])
     return compare(*rollouts)

@@ -1,7 +1,8 @@
 """Run a policy on tasks of an environment, alone or in chains, and verify the results."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -17,10 +18,11 @@ from trainer.environment import Environment, OpensGateway, Scenario, Verdict, Wo
 
 
 class Episode(msgspec.Struct, frozen=True):
-    """A trajectory, its verdict, and the skills it made that can earn a bonus."""
+    """A trajectory, its verdict, and the skills it made."""
 
     trajectory: Trajectory
     verdict: Verdict
+    made: tuple[Offer, ...] = ()
     creditable: frozenset[UUID] = frozenset()  # without wrappers of a single API, which earn no bonus
 
 
@@ -35,6 +37,10 @@ class Chain(msgspec.Struct, frozen=True):
 def scenario_chain(scenario: Scenario, length: int | None = None) -> Chain:
     """The first `length` tasks of a scenario, or all of them."""
     return Chain(scenario, tuple(scenario.tasks[:length]), scenario.id)
+
+
+Mix: TypeAlias = Callable[[int, list[Offer]], list[Offer]]
+"""What a task is offered, given its position in the chain and the skills that were found for it."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +72,22 @@ class EpisodeRunner:
             drafts = validate_drafts(trajectory, world.catalog).kept
             saved = await library.save(drafts, scenario.id)
             earning = (offer for offer, draft in zip(saved, drafts, strict=True) if not is_wrapper(draft.source))
-            return Episode(trajectory, verdict, frozenset(offer.skill_id for offer in earning))
+            creditable = frozenset(offer.skill_id for offer in earning)
+            return Episode(trajectory, verdict, tuple(saved), creditable)
 
     async def run_chain(
-        self, chain: Chain, library: InMemoryLibrary | None, seeds: Iterable[int]
+        self, chain: Chain, library: InMemoryLibrary | None, seeds: Iterable[int], mix: Mix | None = None
     ) -> list[Episode]:
         """Run the tasks of a chain in order, each with the skills that the earlier ones made.
 
         `seeds` has one per task. `library` must be empty and used for this chain only: chains that are compared
-        must not share skills. Without one every task runs without skills.
+        must not share skills. Without one every task runs without skills. `mix` adds others to those found.
         """
         episodes = []
-        for task, seed in zip(chain.tasks, seeds, strict=True):
-            offers = await library.find(task.instruction, chain.label) if library is not None else ()
+        for position, (task, seed) in enumerate(zip(chain.tasks, seeds, strict=True)):
+            offers = await library.find(task.instruction, chain.label) if library is not None else []
+            if mix is not None:
+                offers = mix(position, offers)
             episodes.append(await self.run_task(chain.scenario, task, library, offers, seed=seed))
         return episodes
 

@@ -8,11 +8,14 @@ from random import Random
 import msgspec
 
 from app.plugins import registry
+from app.records import Offer
 from app.run_settings import RunSettings
+from app.skills.in_memory_library import InMemoryLibrary
 from app.skills.ngrams import NgramIndex
 from trainer.environment import Environment, Scenario, Split
 from trainer.rollouts.chain_step import chain_step
-from trainer.rollouts.episode import Chain, Episode, EpisodeRunner
+from trainer.rollouts.crowd import Crowd, crowded
+from trainer.rollouts.episode import Chain, Episode, EpisodeRunner, Mix
 from trainer.rollouts.protocols import LibraryFactory
 from trainer.sage.advantages import ScoredRollout
 from trainer.sage.chains import nearest_chain, sample_chain
@@ -34,6 +37,7 @@ class GroupCollector:
     runner: EpisodeRunner
     settings: RunSettings
     new_library: LibraryFactory
+    crowd: Crowd | None = None
     at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs
 
     async def collect(self, chains: Sequence[Chain], seed: int) -> list[ChainRollout]:
@@ -46,7 +50,8 @@ class GroupCollector:
                 chain, rng = chains[number], Random(f"{seed} {number} {member}")
                 library = self.new_library() if self.settings.skills else None
                 seeds = [rng.getrandbits(31) for _ in chain.tasks]
-                return await self.runner.run_chain(chain, library, seeds)
+                mix = self._mix(chain, library, f"crowd {seed} {number}") if library is not None else None
+                return await self.runner.run_chain(chain, library, seeds, mix)
 
         async def roll_out_group(number: int) -> list[ChainRollout]:
             scenario = chains[number].scenario
@@ -55,6 +60,18 @@ class GroupCollector:
 
         groups = await asyncio.gather(*map(roll_out_group, range(len(chains))))
         return [rollout for group in groups for rollout in group]
+
+    def _mix(self, chain: Chain, library: InMemoryLibrary, seed: str) -> Mix:
+        """Adds the same crowd to a position in all rollouts of the group, so that these can be compared."""
+
+        def mix(position: int, found: list[Offer]) -> list[Offer]:
+            if self.crowd is None:
+                return found
+            rng = Random(f"{seed} {position}")
+            crowd = self.crowd.draw(chain.scenario.id, self.settings.crowding, rng)
+            return crowded(found, crowd, library.limit, rng)
+
+        return mix
 
 
 def _scored_group(

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,12 +12,14 @@ import msgspec
 
 from app.records import Json, Policy
 from app.run_settings import RunSettings
+from app.skills.skill_index import IndexedSkill
 from trainer.engines.sleep import sleep_during_updates
 from trainer.environment import Environment
 from trainer.evaluation.local import task_result
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.publishing import PublishedAdapter, TrainingOutput
+from trainer.rollouts.crowd import Crowd, CrowdSkill
 from trainer.rollouts.episode import EpisodeRunner
 from trainer.rollouts.groups import ChainRollout, GroupCollector, draw_chains
 from trainer.rollouts.stack import RolloutStack, open_stack
@@ -29,9 +31,9 @@ from trainer.runs.step_metrics import task_metrics
 
 
 async def train_on_rollouts(
-    job: Job, progress: RunProgress, learner: Learner, environment: Environment
+    job: Job, progress: RunProgress, learner: Learner, environment: Environment, grown: Sequence[IndexedSkill]
 ) -> TrainingOutput:
-    """Raises what `progress` raises."""
+    """`grown` are the skills of the project, which crowd those that fit. Raises what `progress` raises."""
     settings = job.settings
     async with open_stack(environment, settings.retrieval, job.deployment) as stack:
         run = RolloutTraining(
@@ -39,6 +41,7 @@ async def train_on_rollouts(
             learner,
             settings,
             job.directory,
+            grown,
             updating=partial(sleep_during_updates, job.deployment),
         )
 
@@ -68,33 +71,37 @@ class RolloutTraining:
     learner: Learner
     settings: RunSettings
     directory: Path
+    grown: Sequence[IndexedSkill] = ()
     updating: UpdateContext = nullcontext  # entered for each update
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
         """Run all remaining steps, from the last checkpoint on."""
-        checkpoints = Checkpoints(self.directory)
+        checkpoints, kept = Checkpoints(self.directory), self.directory / "crowd.msgpack"
+        crowd = Crowd.restore(kept, (CrowdSkill(each.scenario, each.offer) for each in self.grown))
         done = checkpoints.restore(self.learner)
         policy = await self._serve_latest()
         for index in range(done + 1, self.settings.steps + 1):
             began = time.perf_counter()
             chains = draw_chains(self.stack.environment, "train", self.settings, index)
-            rollouts = await self._collector(policy).collect(chains, index)
+            rollouts = await self._collector(policy, crowd).collect(chains, index)
             collected = time.perf_counter()
             scored = [rollout for chain in rollouts for rollout in chain.scored]
             metrics = {
                 **update_policy(self.learner, scored, self.updating),
                 **_rollout_metrics(rollouts, collected - began),
             }
+            crowd.add(_written(rollouts))
+            crowd.save(kept)
             policy = await self._serve_latest()
             checkpoints.save(self.learner, index)
             await report(TrainingStep(index, metrics, policy))
         return policy
 
-    def _collector(self, policy: PublishedAdapter) -> GroupCollector:
+    def _collector(self, policy: PublishedAdapter, crowd: Crowd) -> GroupCollector:
         agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
         runner = EpisodeRunner(agent, self.stack.environment, Policy(policy.hash))
-        return GroupCollector(runner, self.settings, self.stack.new_library)
+        return GroupCollector(runner, self.settings, self.stack.new_library, crowd)
 
     async def _serve_latest(self) -> PublishedAdapter:
         """Load the current policy into the engine under a name of its own, and unload the one before it."""
@@ -106,6 +113,14 @@ class RolloutTraining:
                 await self.stack.engine.unload_adapter(former.hash)
                 shutil.rmtree(former.path, ignore_errors=True)  # of a large policy they would fill the disk
         return published
+
+
+def _written(rollouts: Sequence[ChainRollout]) -> Iterator[CrowdSkill]:
+    """The skills of the successes."""
+    for chain in rollouts:
+        for episode in chain.episodes:
+            if episode.verdict.success:
+                yield from (CrowdSkill(chain.scenario.id, offer) for offer in episode.made)
 
 
 def _rollout_metrics(rollouts: Sequence[ChainRollout], seconds: float) -> dict[str, Json]:

@@ -25,6 +25,7 @@ from trainer.learning.publishing import TrainingOutput
 from trainer.run_job import Job, Result, RunProgress
 from trainer.runs.candidate import evaluate_adapter
 from trainer.runs.exam_coverage import check_coverage
+from trainer.runs.grown_library import grown_skills
 from trainer.runs.learned_tasks import recorder
 from trainer.runs.logged import train_on_logged
 from trainer.runs.own_exam import RunEnvironment, open_run_environment, with_own_exam
@@ -79,7 +80,8 @@ async def _train_adapter(
                 return await train_on_logged(job, progress, sessions, base, learner, record)
             await record([])
             assert environment is not None  # `check_runnable`
-            return await train_on_rollouts(job, progress, learner, environment.environment)
+            grown = await grown_skills(sessions, job.project_id)
+            return await train_on_rollouts(job, progress, learner, environment.environment, grown)
 
 
 def _learner_spec(job: Job, start: Path | None, device: torch.device) -> LearnerSpec:

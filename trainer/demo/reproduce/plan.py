@@ -84,6 +84,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
             "steps": self.steps,
             "pairs": self.pairs,
             "group": self.group,
+            "crowding": 0,  # as in the paper
             "micro_batch_tokens": self.micro_batch_tokens,
         }
         return msgspec.convert(common | changes, RunSettings)
