@@ -13,10 +13,11 @@ from trainer.cli.reproduce import reproduce
 from trainer.demo.reproduce.chart import draw
 from trainer.demo.reproduce.findings import LABELS, as_json, as_markdown, differences, read_rows
 from trainer.demo.reproduce.plan import (
-    BASELINES,
     ExperimentPlan,
     Trial,
+    baseline_rows,
     conflicting_values,
+    evaluated_rows,
     repeated_trials,
     search_trials,
 )
@@ -131,13 +132,13 @@ async def test_a_process_interrupted_between_two_rows_runs_again_and_its_failure
     plan = ExperimentPlan(seeds=1, only=("sage",))
     for trial in search_trials(plan):
         train(tmp_path, trial, 40.0)
-    for row in (*BASELINES, "sage", "sage_skills_off"):
+    for row in (*baseline_rows(plan), *evaluated_rows(plan, "sage")):
         evaluate(tmp_path, row, 0, solved=15)
     finished: list[str] = []
     await Experiment(plan, tmp_path, finished.append).execute(1)
     assert len(finished) == 4
     results_file(tmp_path, missing, 0).unlink()
-    order = "baselines-0" if missing in BASELINES else f"exam-sage-0-{plan.lrs[0]}"
+    order = "baselines-0" if missing in baseline_rows(plan) else f"exam-sage-0-{plan.lrs[0]}"
     with pytest.raises(TrialError, match=f"ended with code 1: see {tmp_path}/logs/{order}.log, then run"):
         await Experiment(plan, tmp_path, print).execute(1)
 
@@ -218,7 +219,8 @@ async def test_a_second_call_of_a_tiny_experiment_has_nothing_left_to_do(tmp_pat
         results_file(tmp_path, row, 0).unlink()
     await experiment.execute(2)
     assert {row.name for row in read_rows(tmp_path, plan, {})} == {
-        *("prompt_only", "sft", "sft_skills_off", "sage", "sage_skills_off")
+        *("prompt_only", "sft", "sft_skills_off", "sft_in_crowd"),
+        *("sage", "sage_skills_off", "sage_in_crowd"),
     }
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "exams").iterdir()}
     await experiment.execute(2)

@@ -7,11 +7,11 @@ from app.records import Trajectory
 from app.skills.in_memory_library import InMemoryLibrary
 from trainer.environment import Scenario
 from trainer.evaluation.policy_metrics import TaskResult
-from trainer.rollouts.episode import Episode, EpisodeRunner, scenario_chain
+from trainer.rollouts.episode import Episode, EpisodeRunner, Mix, scenario_chain
 from trainer.rollouts.protocols import LibraryFactory
 
 
-async def evaluate_scenarios(
+async def evaluate_scenarios(  # noqa: PLR0913  what an evaluation sets
     episode_runner: EpisodeRunner,
     scenarios: Sequence[Scenario],
     *,
@@ -20,11 +20,12 @@ async def evaluate_scenarios(
     chain: int | None = None,
     at_once: int = 16,
     report: Callable[[int], object] | None = None,
+    mix: Callable[[Scenario], Mix] | None = None,
 ) -> list[TaskResult]:
     """Run every scenario as a chain with a library of its own, or each task without one.
 
     `chain` is the number of tasks of each scenario, the first ones; by default all. `report` is called with the
-    number of tasks that were done since its last call.
+    number of tasks that were done since its last call. `mix` gives what adds skills to those found.
     """
     slots = asyncio.Semaphore(at_once)
 
@@ -32,7 +33,8 @@ async def evaluate_scenarios(
         async with slots:
             skills = new_library() if library else None
             tasks = scenario_chain(scenario, chain)
-            episodes = await episode_runner.run_chain(tasks, skills, range(len(tasks.tasks)))
+            added = mix(scenario) if mix is not None else None
+            episodes = await episode_runner.run_chain(tasks, skills, range(len(tasks.tasks)), added)
             if report is not None:
                 report(len(episodes))
             size = None if skills is None else len(skills)

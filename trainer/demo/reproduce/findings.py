@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from trainer.demo.reproduce.plan import ExperimentPlan, Trial
+from trainer.demo.reproduce.plan import ExperimentPlan, Trial, condition_of
 from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
 from trainer.evaluation.bootstrap_intervals import Estimate
 from trainer.evaluation.policy_metrics import Comparison, PolicyMetrics, TaskResult, compare_runs, measure_runs
@@ -20,6 +20,12 @@ LABELS = {
     "sage_outcome": "SAGE, outcome reward",
     "sage_chain": "SAGE, chain reward",
     "sage_skills_off": "SAGE, skills off at evaluation",
+    "sage_crowded": "SAGE, crowded rollouts",
+    "sage_value": "SAGE, crowded rollouts, reward `skill_value`",
+    "sage_in_crowd": "SAGE, evaluated in a crowd",
+    "sage_crowded_in_crowd": "SAGE, crowded rollouts, evaluated in a crowd",
+    "sage_value_in_crowd": "SAGE, crowded rollouts, reward `skill_value`, evaluated in a crowd",
+    "sft_in_crowd": "SFT, evaluated in a crowd",
     "sage_no_sft": "SAGE, no SFT",
     "retrieval_query_ngram": "SAGE, retrieval by query n-gram",
     "retrieval_query_embedding": "SAGE, retrieval by query embedding",
@@ -27,7 +33,17 @@ LABELS = {
     "chain_3": "SAGE, chains of 3",
 }
 _FIGURES = ("tgc", "sgc", "turns", "tokens", "skill_usage", "success_skill_usage", "library_size", "distinct_used")
-AGAINST_SAGE = ("sft_grpo", "sft", "sage_outcome", "sage_chain", "sage_skills_off", "sage_no_sft")
+AGAINST_SAGE = (
+    "sft_grpo",
+    "sft",
+    "sage_outcome",
+    "sage_chain",
+    "sage_crowded",
+    "sage_value",
+    "sage_in_crowd",
+    "sage_skills_off",
+    "sage_no_sft",
+)
 
 
 class TableRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +61,8 @@ def read_rows(work: Path, plan: ExperimentPlan, lrs: dict[str, float], exam: str
     for name in LABELS:
         runs = _runs(work, plan, name, exam)
         if runs:
-            condition = "sage" if name == "sage_skills_off" else name
             metrics = measure_runs(list(runs.values()))
-            rows.append(TableRow(name=name, seeds=list(runs), metrics=metrics, lr=lrs.get(condition)))
+            rows.append(TableRow(name=name, seeds=list(runs), metrics=metrics, lr=lrs.get(condition_of(name))))
     return rows
 
 

@@ -72,6 +72,9 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         yield Condition(name="sage", seeds=main, settings=self._settings())
         yield Condition(name="sage_outcome", seeds=main, settings=self._settings(reward="outcome"))
         yield Condition(name="sage_chain", seeds=main, settings=self._settings(reward="chain"))
+        yield Condition(name="sage_crowded", seeds=few, settings=self._settings(crowding=2))
+        value = self._settings(crowding=2, reward="skill_value")
+        yield Condition(name="sage_value", seeds=few, settings=value)
         yield Condition(name="sage_no_sft", seeds=few, settings=self._settings(), sft=False)
         for mode in RETRIEVALS:
             yield Condition(name=f"retrieval_{mode}", seeds=few, settings=self._settings(retrieval=mode))
@@ -113,13 +116,31 @@ RETRIEVALS = ("query_ngram", "query_embedding", "skill_embedding")
 """Compared with retrieval by scenario, which `sage` uses."""
 
 
-BASELINES = ("prompt_only", "sft", "sft_skills_off")
-"""The rows without reinforcement learning: the base model and the supervised start."""
+_IN_CROWD = "_in_crowd"
 
 
-def evaluated_rows(condition: str) -> tuple[str, ...]:
-    """The rows that one evaluation of a condition writes: for SAGE also one with skills off."""
-    return (condition, "sage_skills_off") if condition == "sage" else (condition,)
+def baseline_rows(plan: ExperimentPlan) -> tuple[str, ...]:
+    """The rows without reinforcement learning: the base model and the supervised start."""
+    rows = ("prompt_only", "sft", "sft_skills_off")
+    return rows if plan.exams else (*rows, "sft" + _IN_CROWD)
+
+
+def evaluated_rows(plan: ExperimentPlan, condition: str) -> tuple[str, ...]:
+    """The rows that one evaluation of a condition writes: for SAGE also one with skills off, and in the office one
+    with unfitting skills beside those that are found.
+    """
+    off = ("sage_skills_off",) if condition == "sage" else ()
+    in_crowd = condition in ("sage", "sage_crowded", "sage_value") and not plan.exams
+    return (condition, *off, *((condition + _IN_CROWD,) if in_crowd else ()))
+
+
+def condition_of(row: str) -> str:
+    """The condition whose evaluation writes the row.
+
+    >>> condition_of("sage_value_in_crowd")
+    'sage_value'
+    """
+    return "sage" if row == "sage_skills_off" else row.removesuffix(_IN_CROWD)
 
 
 def search_trials(plan: ExperimentPlan) -> list[Trial]:

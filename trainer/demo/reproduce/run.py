@@ -11,9 +11,9 @@ import msgspec
 
 from app.errors import AppError
 from trainer.demo.reproduce.plan import (
-    BASELINES,
     ExperimentPlan,
     Trial,
+    baseline_rows,
     evaluated_rows,
     repeated_trials,
     search_trials,
@@ -53,7 +53,7 @@ class Experiment:
     async def _baselines(self, places: asyncio.Semaphore) -> None:
         for seed in range(self.plan.seeds):
             async with places:
-                await self._process(["baselines", str(seed)], done=self._evaluated(BASELINES, seed))
+                await self._process(["baselines", str(seed)], done=self._evaluated(baseline_rows(self.plan), seed))
 
     async def _trials(self, places: asyncio.Semaphore) -> dict[str, float]:
         await self._all(places, "train", search_trials(self.plan))
@@ -91,7 +91,7 @@ class Experiment:
             if what == "train":
                 done = trial_file(self.work, trial).exists()
             else:
-                done = self._evaluated(evaluated_rows(trial.condition), trial.seed)
+                done = self._evaluated(evaluated_rows(self.plan, trial.condition), trial.seed)
             await self._process([what, trial.condition, str(trial.seed), str(trial.lr)], done=done)
 
     def _evaluated(self, rows: Sequence[str], seed: int) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from app.settings import Settings
 from trainer.atomic_write import write_atomically
 from trainer.demo.held_out import file_name
 from trainer.demo.reproduce.experiment_model import experiment_settings
-from trainer.demo.reproduce.plan import BASELINES, ExperimentPlan, Trial, evaluated_rows
-from trainer.environment import Environment, Split, open_environment
+from trainer.demo.reproduce.plan import ExperimentPlan, Trial, baseline_rows, condition_of, evaluated_rows
+from trainer.environment import Environment, Scenario, Split, open_environment
+from trainer.environments.office.distractors import crowd_around
 from trainer.evaluation.local import evaluate_scenarios
 from trainer.evaluation.policy_metrics import TaskResult, measure
 from trainer.learning.checkpoints import Checkpoints
@@ -33,7 +34,7 @@ from trainer.learning.learner import Learner
 from trainer.learning.lora import with_lora
 from trainer.learning.model import load_model
 from trainer.learning.precision import base_dtype
-from trainer.rollouts.episode import EpisodeRunner
+from trainer.rollouts.episode import EpisodeRunner, Mix
 from trainer.rollouts.stack import RolloutStack, open_stack
 from trainer.runs.rollout import RolloutTraining, TrainingStep
 
@@ -124,14 +125,15 @@ class TrialRunner:
         trained = msgspec.json.decode(trial_file(self.work, trial).read_bytes(), type=TrialResult)
         await self.stack.engine.load_adapter(trained.adapter, self.work / "adapters" / trained.adapter)
         skills = self.plan.settings(trial).skills
-        for row in evaluated_rows(trial.condition):
-            await self._evaluate_row(row, trial.seed, trained.adapter, library=skills and row == trial.condition)
+        for row in evaluated_rows(self.plan, trial.condition):
+            library = skills and row != "sage_skills_off"
+            await self._evaluate_row(row, trial.seed, trained.adapter, library=library)
 
     async def baselines(self, seed: int) -> None:
         """Evaluate the base model with a library, and the supervised start."""
         start = self._start()
         await self.stack.engine.load_adapter(start.name, start)
-        for row in BASELINES:
+        for row in baseline_rows(self.plan):
             model = Policy().model if row == "prompt_only" else start.name
             await self._evaluate_row(row, seed, model, library=row != "sft_skills_off")
 
@@ -140,11 +142,20 @@ class TrialRunner:
             path = results_file(self.work, row, seed, title)
             if not path.exists():  # or it was evaluated before an interruption
                 environment = open_environment(self.plan.exams[title]) if title else None
-                results = await self.evaluate(model, "test", _TEST_SEED + seed, environment, library=library)
+                mix = crowd_around if condition_of(row) != row and library else None
+                test = _TEST_SEED + seed
+                results = await self.evaluate(model, "test", test, environment, library=library, mix=mix)
                 write_atomically(msgspec.json.encode(RowResults(row=row, seed=seed, results=results)), path)
 
     async def evaluate(
-        self, model: str, split: Split, seed: int, environment: Environment | None = None, *, library: bool
+        self,
+        model: str,
+        split: Split,
+        seed: int,
+        environment: Environment | None = None,
+        *,
+        library: bool,
+        mix: Callable[[Scenario], Mix] | None = None,
     ) -> list[TaskResult]:
         """In the plan's environment unless another one is given."""
         count = self.plan.validation if split == "validation" else self.plan.exam
@@ -155,6 +166,7 @@ class TrialRunner:
             library=library,
             new_library=self.stack.new_library,
             at_once=32,
+            mix=mix,
         )
 
     def _start(self) -> Path:

@@ -4,10 +4,14 @@ from random import Random
 from uuid import UUID
 
 from app.records import Offer
+from trainer.environment import Scenario
 from trainer.environments.office import solution
+from trainer.environments.office.scenarios import place_at, site_of
 from trainer.environments.office.site import Site
 from trainer.environments.office.split import templates_of
 from trainer.environments.office.templates import Template
+from trainer.rollouts.crowd import crowded
+from trainer.rollouts.episode import Mix
 
 _NEAR = 0.7  # the share that differs from the task's template in one respect only
 
@@ -22,6 +26,17 @@ def distractors(own: Template, site: Site, rng: Random, count: int) -> list[Offe
         if template not in chosen:
             chosen.append(template)
     return [_offer(template, site, rng) for template in chosen]
+
+
+def crowd_around(scenario: Scenario) -> Mix:
+    """Two of them beside what each task of the scenario is offered, as far as three offers leave room."""
+    kind, site = place_at(scenario.tasks[0]).kind, site_of(scenario)
+
+    def mix(position: int, found: list[Offer]) -> list[Offer]:
+        rng = Random(f"crowd {scenario.id} {position}")
+        return crowded(found, distractors(kind, site, rng, 2), 3, rng)
+
+    return mix
 
 
 def _shared(one: Template, other: Template) -> int:
