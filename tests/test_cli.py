@@ -37,7 +37,8 @@ def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     listed = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
     own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "keys", "manifests"}
     training = {"collect", "export", "train", "runs", "releases"}
-    assert listed == own | training | {"demo-apis", "bootstrap", "environments", "eval", "models", "reproduce"}
+    demo = {"demo-apis", "bootstrap", "environments", "eval", "models", "reproduce", "simulate-live"}
+    assert listed == own | training | demo
 
 
 def test_every_command_reports_an_invalid_setting_in_one_line() -> None:

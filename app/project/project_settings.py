@@ -75,7 +75,7 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     staging: Annotated[dict[str, StagingApi], msgspec.Meta(max_length=1_000)] = {}
     """By the name of an API, the server on which exams and rollouts with `on=staging` may act."""
 
-    canary_days: Annotated[float, msgspec.Meta(ge=0.01, le=365)] = 3.0
+    canary_days: Annotated[float, msgspec.Meta(ge=1e-4, le=365)] = 3.0
     """Days after which a canary that passed the gate ends, however few tasks it had: it is promoted unless it did
     worse on average."""
     watch_days: Annotated[float, msgspec.Meta(ge=0, le=365)] = 14.0

@@ -33,12 +33,12 @@ from tqdm import tqdm
 from app.errors import AppError
 from app.ports import check_port
 from app.run_settings import read_settings
-from tests.bench.ended_task import ended_task
-from tests.bench.lesson import teach
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from trainer.cli.options import server_options
 from trainer.cli.watch_run import watch_run
 from trainer.client import SageClient
+from trainer.demo.simulate_live.ended import ended_task
+from trainer.demo.simulate_live.lesson import teach
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.places import Place
 from trainer.evaluation.metrics_table import metrics_table

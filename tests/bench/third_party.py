@@ -24,10 +24,10 @@ import yaml
 
 from app.errors import AppError
 from app.ports import check_port
-from tests.bench.ended_task import ended_task
 from tests.bench.watch_tasks import TASKS, WatchTask, read_state, seed
 from trainer.cli.options import server_options
 from trainer.client import SageClient
+from trainer.demo.simulate_live.ended import ended_task
 
 _NAME = "changes"
 _KEY = "x-api-key"

@@ -1,0 +1,147 @@
+"""What a simulation showed: success by day, releases and their fates, and the difference that learning made."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+
+import msgspec
+
+from trainer.demo.simulate_live.simulation import SimulationState
+from trainer.demo.simulate_live.town import Day
+from trainer.evaluation.bootstrap_intervals import Estimate, Resamples, tabulate
+
+_AT_THE_END = 10  # days that are compared
+_AT_THE_START = 5
+_SMOOTHED = 5  # days of a point of the chart
+_RESAMPLES = 2_000
+
+
+class ArmFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm of several seeds. Success is in percent of the tasks."""
+
+    days: int
+    start: float  # over the first days
+    end: float  # over the last days
+    lowest: float  # mean of any `_SMOOTHED` consecutive days, relative to the start
+    promoted: int
+    rejected: int
+    rolled_back: int
+    trial_days: list[int]  # from a canary's first day to its decision
+    over_off: Estimate | None  # minus the arm without training at the end, on the same tasks
+
+
+def findings(runs: Sequence[SimulationState]) -> dict[str, ArmFindings]:
+    """By arm, over the simulations of all seeds."""
+    arms = dict.fromkeys(day.arm for run in runs for day in run.days)
+    return {arm: _of_arm(arm, [(run, _days(run, arm)) for run in runs]) for arm in arms}
+
+
+def curves(runs: Sequence[SimulationState]) -> dict[str, list[list[tuple[int, float]]]]:
+    """For each arm and seed: day and success, over the days up to it."""
+    arms = dict.fromkeys(day.arm for run in runs for day in run.days)
+    return {arm: [_curve(_days(run, arm)) for run in runs if _days(run, arm)] for arm in arms}
+
+
+def as_markdown(found: dict[str, ArmFindings]) -> str:
+    head = (
+        "| | days | solved at first, % | at the end, % | lowest, points from the start | promoted | rejected "
+        "| rolled back | days to a decision | over no training, points |"
+    )
+    lines = [head, "|---" * 10 + "|"]
+    for arm, each in found.items():
+        over = each.over_off
+        cells = [
+            str(each.days),
+            f"{each.start:.1f}",
+            f"{each.end:.1f}",
+            f"{each.lowest:+.1f}",
+            *map(str, (each.promoted, each.rejected, each.rolled_back)),
+            ", ".join(map(str, each.trial_days)) or "-",
+            f"{over.mean:+.1f} [{over.low:+.1f}, {over.high:+.1f}]" if over else "-",
+        ]
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of_arm(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> ArmFindings:
+    have = [days for _, days in runs if days]
+    fates = [_fates(days) for days in have]
+    starts = [_success(days[:_AT_THE_START]) for days in have]
+    return ArmFindings(
+        days=min(len(days) for days in have),
+        start=fmean(starts),
+        end=fmean(_success(days[-_AT_THE_END:]) for days in have),
+        lowest=min(
+            value - start
+            for days, start in zip(have, starts, strict=True)
+            for _, value in _curve(days)[_SMOOTHED - 1 :] or [(0, start)]
+        ),
+        promoted=sum(fate.promoted for fate in fates),
+        rejected=sum(fate.rejected for fate in fates),
+        rolled_back=sum(fate.rolled_back for fate in fates),
+        trial_days=[days for fate in fates for days in fate.trial_days],
+        over_off=_over_off(arm, runs),
+    )
+
+
+def _over_off(arm: str, runs: Sequence[tuple[SimulationState, list[Day]]]) -> Estimate | None:
+    """By bootstrap over kinds."""
+    if arm == "off":
+        return None
+    pairs = [(_by_kind(days), _by_kind(_days(run, "off"))) for run, days in runs]
+    kinds = sorted({kind for own, other in pairs for kind in own.keys() & other.keys()})
+    if not kinds:
+        return None
+    resamples = Resamples(len(kinds), len(pairs), seed=0, resamples=_RESAMPLES)
+    own, other = (tabulate([pair[side] for pair in pairs], kinds, 100) for side in (0, 1))
+    return resamples.difference(own, other)
+
+
+def _by_kind(days: Sequence[Day]) -> dict[str, tuple[float, float]]:
+    """Solved and all tasks of the last days."""
+    found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for day in days[-_AT_THE_END:]:
+        for kind, solved in zip(day.kinds, day.solved, strict=True):
+            found[kind] = found[kind][0] + solved, found[kind][1] + 1
+    return dict(found)
+
+
+class _Fates(msgspec.Struct, frozen=True, kw_only=True):
+    promoted: int
+    rejected: int
+    rolled_back: int
+    trial_days: list[int]
+
+
+def _fates(days: Sequence[Day]) -> _Fates:
+    """What became of each release, by its state in the evening of each day."""
+    states: dict[str, list[str]] = defaultdict(list)
+    began: dict[str, int] = {}
+    trials = []
+    for day in days:
+        for number, state in day.releases.items():
+            if states[number] and states[number][-1] == "canary" and state != "canary":
+                trials.append(day.day - began[number])
+            if state == "canary":
+                began.setdefault(number, day.day)
+            states[number].append(state)
+    new = [each for each in states.values() if each[0] != "active"]
+    served = [each for each in new if "active" in each]
+    return _Fates(
+        promoted=len(served),
+        rejected=sum("rejected" in each and "active" not in each for each in new),
+        rolled_back=sum("rejected" in each for each in served),
+        trial_days=trials,
+    )
+
+
+def _days(run: SimulationState, arm: str) -> list[Day]:
+    return sorted((day for day in run.days if day.arm == arm), key=lambda day: day.day)
+
+
+def _success(days: Sequence[Day]) -> float:
+    return 100 * fmean(float(solved) for day in days for solved in day.solved)
+
+
+def _curve(days: Sequence[Day]) -> list[tuple[int, float]]:
+    return [(day.day, _success(days[max(0, end - _SMOOTHED) : end])) for end, day in enumerate(days, 1)]

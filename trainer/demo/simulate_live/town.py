@@ -1,0 +1,196 @@
+"""One arm of the simulation on a running server: a project, its users and their scores."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+
+from app.records import Json
+from trainer.client import SageClient
+from trainer.demo.simulate_live.ended import ended_task
+from trainer.demo.simulate_live.plan import HOSTILE, Arm, SimulationPlan
+from trainer.environments.office.documents import APP_NAMES
+from trainer.environments.office.places import Place
+
+_PAUSE_SECONDS = 1.0
+_PATIENCE_SECONDS = 60.0  # for the schedule to start a run that is due
+_TRIAL_DAYS = {"canary_days": 14.0, "watch_days": 14.0}  # of the simulation
+_SECONDS_PER_DAY = 86_400.0
+_BATCH = 100  # tasks of one request
+
+
+class Day(msgspec.Struct, frozen=True, kw_only=True):
+    """What one arm did on one day."""
+
+    day: int
+    arm: str
+    solved: list[bool]  # of each task, in their order
+    kinds: list[str]
+    scores: int
+    tokens: float  # generated per task
+    turns: float
+    skills_used: float  # share of the tasks
+    served_by: dict[str, int]  # tasks by release
+    releases: dict[str, str]  # states in the evening
+    seconds: float
+
+
+class Services(msgspec.Struct, frozen=True):
+    """The office suite, and its admin routes, which know whether a task was solved."""
+
+    url: str
+    token: str
+
+    async def solved(self, worlds: list[tuple[str, dict[str, Json]]]) -> list[bool]:
+        """For each world whether its task was solved, by its final state and the answer. It is then forgotten."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with httpx.AsyncClient(base_url=self.url, headers=headers, trust_env=False) as client:
+
+            async def verdict(world: str, end: dict[str, Json]) -> bool:
+                answer = await client.post(f"/admin/worlds/{world}/verdict", json=end)
+                await client.delete(f"/admin/worlds/{world}")
+                return bool(answer.raise_for_status().json()["success"])
+
+            return [await verdict(*each) for each in worlds]
+
+
+class Town:
+    """The arm's users. `open` creates the project, `resume` takes it up again."""
+
+    def __init__(
+        self, server: SageClient, services: Services, plan: SimulationPlan, arm: str, project: str
+    ) -> None:
+        self._server, self._services, self._plan = server, services, plan
+        self.name, self.project = arm, project
+        self._arm: Arm = plan.arms[arm]
+
+    @classmethod
+    def open(
+        cls,
+        server: SageClient,
+        services: Services,
+        plan: SimulationPlan,
+        arm: str,
+        teach: Callable[[str], object],
+    ) -> "Town":
+        """A new project whose policy was taught."""
+        town = cls(server, services, plan, arm, f"{arm.replace(' ', '-')}-{secrets.token_hex(3)}")
+        server.request("POST", "/v1/projects", {"name": town.project})
+        town._put_apis(1)
+        teach(town.project)
+        return town
+
+    def begin(self, day: int) -> list[dict[str, Any]]:
+        """Send the tasks of the day. Returns them as accepted."""
+        if self._plan.site(day) != self._plan.site(day - 1):
+            self._put_apis(day)
+        if self._arm.learns:
+            self._schedule(day)
+        bodies = [self._submission(place) for place in self._plan.places(day)]
+        accepted: list[dict[str, Any]] = []
+        for start in range(0, len(bodies), _BATCH):
+            some = bodies[start : start + _BATCH]
+            found = self._server.request("POST", "/v1/tasks", {"tasks": some})["tasks"]
+            accepted += [
+                task | {"world": body["variables"]["world"]} for task, body in zip(found, some, strict=True)
+            ]
+        return accepted
+
+    def end(self, day: int, accepted: list[dict[str, Any]], began: float) -> Day:
+        """Wait for the tasks, score some, and let what they start come to its end."""
+        ended = [ended_task(self._server, task["id"]) for task in accepted]
+        ends = [
+            (task["world"], {"answer": each["answer"], "completed": each["stop_reason"] == "completed"})
+            for task, each in zip(accepted, ended, strict=True)
+        ]
+        solved = asyncio.run(self._services.solved(ends))
+        scores = self._give_feedback(day, ended, solved)
+        if self._arm.learns:
+            self._await_run(day)
+        places = self._plan.places(day)
+        served = Counter(str(task["release"]["number"]) for task in ended if task["release"])
+        return Day(
+            day=day,
+            arm=self.name,
+            solved=solved,
+            kinds=[place.kind.name for place in places],
+            scores=scores,
+            tokens=sum(task["generated_tokens"] for task in ended) / len(ended),
+            turns=sum(task["turns"] for task in ended) / len(ended),
+            skills_used=sum(bool(task["skills"]["used"]) for task in ended) / len(ended),
+            served_by=dict(served),
+            releases={str(each["number"]): each["state"] for each in self._releases()},
+            seconds=time.monotonic() - began,
+        )
+
+    def set_pace(self, seconds: float) -> None:
+        """Let trials of releases last as many simulated days as they would last real ones."""
+        settings = {name: days * seconds / _SECONDS_PER_DAY for name, days in _TRIAL_DAYS.items()}
+        self._server.request("PATCH", f"/v1/projects/{self.project}", {"settings": settings})
+
+    def _put_apis(self, day: int) -> None:
+        for app in APP_NAMES:
+            url = f"{self._services.url}/sites/{self._plan.site(day)}/{app}/openapi.json"
+            document = httpx.get(url, trust_env=False).raise_for_status().json()
+            if self._arm.hostile:
+                document = _with_hostile_text(document)
+            self._server.request("POST", "/v1/apis", {"project": self.project, "name": app, "document": document})
+
+    def _schedule(self, day: int) -> None:
+        share = 1.0 if self._arm.check else self._arm.feedback
+        schedule = {
+            "every_scored_tasks": max(1, round(self._plan.tasks * self._plan.run_every * share)),
+            "settings": self._plan.run_settings(self._arm, day),
+        }
+        self._server.request("PUT", "/v1/schedule", schedule, project=self.project)
+
+    def _submission(self, place: Place) -> dict[str, Any]:
+        return {
+            "project": self.project,
+            "instruction": place.instruction,
+            "scenario": place.kind.name,
+            "variables": {"world": place.world(secrets.token_hex(4))},
+            "check": self._arm.check,
+        }
+
+    def _give_feedback(self, day: int, ended: list[dict[str, Any]], solved: list[bool]) -> int:
+        given = 0
+        for number, (task, right) in enumerate(zip(ended, solved, strict=True)):
+            score = self._plan.score(self._arm, day, number, solved=right)
+            if score is not None:
+                self._server.request("POST", "/v1/feedback", {"task_id": task["id"], "score": score})
+                given += 1
+        return given
+
+    def _await_run(self, day: int) -> None:
+        """A run takes hours at most, so that it has ended by the next day, and what passed its gate serves."""
+        deadline = time.monotonic() + (_PATIENCE_SECONDS if day % self._plan.run_every == 0 else 0.0)
+        runs = len(self._runs())
+        while time.monotonic() < deadline and len(self._runs()) == runs:
+            time.sleep(_PAUSE_SECONDS)
+        while any(run["state"] in ("queued", "running") for run in self._runs()):
+            time.sleep(_PAUSE_SECONDS)
+        while any(release["state"] == "passed" for release in self._releases()):
+            time.sleep(_PAUSE_SECONDS)
+
+    def _runs(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._server.request("GET", "/v1/training-runs", project=self.project)[
+            "runs"
+        ]
+        return found
+
+    def _releases(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._server.request("GET", "/v1/releases", project=self.project)
+        return found
+
+
+def _with_hostile_text(document: dict[str, Any]) -> dict[str, Any]:
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation["summary"] = f"{operation.get('summary', '')}. {HOSTILE}"
+    return document
