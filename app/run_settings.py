@@ -106,6 +106,10 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Use liger's kernels: on an NVIDIA GPU, with the package `liger-kernel`."""
 
     # Gate
+    gate: Literal["exam", "canary"] = "exam"
+    """What decides where there is no exam, because the run names no environment and the project's own work is too
+    little: `exam` waits for a person, `canary` lets live tasks decide.
+    """
     gate_scenarios: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 200
     """Held-out scenarios of the gate, three tasks each. 0: no gate."""
     exam_coverage: Share = 0.8
@@ -128,6 +132,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(
                 "chain_by=nearest has no labels to find skills by: set retrieval=query_ngram or another"
             )
+        if self.gate == "canary" and not self.canary_percent:
+            raise ValueError("gate=canary needs canary_percent above 0")
 
 
 def rollout_environment(settings: RunSettings) -> str:

@@ -104,6 +104,22 @@ async def test_without_an_environment_the_candidate_waits_and_says_what_to_do(ru
     assert f"POST /v1/releases/{result.release_id}/activate" in result.reason
 
 
+async def test_without_an_exam_live_tasks_decide_if_the_run_says_so(run: GatedRun) -> None:
+    await run.open(environment="", gate="canary", canary_percent=10)
+    result = await run.evaluate(None)
+    async with run.sessions() as session:
+        release = await releases.get(session, result.release_id)
+    assert (release.state, release.canary_percent) == (ReleaseState.PASSED, 10)
+    assert result.evidence["verdict"] == "canary"
+    assert result.reason.endswith("live tasks decide (gate=canary)")
+
+
+async def test_where_there_is_an_exam_it_decides_first(run: GatedRun) -> None:
+    await run.open(gate="canary", canary_percent=10)
+    result = await run.evaluate(run.policies(base=run.expert, new=lazy))
+    assert result.state is ReleaseState.REJECTED
+
+
 @pytest.mark.parametrize(
     ("scenarios", "reason"), [(0, "the run skips the evaluation"), (SCENARIOS - 1, "3 scenarios are too few")]
 )

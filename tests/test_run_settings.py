@@ -25,5 +25,10 @@ def test_a_setting_that_is_unknown_or_does_not_fit_is_named(given: dict[str, Any
         read_settings(given)
 
 
+def test_a_canary_that_nobody_gets_can_decide_nothing() -> None:
+    with pytest.raises(InvalidError, match="gate=canary needs canary_percent above 0"):
+        read_settings({"gate": "canary", "canary_percent": 0})
+
+
 def test_text_is_read_as_what_the_setting_is() -> None:
     assert read_settings({"steps": "7", "skills": "false"}) == RunSettings(steps=7, skills=False)

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from app.errors import InvalidError
-from trainer.demo.simulate_live.findings import as_markdown, curves, findings
-from trainer.demo.simulate_live.plan import SimulationPlan
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
+from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings
+from trainer.demo.simulate_live.simulation_plan import SimulationPlan
 from trainer.demo.simulate_live.town import Day
 from trainer.environments.office.split import templates_of
 

@@ -34,6 +34,7 @@ class CandidateAdapter(msgspec.Struct, frozen=True, kw_only=True):
     run_id: UUID
     model: str  # the adapter's hash
     settings: RunSettings
+    without_exam: str = ""  # why the project's own work is no exam
 
 
 class GateResult(msgspec.Struct, frozen=True):
@@ -85,7 +86,7 @@ async def evaluate_candidate(
             {"reason": f"its weights are those of the active release, number {incumbent.number}"}
         )
     if evaluator is None or candidate.settings.gate_scenarios < rules.min_scenarios:
-        return await gate.wait(_not_evaluated(candidate.settings, rules, gate.by_hand))
+        return await gate.go_without(_not_evaluated(candidate, rules, gate.by_hand))
     if incumbent.prompt not in (None, evaluator.prompt_hash):
         return await gate.wait(_other_prompt(gate.by_hand))
     return await gate.examine(evaluator, rules, directory)
@@ -117,6 +118,19 @@ class _Gate:
                 evidence | {"next": f"the run does not promote (promote=false): {self.by_hand}"}
             )
         return await self.approve(evidence)
+
+    async def go_without(self, evidence: dict[str, Json]) -> GateResult:
+        """Where nothing can be examined, live tasks decide if the run says so."""
+        settings = self.candidate.settings
+        if settings.gate != "canary" or settings.environment or not settings.promote:
+            return await self.wait(evidence)
+        return await self.approve(
+            {
+                "verdict": "canary",
+                "reason": f"{evidence['reason']}: live tasks decide (gate=canary)",
+                "compared_with": _named(self.incumbent),
+            }
+        )
 
     async def evaluate(self, evaluator: Evaluator) -> PairedResults:
         """The candidate and the incumbent, on the scenarios whose results are known of both."""
@@ -244,17 +258,20 @@ def _too_little_known(results: PairedResults, settings: RunSettings, rules: Gate
     return {"verdict": "untested", "reason": reason, "evaluation": results.settings}
 
 
-def _not_evaluated(settings: RunSettings, rules: GateRules, by_hand: str) -> dict[str, Json]:
+def _not_evaluated(candidate: CandidateAdapter, rules: GateRules, by_hand: str) -> dict[str, Json]:
+    settings = candidate.settings
     if not settings.environment:
         reason = "the run names no environment to evaluate it in"
-        advice = "let the project hold out work (holdout_percent) or name an environment, and train again"
+        if candidate.without_exam:
+            reason += f", and {candidate.without_exam}"
+        advice = "let the project hold out more work (holdout_percent), or set environment or gate=canary"
     elif not settings.gate_scenarios:
         reason = "the run skips the evaluation (gate_scenarios=0)"
-        advice = f"set gate_scenarios to at least {rules.min_scenarios} and train again"
+        advice = f"set gate_scenarios to at least {rules.min_scenarios}"
     else:
         reason = f"{settings.gate_scenarios} scenarios are too few"
-        advice = f"set gate_scenarios to at least {rules.min_scenarios} and train again"
-    return {"verdict": "untested", "reason": reason, "next": f"{advice}, or {by_hand}"}
+        advice = f"set gate_scenarios to at least {rules.min_scenarios}"
+    return {"verdict": "untested", "reason": reason, "next": f"{advice}, and train again, or {by_hand}"}
 
 
 def _result(release: models.Release) -> GateResult:

@@ -18,8 +18,8 @@ from app.ports import check_port
 from trainer.cli.options import server_options
 from trainer.client import SageClient
 from trainer.demo.admin_token import read_token
-from trainer.demo.simulate_live.plan import SimulationPlan
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
+from trainer.demo.simulate_live.simulation_plan import SimulationPlan
 from trainer.demo.simulate_live.town import Day, Services
 
 _CONNECTION_RETRIES = 6  # while the services start: 16 seconds
@@ -115,7 +115,7 @@ def _office_suite(port: int, busy: float, work: Path) -> Iterator[Services]:
 
 def _write_findings(runs: list[SimulationState], out: Path) -> None:
     from trainer.demo.reproduce.chart import draw  # noqa: PLC0415
-    from trainer.demo.simulate_live.findings import as_markdown, curves, findings  # noqa: PLC0415  numpy, as above
+    from trainer.demo.simulate_live.simulation_findings import as_markdown, curves, findings  # noqa: PLC0415  numpy, as above
 
     runs = [run for run in runs if run.days]
     if not runs:

@@ -11,7 +11,7 @@ from trainer.learning.publishing import PublishedAdapter
 from trainer.rollouts.stack import open_stack
 from trainer.run_job import Job, RunProgress
 from trainer.runs.grown_library import grown_skills
-from trainer.runs.own_exam import RunEnvironment
+from trainer.runs.own_exam import RunEnvironment, too_little_own_work
 from trainer.runs.start_adapter import adapter_store, fetch_adapter
 
 
@@ -25,7 +25,11 @@ async def evaluate_adapter(
     """Store the adapter and let the gate evaluate it. Raises as `evaluate_candidate`."""
     await _store(job, sessions, adapter)
     candidate = CandidateAdapter(
-        project_id=job.project_id, run_id=job.id, model=adapter.hash, settings=job.settings
+        project_id=job.project_id,
+        run_id=job.id,
+        model=adapter.hash,
+        settings=job.settings,
+        without_exam="" if environment else await too_little_own_work(job, sessions),
     )
     if environment is None or not job.settings.gate_scenarios:
         return await evaluate_candidate(sessions, candidate, None, progress=progress)

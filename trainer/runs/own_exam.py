@@ -49,6 +49,17 @@ async def with_own_exam(job: Job, sessions: Sessions) -> Job:
     return msgspec.structs.replace(job, settings=settings)
 
 
+async def too_little_own_work(job: Job, sessions: Sessions) -> str:
+    """Why the project's own work is no exam."""
+    async with sessions() as session:
+        try:
+            exam = await exams.get(session, job.project_id, OWN_WORK)
+        except NotFoundError:
+            return "it has no scored tasks that it holds out (holdout_percent)"
+        size = (await exams.sizes(session, [exam.id]))[exam.id]
+    return f"its own work that is held out are {size.scenarios} scenarios of the {MIN_SCENARIOS} that are needed"
+
+
 @asynccontextmanager
 async def open_run_environment(job: Job, sessions: Sessions) -> AsyncIterator[RunEnvironment | None]:
     """None for a run that names none. Raises InvalidError for an unknown one, and for rollouts without one."""

@@ -10,7 +10,7 @@ import msgspec
 from app.errors import InvalidError
 from trainer.atomic_write import write_atomically
 from trainer.client import SageClient
-from trainer.demo.simulate_live.plan import SimulationPlan
+from trainer.demo.simulate_live.simulation_plan import SimulationPlan
 from trainer.demo.simulate_live.town import Day, Services, Town
 
 _PACE_DAYS = 5  # the last days, whose length is what the next ones are expected to take

@@ -13,7 +13,7 @@ import msgspec
 from app.records import Json
 from trainer.client import SageClient
 from trainer.demo.simulate_live.ended import ended_task
-from trainer.demo.simulate_live.plan import HOSTILE, Arm, SimulationPlan
+from trainer.demo.simulate_live.simulation_plan import HOSTILE, Arm, SimulationPlan
 from trainer.environments.office.documents import APP_NAMES
 from trainer.environments.office.places import Place
 
