@@ -76,7 +76,7 @@ async def open_project(sessions: Sessions) -> Project:
     return Project(sessions, project.id, candidate.id)
 
 
-async def begin(project: Project, percent: float = 10.0) -> models.Release:
+async def begin(project: Project, percent: float = 50.0) -> models.Release:
     return await canary.begin(project.promoter, project.sessions, project.candidate, percent, "key ops")
 
 

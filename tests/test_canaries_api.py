@@ -56,7 +56,11 @@ async def test_a_canary_starts_shows_live_metrics_and_ends(api: ApiApp, project:
     assert (shown["number"], shown["percent"], shown["action"]) == (2, 10.0, "wait")
     assert shown["baseline"] == {"number": 1, "model": "base"}
     assert shown["metrics"]["reward"]["tasks"] == {"canary": 2, "baseline": 1}
-    assert shown["metrics"]["reward"]["difference"]["mean"] == 0.5
+    reward = shown["metrics"]["reward"]
+    assert (reward["canary"], reward["baseline"]) == (1.0, 0.5)
+    assert reward["difference"]["low"] < 0 < reward["difference"]["mean"]
+    assert [each["percent"] for each in shown["shares"]] == [10.0]
+    assert shown["not_counted"] == {"one_sided_tasks": {}, "one_sided_scores": {}, "vanished": {}, "all_of": ""}
     assert "at most 1998 more scored tasks" in shown["reason"]
     assert (await api.client.delete(path)).json()["state"] == "candidate"
     assert (await api.client.delete(path)).status_code == 409

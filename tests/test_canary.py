@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, text, update
 
-from app.db import adapters, audit, models, projects, releases, skills
+from app.db import adapters, audit, canaries, models, projects, releases, skills
 from app.db.database import Sessions
 from app.db.models import AuditAction, ReleaseState, SkillState
 from app.errors import ConflictError, EngineError, InvalidError
@@ -18,7 +18,7 @@ from app.release import canary
 from app.release.canary_decision import CanaryAction
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
-from tests.canary_project import Project, apply_decision, begin, open_project
+from tests.canary_project import Project, apply_decision, begin, evaluate, open_project
 from tests.ledger_project import until
 
 
@@ -62,10 +62,10 @@ async def test_it_begins_once_the_model_servers_have_verified_its_weights(projec
         await adapters.put(session, "f00d", base="seed", rank=16, project_id=None, probe=probe)
     began = await begin(project)
     assert project.servers.models == ["f00d"]
-    assert (began.state, began.canary_percent) == (ReleaseState.CANARY, 10.0)
+    assert (began.state, began.canary_percent) == (ReleaseState.CANARY, 50.0)
     [told] = await entries(project)
     assert (told.actor, told.action) == ("key ops", AuditAction.CANARY_BEGAN)
-    assert (told.detail["percent"], told.detail["swap"]["replicas"][0]["probed"]) == (10.0, True)
+    assert (told.detail["percent"], told.detail["swap"]["replicas"][0]["probed"]) == (50.0, True)
 
 
 async def test_if_a_server_refuses_only_the_audit_log_changes(project: Project) -> None:
@@ -102,7 +102,7 @@ async def test_a_worse_canary_is_rejected_automatically_with_the_evidence(projec
     assert release.evidence is not None
     assert release.evidence["sgc"] == 9.0
     assert release.evidence["verdict"] == "reject"
-    assert release.evidence["reason"].startswith("as a canary: lower reward: reward -1 [-1, -0.")
+    assert release.evidence["reason"].startswith("as a canary: lower reward: reward -0.7")
     assert release.evidence["canary"]["decision"]["metrics"]["reward"]["tasks"] == {"canary": 100, "baseline": 100}
     told = (await entries(project))[0]
     assert (told.actor, told.action) == ("canary", AuditAction.CANARY_ENDED)
@@ -246,7 +246,7 @@ async def test_without_traffic_a_canary_that_passed_the_gate_is_promoted_after_i
 async def test_one_that_the_gate_compared_with_other_weights_is_a_candidate_again_after_its_days(
     project: Project,
 ) -> None:
-    await _began_days_ago(project, 3.1, GATE | {"compared_with": {"number": 7, "model": "cafe"}})
+    await _began_days_ago(project, 14.1, GATE | {"compared_with": {"number": 7, "model": "cafe"}})
     mine = await _learn(project, project.candidate)
     assert await apply_decision(project) is CanaryAction.STOP
     assert (await project.release()).state is ReleaseState.CANDIDATE
@@ -256,6 +256,51 @@ async def test_one_that_the_gate_compared_with_other_weights_is_a_candidate_agai
 async def test_a_canary_that_a_person_began_has_no_time_limit(project: Project) -> None:
     await _began_days_ago(project, 300, {})
     assert await apply_decision(project) is CanaryAction.WAIT
+
+
+async def test_its_share_is_raised_once_as_more_errors_are_ruled_out(project: Project) -> None:
+    async with project.sessions.begin() as session:
+        await releases.record_evidence(session, project.candidate, GATE)
+    await begin(project, 20.0)
+    active = (await project.release(1)).id
+    for _ in range(10):
+        await project.ended(project.candidate, None, count=2)
+        await project.ended(active, None, count=8)
+    assert await apply_decision(project) is CanaryAction.WAIT
+    raised = await project.release()
+    assert raised.canary_percent is not None
+    assert 30.0 <= raised.canary_percent <= 50.0
+    assert await apply_decision(project) is CanaryAction.WAIT
+    assert (await project.release()).canary_shares == raised.canary_shares
+    first, second = canaries.shares_of(raised)
+    assert (first.percent, first.since, second.percent) == (20.0, raised.canary_at, raised.canary_percent)
+    told = (await entries(project))[0]
+    assert (told.actor, told.action) == ("canary", AuditAction.CANARY_RAISED)
+    assert (told.detail["from"], told.detail["percent"]) == (20.0, raised.canary_percent)
+    found = (await evaluate(project)).metrics["errors"]
+    assert found.tasks == {"canary": 20, "baseline": 80}, "earlier tasks count with the share of their time"
+
+
+@pytest.mark.parametrize("passed", [True, False])
+async def test_its_share_stays_if_a_person_began_it_or_the_project_does_not_want_it(
+    project: Project, *, passed: bool
+) -> None:
+    async with project.sessions.begin() as session:
+        if passed:
+            await releases.record_evidence(session, project.candidate, GATE)
+            await projects.change_settings(session, project.id, {"canary_most_percent": 0})
+    await begin(project, 20.0)
+    await project.ended(project.candidate, None, count=20)
+    await project.ended((await project.release(1)).id, None, count=80)
+    assert await apply_decision(project) is CanaryAction.WAIT
+    assert (await project.release()).canary_percent == 20.0
+
+
+async def test_what_ends_after_its_days_does_not_count(project: Project) -> None:
+    await _began_days_ago(project, 14.1, GATE)
+    await project.ended(project.candidate, 0.0, count=100)
+    await project.ended((await project.release(1)).id, 1.0, count=100)
+    assert await apply_decision(project) is CanaryAction.PROMOTE
 
 
 async def _learn(project: Project, release_id: UUID) -> UUID:

@@ -1,11 +1,12 @@
 """The samples of a canary's metrics: which tasks of both releases count, as what, and for how long."""
 
+from hashlib import md5
 from typing import Any
 
 import pytest
 from sqlalchemy import func
 
-from app.db import canaries, feedback, releases
+from app.db import canaries, clock, feedback, releases
 from app.db.database import Sessions
 from app.db.models import TaskState
 from app.records import Stop
@@ -33,7 +34,7 @@ async def test_each_arm_is_measured_by_the_tasks_pinned_since_both_serve(project
     found = (await evaluate(project)).metrics
     counts = {name: tuple(metric.tasks.values()) for name, metric in found.items()}
     assert counts == {"reward": (1, 2), "errors": (3, 2), "turns": (2, 2), "tokens": (2, 2)}
-    means = {name: [arm and arm.mean for arm in (each.canary, each.baseline)] for name, each in found.items()}
+    means = {name: [each.canary, each.baseline] for name, each in found.items()}
     assert means["reward"] == [1.0, 0.5]
     assert means["errors"] == [pytest.approx(2 / 3), 0.0]
     assert means["turns"] == [3.0, 2.0], "twelve turns count as four, twice what tasks took before"
@@ -54,7 +55,7 @@ async def test_tasks_that_their_check_could_not_score_have_reward_zero_and_are_e
     async with project.sessions.begin() as session:
         await feedback.add(session, forgiven, 1.0)  # a person's score counts before what a check did
     found = (await evaluate(project)).metrics
-    means = {name: [arm and arm.mean for arm in (each.canary, each.baseline)] for name, each in found.items()}
+    means = {name: [each.canary, each.baseline] for name, each in found.items()}
     assert means["reward"] == [0.6, 0.75]
     assert means["errors"] == [0.6, 0.0]
 
@@ -72,19 +73,45 @@ async def test_a_canary_whose_wrong_answers_break_the_check_is_not_promoted_for_
     assert await apply_decision(project) is CanaryAction.REJECT
 
 
-async def test_rewards_are_in_the_order_of_scoring(project: Project) -> None:
+async def test_a_task_is_of_its_scenario_or_of_its_instruction_and_late_scores_do_not_count(
+    project: Project,
+) -> None:
     began = await begin(project)
-    [late] = await project.ended(began.id, None)
-    await project.ended(began.id, 1.0)
+    await project.ended(began.id, 1.0, scenario="mail")
+    [late] = await project.ended(began.id, None, instruction="Count  my MAILS")
+    await project.ended((await project.release(1)).id, None, instruction="count my mails")
     async with project.sessions.begin() as session:
+        now = await clock.now(session)
         await feedback.add(session, late, 0.25)
         await feedback.add(session, late, 0.5)
-        active = await releases.active(session, project.id)
-        found, _ = await canaries.results(session, began, active, began.created_at, 9)
-    assert list(found.rewards) == [1.0, 0.5]
+        active, since = await releases.active(session, project.id), began.created_at
+        found = await canaries.ended_tasks(session, began, active, since, 9)
+        before = await canaries.ended_tasks(session, began, active, since, 9, until=now)
+        first = await canaries.ended_tasks(session, began, active, since, 1)
+    hashed = f"instruction {md5(b'count my mails').hexdigest()}"
+    assert [task.kind for task in found] == ["mail", hashed, hashed]
+    assert [task.on_canary for task in found] == [True, True, False]
+    assert [task.reward for task in found] == [1.0, 0.5, None]
+    assert [task.reward for task in before] == [1.0, None, None]
+    assert first == found[:1]
 
 
-async def test_both_arms_are_cut_at_the_same_time_and_then_it_is_rejected(project: Project) -> None:
+async def test_the_usual_of_a_kind_is_what_was_known_before_the_canary(project: Project) -> None:
+    active = (await project.release(1)).id
+    for score in (1.0, 0.5, None):
+        [last] = await project.ended(active, score, scenario="mail")
+    await project.ended(active, 1.0, state=TaskState.FAILED, stop=None, scenario="mail")
+    await project.ended(active, None, scenario="buy")
+    began = await begin(project)
+    assert began.canary_at is not None
+    await project.ended(active, 0.0, scenario="mail")
+    async with project.sessions.begin() as session:
+        await feedback.add(session, last, 0.0)
+        usual = await canaries.usual_kinds(session, project.id, began.canary_at)
+    assert usual == {"mail": (4, 3, 2.5, 1.0), "buy": (1, 0, 0.0, 0.0)}
+
+
+async def test_both_arms_are_cut_at_the_same_time_and_then_the_trial_ends(project: Project) -> None:
     active, rules = (await project.release(1)).id, CanaryRules(max_compared=12)
     await begin(project)
     await project.ended(active, 0.5, count=8)
@@ -94,10 +121,8 @@ async def test_both_arms_are_cut_at_the_same_time_and_then_it_is_rejected(projec
     await project.ended(project.candidate, 0.0, count=3)
     decision = await evaluate(project, rules)
     assert [each.tasks for each in decision.metrics.values()] == [{"canary": 3, "baseline": 9}] * 4
-    reward = decision.metrics["reward"].canary
-    assert reward is not None
-    assert reward.mean == 1.0, "what came after the others' last task does not count"
-    assert decision.action is CanaryAction.REJECT
+    assert decision.metrics["reward"].canary == 1.0, "what came after the others' last task does not count"
+    assert decision.action is CanaryAction.STOP
 
 
 async def test_another_active_release_restarts_the_comparison(project: Project) -> None:
@@ -134,4 +159,4 @@ async def test_a_canary_is_evaluated_even_if_tasks_usually_end_before_their_firs
     await project.ended(active, None, turns=0, generated_tokens=0)
     found = (await evaluate(project)).metrics
     for name in ("turns", "tokens"):
-        assert [arm and arm.mean for arm in (found[name].canary, found[name].baseline)] == [1.0, 0.0]
+        assert [found[name].canary, found[name].baseline] == [1.0, 0.0]

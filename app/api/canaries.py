@@ -1,5 +1,6 @@
 """Routes for canaries: releases that serve a share of the new tasks and are compared with the active release."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Self
 from uuid import UUID
@@ -13,10 +14,12 @@ from app.api.access import Caller, Db, find_release
 from app.api.problem import problems
 from app.api.releases import AllowRejected, ReleaseView
 from app.db import models
+from app.db.canaries import CanaryShare
 from app.db.database import Sessions
 from app.release import canary
 from app.release.canary import CanaryBaseline, CanaryStatus
 from app.release.canary_decision import CanaryAction, MetricComparison
+from app.release.canary_traffic import NotCounted
 from app.release.promote import Promoter
 
 _MOVE = problems(400, 401, 403, 404, 409)
@@ -31,9 +34,10 @@ class CanaryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     """A canary compared with the active release, its `baseline`. `action` is the automatic decision so far.
 
-    `reason` names what is missing while `action` is `wait`. Each metric has means and intervals for both, and for
-    the difference (canary minus baseline). The intervals of all metrics hold simultaneously, at any time, with
-    95 % confidence per comparison. A comparison restarts when another release becomes active.
+    `reason` names what is missing while `action` is `wait`. Each metric has the means of both, and the
+    difference (canary minus baseline) with bounds that hold at any time; a bound is wrong with a probability of
+    1 %. `shares` are those of the new tasks that it has served since it began. `not_counted` names what shows
+    nothing about it. A comparison restarts when another release becomes active.
     """
 
     release_id: UUID
@@ -43,7 +47,9 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     baseline: CanaryBaseline
     action: CanaryAction
     reason: str
+    shares: Sequence[CanaryShare]
     metrics: dict[str, MetricComparison]
+    not_counted: NotCounted
 
     @classmethod
     def of(cls, row: models.Release, status: CanaryStatus) -> Self:
@@ -55,7 +61,9 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
             baseline=status.baseline,
             action=status.decision.action,
             reason=status.decision.reason,
+            shares=status.shares,
             metrics=status.decision.metrics,
+            not_counted=status.decision.not_counted,
         )
 
 

@@ -2,31 +2,59 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import BigInteger, ColumnElement, cast, func, literal, select
-from sqlalchemy.dialects.postgresql import BIT, aggregate_order_by
+from sqlalchemy import BigInteger, ColumnElement, and_, case, cast, func, literal, select, true
+from sqlalchemy.dialects.postgresql import BIT
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
-from app.db import models, releases
+from app.db import clock, models, releases
 from app.db.models import ReleaseState, TaskState
 from app.db.task_measures import measures
 from app.errors import ConflictError, InvalidError
 from app.records import Json
 
+UNLABELLED = "instruction "
+"""What the kind of a task without a scenario begins with, before the hash of its instruction."""
+
 _COST_WINDOW = 1_000  # earlier tasks that define the typical cost
+_KINDS_WINDOW = 5_000  # earlier tasks that show what is usual of each kind
 
 _task = models.Task
 
 
-class ArmResults(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one release's tasks, each in the order it became known, without cancelled tasks."""
+class CanaryTask(NamedTuple):
+    """A task of the canary or the active release that ended since both serve, otherwise than by being
+    cancelled.
+    """
 
-    rewards: Sequence[float] = ()  # of those that have a score, and 0 where the check gave none
-    errors: Sequence[float] = ()  # of each: 1 if it failed, did not stop by completing, or its check gave no score
-    turns: Sequence[float] = ()  # of those that could be carried out
-    tokens: Sequence[float] = ()  # generated, of the same
+    kind: str
+    on_canary: bool
+    started_at: datetime
+    reward: float | None  # in [0, 1]; None while it has no score
+    scored_at: datetime | None
+    error: float  # 0 or 1, see `task_measures`
+    turns: int | None  # None if it could not be carried out
+    tokens: int | None  # generated; likewise
+
+
+class CanaryShare(msgspec.Struct, frozen=True):
+    """The share of the new tasks that a canary serves since a time."""
+
+    percent: float
+    since: datetime
+
+
+class UsualKind(NamedTuple):
+    """Tasks of one kind before the canary: how many, with how many scores, and the sums of rewards and errors."""
+
+    tasks: int
+    scored: int
+    reward: float
+    errors: float
 
 
 class TypicalCost(msgspec.Struct, frozen=True):
@@ -54,7 +82,8 @@ async def begin(
     """
     release = await releases.locked(session, release_id)
     await check_can_begin(session, release, percent, allow_rejected=allow_rejected)
-    release.canary_percent, release.canary_at = percent, func.clock_timestamp()
+    release.canary_percent, release.canary_at = percent, await clock.now(session)
+    release.canary_shares = [msgspec.to_builtins(CanaryShare(percent, release.canary_at))]
     return await releases.move(session, release, ReleaseState.CANARY)
 
 
@@ -73,6 +102,19 @@ async def check_can_begin(
     if release.state is ReleaseState.ACTIVE:
         raise ConflictError(f"release {release.number} is active: it serves all new tasks already")
     return await releases.check_can_serve(session, release, allow_rejected=allow_rejected)
+
+
+async def raise_share(session: AsyncSession, release: models.Release, percent: float) -> None:
+    """Let a canary, which is locked, serve this share of the new tasks from now on."""
+    share = CanaryShare(percent, await clock.now(session))
+    release.canary_percent = percent
+    release.canary_shares = [*(release.canary_shares or []), msgspec.to_builtins(share)]
+    await session.flush()
+
+
+def shares_of(release: models.Release) -> Sequence[CanaryShare]:
+    """Of a canary, oldest first."""
+    return msgspec.convert(release.canary_shares or [], list[CanaryShare])
 
 
 async def of_project(session: AsyncSession, project_id: UUID) -> models.Release | None:
@@ -104,40 +146,63 @@ def shared_since(canary: models.Release, active: models.Release) -> datetime:
     return max(moments)
 
 
-async def results(
-    session: AsyncSession, canary: models.Release, active: models.Release, began: datetime, most: int
-) -> tuple[ArmResults, ArmResults]:
-    """Results of the first `most` tasks that ended, of either release since `began`: both cover the same time."""
-    first = (
-        select(_task)
-        .where(
-            _task.release_id.in_([canary.id, active.id]),
-            _task.started_at >= began,
-            _task.state.in_([TaskState.DONE, TaskState.FAILED]),
-        )
-        .order_by(_task.finished_at, _task.id)
-        .limit(most)
-        .subquery()
+async def ended_tasks(
+    session: AsyncSession,
+    canary: models.Release,
+    active: models.Release,
+    began: datetime,
+    most: int,
+    until: datetime | None = None,
+) -> Sequence[CanaryTask]:
+    """The first `most` tasks of both that began since `began`, in the order of their ends, which are before
+    `until`; a score that came later is left out.
+    """
+    ended = and_(
+        _task.release_id.in_([canary.id, active.id]),
+        _task.started_at >= began,
+        _task.state.in_([TaskState.DONE, TaskState.FAILED]),
+        true() if until is None else _task.finished_at < until,
     )
+    first = select(_task).where(ended).order_by(_task.finished_at, _task.id).limit(most).subquery()
     columns, measured = first.c, measures(first)
-
-    def listed(value: ColumnElement[Json], moment: ColumnElement[Json]) -> ColumnElement[Json]:
-        return func.array_agg(aggregate_order_by(value, moment, columns.id))
-
-    rows = await session.execute(
-        select(
-            columns.release_id,
-            listed(measured.reward, measured.scored_at).filter(measured.reward.is_not(None)),
-            listed(measured.error, columns.finished_at),
-            listed(columns.turns, columns.finished_at).filter(measured.is_done),
-            listed(columns.generated_tokens, columns.finished_at).filter(measured.is_done),
-        ).group_by(columns.release_id)
+    known = true() if until is None else measured.scored_at < until
+    query = select(
+        _kind(columns),
+        columns.release_id == canary.id,
+        columns.started_at,
+        case((known, measured.reward)),
+        measured.scored_at,
+        measured.error,
+        case((measured.is_done, columns.turns)),
+        case((measured.is_done, columns.generated_tokens)),
     )
-    arms = {
-        release_id: ArmResults(rewards=rewards or (), errors=errors, turns=turns or (), tokens=tokens or ())
-        for release_id, rewards, errors, turns, tokens in rows
-    }
-    return arms.get(canary.id, ArmResults()), arms.get(active.id, ArmResults())
+    rows = await session.execute(query.order_by(columns.finished_at, columns.id))
+    return [CanaryTask(*row) for row in rows]
+
+
+async def usual_kinds(session: AsyncSession, project_id: UUID, before: datetime) -> dict[str, UsualKind]:
+    """Of the project's last 5,000 tasks that had ended by then, with the scores of that time."""
+    ended = and_(
+        _task.project_id == project_id,
+        _task.finished_at < before,
+        _task.state.in_([TaskState.DONE, TaskState.FAILED]),
+    )
+    last = select(_task).where(ended).order_by(_task.finished_at.desc()).limit(_KINDS_WINDOW).subquery()
+    measured = measures(last)
+    reward = case((measured.scored_at < before, measured.reward))
+    each = select(
+        _kind(last.c).label("kind"),
+        reward.label("reward"),
+        measured.error.label("error"),
+    ).subquery()
+    query = select(
+        each.c.kind,
+        func.count().label("tasks"),
+        func.count(each.c.reward).label("scored"),
+        func.coalesce(func.sum(each.c.reward), 0.0).label("reward"),
+        func.sum(each.c.error).label("errors"),
+    ).group_by(each.c.kind)
+    return {kind: UsualKind(*sums) for kind, *sums in await session.execute(query)}
 
 
 async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime) -> TypicalCost | None:
@@ -164,3 +229,9 @@ async def typical_cost(session: AsyncSession, project_id: UUID, before: datetime
         )
     ).one()
     return None if turns is None else TypicalCost(float(turns), float(tokens))
+
+
+def _kind(columns: ReadOnlyColumnCollection[str, ColumnElement[Any]]) -> ColumnElement[str]:
+    """As `holdout.kind_of`, with a hash for the instruction of a task without a scenario."""
+    words = func.btrim(func.regexp_replace(func.lower(columns.instruction), r"\s+", " ", "g"))
+    return func.coalesce(columns.scenario, func.concat(UNLABELLED, func.md5(words)))

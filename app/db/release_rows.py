@@ -60,6 +60,9 @@ class Release(Entity):
     evidence: Mapped[dict[str, Any] | None] = mapped_column(JSONB(none_as_null=True))  # the gate's figures
     canary_percent: Mapped[float | None]  # of the new tasks, while it is a canary or once the gate passed it
     canary_at: Mapped[datetime | None]  # it last began to be one
+    canary_shares: Mapped[list[Any] | None] = mapped_column(
+        JSONB(none_as_null=True)
+    )  # its shares since, with times
     activated_at: Mapped[datetime | None]  # the last time
     watched_against: Mapped[UUID | None]  # while it is watched: the release of the project that served before
 
@@ -96,6 +99,7 @@ class AuditAction(StrEnum):
     REFUSED = "refused"  # the model servers do not serve it as it was trained; nothing changed
     RESTORED = "restored"  # a model server that was out, or restarted, loaded it and has proven it
     CANARY_BEGAN = "canary began"
+    CANARY_RAISED = "canary raised"  # it serves more of the new tasks
     CANARY_ENDED = "canary ended"
     WATCH_ENDED = "watch ended"  # `detail` has the metrics: the release was kept, or rolled back
     APPROVAL_DECIDED = "approval decided"  # about an API call of a task

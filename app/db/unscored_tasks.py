@@ -27,12 +27,17 @@ class UnscoredTask(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str | None
     finished_at: datetime
     release: int | None  # its number
-    on_trial: bool  # its release is a canary, or watched
+    on_trial: bool  # its release is a canary, or was compared with one when it began, or is watched
 
 
 async def latest(session: AsyncSession, project_id: UUID) -> Sequence[UnscoredTask]:
     """Of the last 30 days, newest first, at most 5,000."""
-    on_trial = (_release.state == ReleaseState.CANARY) | _release.watched_against.is_not(None)
+    # Both releases of a comparison: scores that favour one of them would not be comparable.
+    canary = select(models.Release.canary_at).where(
+        models.Release.project_id == project_id, models.Release.state == ReleaseState.CANARY
+    )
+    compared = (_release.state == ReleaseState.ACTIVE) & (_task.started_at >= canary.scalar_subquery())
+    on_trial = (_release.state == ReleaseState.CANARY) | _release.watched_against.is_not(None) | compared
     query = (
         select(
             _task.id,

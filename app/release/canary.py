@@ -1,9 +1,11 @@
 """Canaries: a release serves a share of a project's new tasks until live metrics decide about it.
 
-Tasks are assigned by a hash of their id, so both arms see the same traffic. Only tasks pinned since both serve are
-compared: when another release becomes active, the comparison restarts with that one as the baseline.
+Tasks are assigned by a hash of their id, so both arms see the same traffic. Only tasks pinned since both serve
+are compared: when another release becomes active, the comparison restarts with that one as the baseline. The
+share of one that passed the gate rises as more errors are ruled out.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,13 +19,12 @@ from app.db.models import AuditAction, ReleaseState
 from app.errors import ConflictError
 from app.records import Json
 from app.release import watch
-from app.release.canary_decision import ArmSamples, CanaryAction, CanaryDecision, CanaryRules, decide
+from app.release.canary_decision import CanaryAction, CanaryDecision, CanaryRules, decide, raised_percent
 from app.release.promote import Promoter, overriding
 
 ACTOR = "canary"  # in the audit log, of automatic decisions
 _DEFAULT_COST = canaries.TypicalCost(12, 2_048)  # of a project without finished tasks
 _RULES = CanaryRules()
-_CEILING_FACTOR = 2.0  # times the usual: beyond it one long task would outweigh all others
 
 
 class CanaryBaseline(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class CanaryStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     since: datetime
     baseline: CanaryBaseline
+    shares: Sequence[canaries.CanaryShare]  # of the new tasks, oldest first
     decision: CanaryDecision
 
     def check(self, canary: models.Release, active: models.Release | None) -> None:
@@ -82,18 +84,17 @@ async def evaluate(session: AsyncSession, release: models.Release, rules: Canary
     """Compare it with the active release. Raises ConflictError if it is not a canary."""
     canaries.check_is_canary(release)
     active = await releases.active(session, release.project_id)
-    rules = await _rules_for(session, release, active, rules)
-    began = canaries.shared_since(release, active)
-    usual = await canaries.typical_cost(session, release.project_id, began) or _DEFAULT_COST
-    own, other = await canaries.results(session, release, active, began, rules.max_compared)
+    rules, until = await _rules_for(session, release, active, rules)
+    began, shares = canaries.shared_since(release, active), canaries.shares_of(release)
     decision = decide(
-        reward=ArmSamples(own.rewards, other.rewards),
-        errors=ArmSamples(own.errors, other.errors),
-        turns=ArmSamples(own.turns, other.turns, max(1.0, _CEILING_FACTOR * usual.turns)),
-        tokens=ArmSamples(own.tokens, other.tokens, max(1.0, _CEILING_FACTOR * usual.tokens)),
-        rules=rules,
+        await canaries.ended_tasks(session, release, active, began, rules.max_compared, until),
+        shares,
+        await canaries.usual_kinds(session, release.project_id, began),
+        await canaries.typical_cost(session, release.project_id, began) or _DEFAULT_COST,
+        rules,
     )
-    return CanaryStatus(since=began, baseline=CanaryBaseline(active.number, active.model), decision=decision)
+    baseline = CanaryBaseline(active.number, active.model)
+    return CanaryStatus(since=began, baseline=baseline, shares=shares, decision=decision)
 
 
 async def end(
@@ -121,8 +122,8 @@ async def end(
 
 
 async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUID) -> CanaryStatus:
-    """Evaluate a canary, and promote, reject or stop it. Raises as `evaluate` and `Promoter.activate`: then it
-    stays a canary.
+    """Evaluate a canary, and promote, reject or stop it, or raise its share. Raises as `evaluate` and
+    `Promoter.activate`: then it stays a canary.
     """
 
     async def record(session: AsyncSession, release: models.Release, former: models.Release | None) -> None:
@@ -131,30 +132,56 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
         await watch.begin(session, release, former)
 
     async with sessions() as session:
-        status = await evaluate(session, await releases.get(session, release_id))
+        release = await releases.get(session, release_id)
+        status = await evaluate(session, release)
     if status.decision.action in (CanaryAction.REJECT, CanaryAction.STOP):
         await end(sessions, release_id, ACTOR, status)
     elif status.decision.action is CanaryAction.PROMOTE:
         await promoter.activate(release_id, ACTOR, skills="keep", check=status.check, on_activated=record)
+    elif _passed_gate(release):
+        await _raise_share(sessions, release, status)
     return status
+
+
+async def _raise_share(sessions: Sessions, release: models.Release, status: CanaryStatus) -> None:
+    async with sessions.begin() as session:
+        most = projects.settings_of(await projects.by_id(session, release.project_id)).canary_most_percent
+        now, errors = release.canary_percent or 0.0, status.decision.metrics["errors"]
+        percent = raised_percent(errors, status.shares[0].percent, now, most)
+        if percent == now:
+            return
+        row = await releases.locked(session, release.id)
+        if row.canary_percent == now:  # of several processes, one raises it
+            await canaries.raise_share(session, row, percent)
+            detail = {"from": now, "percent": percent, "errors": msgspec.to_builtins(errors)}
+            await audit.add(session, row.project_id, row.id, ACTOR, AuditAction.CANARY_RAISED, detail)
 
 
 async def _rules_for(
     session: AsyncSession, release: models.Release, active: models.Release, rules: CanaryRules
-) -> CanaryRules:
-    """The trial of a release that passed the gate ends after some days, or a project without tasks would keep it
-    as a canary indefinitely. Any other goes on until the metrics or a person end it.
+) -> tuple[CanaryRules, datetime | None]:
+    """The trial of a release that passed the gate ends after some days, or a project without tasks would keep
+    it as a canary indefinitely; what comes later does not count. Any other goes on until the metrics or a
+    person end it.
     """
-    evidence = release.evidence or {}
-    if "compared_with" not in evidence or evidence.get("verdict") != "promote" or release.canary_at is None:
-        return rules
-    days = projects.settings_of(await projects.by_id(session, release.project_id)).canary_days
-    expired = await clock.now(session) >= release.canary_at + timedelta(days=days)
-    return msgspec.structs.replace(
+    if not _passed_gate(release) or release.canary_at is None:
+        return rules, None
+    settings = projects.settings_of(await projects.by_id(session, release.project_id))
+    until = release.canary_at + timedelta(days=settings.canary_days)
+    expired = await clock.now(session) >= until
+    compared_with = (release.evidence or {})["compared_with"]
+    own = msgspec.structs.replace(
         rules,
-        expired=f"no difference in {days:g} days" if expired else "",
-        passed_gate=evidence["compared_with"].get("model") == active.model,
+        loss=settings.canary_loss,
+        expired=f"no difference in {settings.canary_days:g} days" if expired else "",
+        passed_gate=compared_with.get("model") == active.model,
     )
+    return own, until
+
+
+def _passed_gate(release: models.Release) -> bool:
+    evidence = release.evidence or {}
+    return "compared_with" in evidence and evidence.get("verdict") == "promote"
 
 
 async def _audit(session: AsyncSession, release: models.Release, actor: str, status: CanaryStatus) -> None:

@@ -1,16 +1,34 @@
-"""Decides whether a canary is promoted, rejected or continues, from the samples of both arms. Pure.
+"""Decides whether a canary is promoted, rejected or continues, from the tasks of both arms. Pure.
 
-It may be evaluated after every task: the intervals of all four metrics hold simultaneously at all times.
+It may be evaluated after every task: what it concludes before the end of the trial rests on bounds that hold at
+all times. The end is one more look, at a time that was fixed before, for which narrower bounds are enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
+from operator import attrgetter
 
 import msgspec
 
-from app.release.confidence_sequence import Interval, difference, mean_interval
+from app.db.canaries import CanaryShare, CanaryTask, TypicalCost, UsualKind
+from app.release.assigned_difference import AssignedValue, KindMean, at_any_time, at_the_end, effects
+from app.release.canary_traffic import NotCounted, counted, share_at, vanished
+from app.release.confidence_sequence import Interval
+from app.release.matched_pairs import mean
 
-_METRICS = 4  # reward, errors, turns, tokens: each gets an equal part of alpha
+# Parts of alpha. A canary is rejected for its rewards or its errors at any time, or its rewards at the end; it is
+# promoted for its rewards at any time, or at the end. So neither goes wrong more often than alpha.
+_AT_ANY_TIME = 0.2  # for each of the metrics
+_AT_THE_END = 0.6
+_CEILING_FACTOR = 2.0  # times the usual: beyond it one long task would outweigh all others
+
+_MEASURES: Mapping[str, Callable[[CanaryTask], float | None]] = {
+    "reward": attrgetter("reward"),
+    "errors": attrgetter("error"),
+    "turns": attrgetter("turns"),
+    "tokens": attrgetter("tokens"),
+}
 
 
 class CanaryAction(StrEnum):
@@ -23,29 +41,28 @@ class CanaryAction(StrEnum):
 class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
     """Thresholds of the decision."""
 
-    alpha: float = 0.05  # probability that any interval of a comparison is ever wrong
+    alpha: float = 0.05  # probability of rejecting one that is as good, and of promoting one that is worse
     margin: float = 0.05  # of reward: a larger loss must be ruled out where tokens decide
+    loss: float = 0.2  # of reward, and of the share without errors: must be ruled out at the end
     max_scored: int = 2_000  # scored tasks of the canary, after which its trial ends
     max_compared: int = 40_000  # tasks of both arms, after which it ends: later ones are not compared
     expired: str = ""  # why its trial ends now, however few tasks it had
-    passed_gate: bool = False  # compared with what is active: without a difference it is promoted, not rejected
-
-
-class ArmSamples(msgspec.Struct, frozen=True):
-    """The values of one metric in both arms, in the order they became known, clipped at the ceiling."""
-
-    canary: Sequence[float]
-    baseline: Sequence[float]
-    ceiling: float = 1.0
+    passed_gate: bool = False  # compared with what is active: promoted at the end if no loss is left to fear
 
 
 class MetricComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Means with intervals, and the number of tasks behind them. None if an arm has no tasks."""
+    """Means, and the number of tasks behind them. Null where an arm has no tasks.
+
+    `difference` is the canary minus the baseline, by the tasks that chance gave to one or the other, each
+    compared with what is usual of its kind; its bounds hold at all times. `at_the_end` holds at the end of the
+    trial, and is null before.
+    """
 
     tasks: dict[str, int]
-    canary: Interval | None
-    baseline: Interval | None
-    difference: Interval | None  # canary minus baseline
+    canary: float | None
+    baseline: float | None
+    difference: Interval | None
+    at_the_end: Interval | None = None
 
 
 class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,33 +71,63 @@ class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
     action: CanaryAction
     reason: str
     metrics: dict[str, MetricComparison]
+    not_counted: NotCounted = NotCounted()
 
 
 def decide(
-    reward: ArmSamples,
-    errors: ArmSamples,
-    turns: ArmSamples,
-    tokens: ArmSamples,
+    tasks: Sequence[CanaryTask],
+    shares: Sequence[CanaryShare],
+    usual: Mapping[str, UsualKind],
+    typical: TypicalCost,
     rules: CanaryRules | None = None,
 ) -> CanaryDecision:
     """Reject if reward or errors are worse; promote if reward is better, or equal with fewer tokens.
 
-    At the end of the trial, one that passed the gate is promoted unless its means look worse; any other is not.
-    Without scores a canary can be rejected, but not promoted before that. Scores that are all the same, as of a
-    check that is always true, cannot tell better from worse: then fewer tokens do not promote it.
+    At the end of the trial, one that passed the gate is promoted if a loss beyond `rules.loss` is ruled out.
+    What is undecided then is a candidate again. Without scores a canary can be rejected, but not promoted
+    before that. Scores that are all the same, as of a check that is always true, cannot tell better from worse:
+    then fewer tokens do not promote it.
+
+    `tasks` are in the order of their ends, `usual` is from before them.
     """
     rules = rules or CanaryRules()
-    samples = {"reward": reward, "errors": errors, "turns": turns, "tokens": tokens}
-    metrics = {name: _compare(sample, rules.alpha / _METRICS) for name, sample in samples.items()}
-    only = {*reward.canary, *reward.baseline}
+    ceilings = _ceilings(typical)
+    known = _values(tasks, shares, ceilings)
+    ended = _end_of_trial(known, rules)
+    values, ignored = counted(known, rules.alpha)
+    metrics = {
+        name: _compare(each, _usual_of(name, usual), ceilings[name], rules.alpha, ended=bool(ended))
+        for name, each in values.items()
+    }
+    only = {value.value for value in values["reward"]}
+    ignored = msgspec.structs.replace(ignored, vanished=vanished(usual, tasks))
     action, reason = _decide(metrics, rules, only.pop() if len(only) == 1 else None)
-    return CanaryDecision(action=action, reason=reason, metrics=metrics)
+    if action is CanaryAction.WAIT and ended:
+        action, reason = _at_the_end(metrics, rules, ignored, ended)
+    return CanaryDecision(action=action, reason=reason, metrics=metrics, not_counted=ignored)
+
+
+def raised_percent(errors: MetricComparison, began: float, now: float, most: float) -> float:
+    """The share that a canary may serve, in percent, from what is known about its errors.
+
+    The share times the increase of errors that is not ruled out stays what it was when nothing was known,
+    `began`: no more tasks are at risk than then. It rises by half at least, up to `most`, so that steps are
+    few.
+
+    >>> known = Interval(0.0, -0.25, 0.25)
+    >>> raised_percent(MetricComparison(tasks={}, canary=0, baseline=0, difference=known), 10, 10, 50)
+    40.0
+    """
+    if errors.difference is None:
+        return now
+    allowed = min(most, began / max(errors.difference.high, began / 100))
+    return allowed if allowed >= 1.5 * now or now < allowed == most else now
 
 
 def _decide(
-    metrics: dict[str, MetricComparison], rules: CanaryRules, only: float | None
+    metrics: Mapping[str, MetricComparison], rules: CanaryRules, only: float | None
 ) -> tuple[CanaryAction, str]:
-    """`only` is the score that all tasks of both arms have, if there is one."""
+    """What the bounds say that hold at any time. `only` is the score that all tasks have, if there is one."""
     reward, errors, tokens = (metrics[name].difference for name in ("reward", "errors", "tokens"))
     summary = _summarize(metrics)
     if errors is not None and errors.low > 0:
@@ -94,65 +141,103 @@ def _decide(
             return CanaryAction.PROMOTE, f"reward within {rules.margin:g}, with fewer tokens: {summary}"
     if only is not None:
         summary = f"every score is {only:g}, and such scores show no loss (send feedback): {summary}"
-    return _undecided(metrics, rules, summary)
-
-
-def _undecided(metrics: dict[str, MetricComparison], rules: CanaryRules, summary: str) -> tuple[CanaryAction, str]:
-    """The decision while no difference is significant."""
-    if ended := _end_of_trial(metrics, rules):
-        if not rules.passed_gate:
-            action = CanaryAction.STOP if ended == rules.expired else CanaryAction.REJECT
-            return action, f"{ended}: {summary}"
-        if _looks_worse(metrics, rules.margin):
-            return CanaryAction.REJECT, f"{ended}, but worse on average: {summary}"
-        return CanaryAction.PROMOTE, f"{ended}, and it passed the gate: {summary}"
-    if metrics["reward"].difference is None:
+    if reward is None:
         return CanaryAction.WAIT, f"no scores to compare, which promotion needs (send feedback): {summary}"
     left = rules.max_scored - metrics["reward"].tasks["canary"]
     return CanaryAction.WAIT, f"no significant difference yet, at most {left} more scored tasks: {summary}"
 
 
-def _end_of_trial(metrics: dict[str, MetricComparison], rules: CanaryRules) -> str:
+def _at_the_end(
+    metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: NotCounted, ended: str
+) -> tuple[CanaryAction, str]:
+    reward, errors = metrics["reward"].at_the_end, metrics["errors"].at_the_end
+    reason = f"{ended}, in the end {_summarize(metrics, at_the_end=True)}"
+    if reward is not None and reward.high < 0:
+        return CanaryAction.REJECT, f"lower reward: {reason}"
+    if not rules.passed_gate:
+        return CanaryAction.STOP, reason
+    if ignored.all_of:
+        return (
+            CanaryAction.STOP,
+            f"not comparable, {ignored.all_of} came from one release more than chance explains: {reason}",
+        )
+    lost = max(-reward.low if reward else 0.0, errors.high if errors else 0.0)
+    if lost > rules.loss:
+        return CanaryAction.STOP, f"a loss of {lost:.3g} is not ruled out: {reason}"
+    return CanaryAction.PROMOTE, f"no loss beyond {rules.loss:g}, and it passed the gate: {reason}"
+
+
+def _end_of_trial(values: Mapping[str, Sequence[AssignedValue]], rules: CanaryRules) -> str:
     """Why the comparison ends without a significant difference. Empty while it goes on."""
-    compared, reward = metrics["errors"], metrics["reward"]
-    if compared.difference is not None and sum(compared.tasks.values()) >= rules.max_compared:
+    if len(values["errors"]) >= rules.max_compared:
         return f"no difference in the first {rules.max_compared} tasks of both"
-    if reward.difference is not None and reward.tasks["canary"] >= rules.max_scored:
+    if sum(value.on_canary for value in values["reward"]) >= rules.max_scored:
         return f"no difference in {rules.max_scored} scored tasks"
     return rules.expired
 
 
-def _looks_worse(metrics: dict[str, MetricComparison], margin: float) -> bool:
-    """Whether its means, uncertain as they are, show a loss beyond the margin."""
-    reward, errors = metrics["reward"].difference, metrics["errors"].difference
-    return (reward is not None and reward.mean < -margin) or (errors is not None and errors.mean > margin)
+def _values(
+    tasks: Sequence[CanaryTask], shares: Sequence[CanaryShare], ceilings: Mapping[str, float]
+) -> dict[str, list[AssignedValue]]:
+    """Of each metric, in the order in which they became known, as parts of the ceiling."""
+    placed = [(task, share_at(shares, task.started_at)) for task in tasks]
+    scored = sorted((each for each in placed if each[0].reward is not None), key=lambda each: _scored_at(each[0]))
+    found = {}
+    for name, measure in _MEASURES.items():
+        ceiling = ceilings[name]
+        found[name] = [
+            AssignedValue(task.kind, task.on_canary, share, min(value / ceiling, 1.0))
+            for task, share in (scored if name == "reward" else placed)
+            if (value := measure(task)) is not None
+        ]
+    return found
 
 
-def _summarize(metrics: dict[str, MetricComparison]) -> str:
+def _ceilings(typical: TypicalCost) -> dict[str, float]:
+    turns, tokens = (max(1.0, _CEILING_FACTOR * usual) for usual in (typical.turns, typical.tokens))
+    return {"reward": 1.0, "errors": 1.0, "turns": turns, "tokens": tokens}
+
+
+def _usual_of(name: str, usual: Mapping[str, UsualKind]) -> dict[str, KindMean]:
+    """Costs are expected from the tasks of the trial alone."""
+    if name == "reward":
+        return {kind: KindMean(each.scored, each.reward) for kind, each in usual.items()}
+    return {kind: KindMean(each.tasks, each.errors) for kind, each in usual.items()} if name == "errors" else {}
+
+
+def _compare(
+    values: Sequence[AssignedValue], usual: Mapping[str, KindMean], ceiling: float, alpha: float, *, ended: bool
+) -> MetricComparison:
+    arms = {
+        name: [value.value * ceiling for value in values if value.on_canary is own]
+        for name, own in (("canary", True), ("baseline", False))
+    }
+    by_task = effects(values, usual)
+    difference = at_any_time(by_task, _AT_ANY_TIME * alpha) if all(arms.values()) else None
+    last = at_the_end(by_task, _AT_THE_END * alpha) if ended and difference is not None else None
+    return MetricComparison(
+        tasks={name: len(each) for name, each in arms.items()},
+        canary=mean(arms["canary"]),
+        baseline=mean(arms["baseline"]),
+        difference=None if difference is None else difference.scaled(ceiling),
+        at_the_end=None if last is None else last.scaled(ceiling),
+    )
+
+
+def _summarize(metrics: Mapping[str, MetricComparison], *, at_the_end: bool = False) -> str:
     """
     >>> some = Interval(0.25, 0.125, 0.5)
     >>> tasks = {"canary": 9, "baseline": 80}
-    >>> _summarize({"reward": MetricComparison(tasks=tasks, canary=some, baseline=some, difference=some)})
+    >>> _summarize({"reward": MetricComparison(tasks=tasks, canary=1, baseline=0.75, difference=some)})
     'reward +0.25 [+0.125, +0.5] on 9 and 80 tasks'
     """
-    return ", ".join(_summarize_metric(name, metric) for name, metric in metrics.items())
+    parts = []
+    for name, metric in metrics.items():
+        by = metric.at_the_end if at_the_end else metric.difference
+        interval = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
+        parts.append(f"{name} {interval} on {metric.tasks['canary']} and {metric.tasks['baseline']} tasks")
+    return ", ".join(parts)
 
 
-def _summarize_metric(name: str, metric: MetricComparison) -> str:
-    by = metric.difference
-    interval = "unknown" if by is None else f"{by.mean:+.3g} [{by.low:+.3g}, {by.high:+.3g}]"
-    return f"{name} {interval} on {metric.tasks['canary']} and {metric.tasks['baseline']} tasks"
-
-
-def _compare(sample: ArmSamples, alpha: float) -> MetricComparison:
-    canary, baseline = (
-        [min(value / sample.ceiling, 1.0) for value in arm] for arm in (sample.canary, sample.baseline)
-    )
-    intervals = (
-        mean_interval(canary, alpha / 2),
-        mean_interval(baseline, alpha / 2),
-        difference(canary, baseline, alpha),
-    )
-    own, other, between = (None if each is None else each.scaled(sample.ceiling) for each in intervals)
-    tasks = {"canary": len(canary), "baseline": len(baseline)}
-    return MetricComparison(tasks=tasks, canary=own, baseline=other, difference=between)
+def _scored_at(task: CanaryTask) -> datetime:
+    return task.scored_at or datetime.max.replace(tzinfo=UTC)

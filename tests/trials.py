@@ -1,0 +1,51 @@
+"""Tasks of canaries and of active releases, evenly mixed, for tests of decisions."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from app.db.canaries import CanaryShare, CanaryTask, TypicalCost
+from app.release.canary_decision import CanaryDecision, CanaryRules, decide
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HALF = [CanaryShare(50.0, START)]
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """Shares of the tasks that succeed, and of those that are errors. Without `scored` there are no scores."""
+
+    success: float = 0.5
+    errors: float = 0.0
+    tokens: int = 300
+    scored: bool = True
+
+
+def evenly(count: int, share: float) -> Iterator[float]:
+    """
+    >>> list(evenly(4, 0.5))
+    [0.0, 1.0, 0.0, 1.0]
+    """
+    for place in range(count):
+        yield float(int((place + 1) * share + 1e-9) - int(place * share + 1e-9))
+
+
+def trial(canary: Arm, active: Arm, count: int, kind: str = "mail") -> list[CanaryTask]:
+    """So many tasks of each, in turns, with one score a minute."""
+    columns = [
+        [*zip(evenly(count, arm.success), evenly(count, arm.errors), strict=True)] for arm in (canary, active)
+    ]
+    found = []
+    for place in range(2 * count):
+        own = place % 2 == 0
+        arm, (success, error) = (canary if own else active), columns[0 if own else 1][place // 2]
+        at = START + timedelta(minutes=place)
+        score = (success, at) if arm.scored else (None, None)
+        found.append(CanaryTask(kind, own, at, *score, error, 2, arm.tokens))
+    return found
+
+
+def judged(
+    tasks: Sequence[CanaryTask], rules: CanaryRules | None = None, shares: Sequence[CanaryShare] = HALF
+) -> CanaryDecision:
+    return decide(tasks, shares, {}, TypicalCost(4, 500), rules)
