@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,18 @@ async def test_the_route_lists_tasks_without_a_score_by_what_they_would_teach(ap
     assert first == found[0]
     await api.client.post("/v1/feedback", json={"task_id": first["task_id"], "score": 1})
     assert len((await api.client.get("/v1/feedback/wanted")).json()) == 2
+
+
+async def test_both_releases_of_a_canary_are_on_trial(api: ApiApp, tmp_path: Path) -> None:
+    """Or the scores of one of them would be asked for more often."""
+    async with api.sessions.begin() as session:
+        served = ServedProject(session, await projects.by_id(session, api.demo.id), byte_tokenizer(tmp_path))
+        began, active = datetime.now(UTC), await releases.active(session, api.demo.id)
+        candidate = await releases.propose(session, api.demo.id, "0" * 32)
+        candidate.state, candidate.canary_at = ReleaseState.CANARY, began
+        await session.flush()
+        for scenario, release, minutes in (("a", active, -1), ("b", active, 1), ("c", candidate, 1)):
+            at = began + timedelta(minutes=minutes)
+            await served.task(None, scenario=scenario, release_id=release.id, started_at=at, finished_at=at)
+    found = (await api.client.get("/v1/feedback/wanted")).json()
+    assert {each["scenario"]: each["on_trial"] for each in found} == {"a": False, "b": True, "c": True}

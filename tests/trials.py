@@ -40,8 +40,8 @@ def trial(canary: Arm, active: Arm, count: int, kind: str = "mail") -> list[Cana
         own = place % 2 == 0
         arm, (success, error) = (canary if own else active), columns[0 if own else 1][place // 2]
         at = START + timedelta(minutes=place)
-        score = (success, at) if arm.scored else (None, None)
-        found.append(CanaryTask(kind, own, at, *score, error, 2, arm.tokens))
+        score = success if arm.scored else None
+        found.append(CanaryTask(kind, own, at, score, at if arm.scored else None, error, 2, arm.tokens))
     return found
 
 

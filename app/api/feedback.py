@@ -69,8 +69,8 @@ class FeedbackView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WantedFeedback(msgspec.Struct, frozen=True, kw_only=True):
-    """A task without a score. `scores` and `mean` are of its scenario; `on_trial`: its release is a canary, or
-    watched.
+    """A task without a score. `scores` and `mean` are of its scenario; `on_trial`: its release is a canary, or was
+    compared with one when it began, or is watched.
     """
 
     task_id: UUID
@@ -120,7 +120,8 @@ class FeedbackController(Controller):
         self, session: Db, access: Caller, project: ProjectName = None, limit: Limit = 20
     ) -> list[WantedFeedback]:
         """Best first, of those that ended without a score in the last 30 days: kinds with few or divided scores,
-        kinds that are frequent, and tasks of a release that is a canary or watched.
+        kinds that are frequent, and tasks of a release on trial: of a canary and of the one it is compared with, or
+        of one that is watched.
         """
         owner = await find_project(session, access, project)
         tasks = await unscored_tasks.latest(session, owner.id)

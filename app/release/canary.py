@@ -5,6 +5,7 @@ are compared: when another release becomes active, the comparison restarts with 
 share of one that passed the gate rises as more errors are ruled out.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -86,7 +87,8 @@ async def evaluate(session: AsyncSession, release: models.Release, rules: Canary
     active = await releases.active(session, release.project_id)
     rules, until = await _rules_for(session, release, active, rules)
     began, shares = canaries.shared_since(release, active), canaries.shares_of(release)
-    decision = decide(
+    decision = await asyncio.to_thread(  # a quarter of a second of 20,000 tasks
+        decide,
         await canaries.ended_tasks(session, release, active, began, rules.max_compared, until),
         shares,
         await canaries.usual_kinds(session, release.project_id, began),

@@ -45,7 +45,7 @@ class CanaryRules(msgspec.Struct, frozen=True, kw_only=True):
     margin: float = 0.05  # of reward: a larger loss must be ruled out where tokens decide
     loss: float = 0.2  # of reward, and of the share without errors: must be ruled out at the end
     max_scored: int = 2_000  # scored tasks of the canary, after which its trial ends
-    max_compared: int = 40_000  # tasks of both arms, after which it ends: later ones are not compared
+    max_compared: int = 20_000  # tasks of both arms, after which it ends: later ones are not compared
     expired: str = ""  # why its trial ends now, however few tasks it had
     passed_gate: bool = False  # compared with what is active: promoted at the end if no loss is left to fear
 
