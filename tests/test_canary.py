@@ -253,6 +253,14 @@ async def test_one_that_the_gate_compared_with_other_weights_is_a_candidate_agai
     assert (await _standing(project, mine))[0] is SkillState.ACTIVE
 
 
+async def test_where_nothing_was_examined_a_canary_without_a_certain_gain_is_a_candidate_again(
+    project: Project,
+) -> None:
+    await _began_days_ago(project, 14.1, GATE | {"verdict": "canary"})
+    assert await apply_decision(project) is CanaryAction.STOP
+    assert (await project.release()).state is ReleaseState.CANDIDATE
+
+
 async def test_a_canary_that_a_person_began_has_no_time_limit(project: Project) -> None:
     await _began_days_ago(project, 300, {})
     assert await apply_decision(project) is CanaryAction.WAIT

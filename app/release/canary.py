@@ -2,7 +2,7 @@
 
 Tasks are assigned by a hash of their id, so both arms see the same traffic. Only tasks pinned since both serve
 are compared: when another release becomes active, the comparison restarts with that one as the baseline. The
-share of one that passed the gate rises as more errors are ruled out.
+share of one that the gate began rises as more errors are ruled out.
 """
 
 import asyncio
@@ -140,7 +140,7 @@ async def apply_decision(promoter: Promoter, sessions: Sessions, release_id: UUI
         await end(sessions, release_id, ACTOR, status)
     elif status.decision.action is CanaryAction.PROMOTE:
         await promoter.activate(release_id, ACTOR, skills="keep", check=status.check, on_activated=record)
-    elif _passed_gate(release):
+    elif _begun_by_gate(release):
         await _raise_share(sessions, release, status)
     return status
 
@@ -162,28 +162,28 @@ async def _raise_share(sessions: Sessions, release: models.Release, status: Cana
 async def _rules_for(
     session: AsyncSession, release: models.Release, active: models.Release, rules: CanaryRules
 ) -> tuple[CanaryRules, datetime | None]:
-    """The trial of a release that passed the gate ends after some days, or a project without tasks would keep
-    it as a canary indefinitely; what comes later does not count. Any other goes on until the metrics or a
-    person end it.
+    """A trial that the gate began ends after some days, or a project without tasks would keep the canary
+    indefinitely; what comes later does not count. Any other goes on until the metrics or a person end it.
     """
-    if not _passed_gate(release) or release.canary_at is None:
+    if not _begun_by_gate(release) or release.canary_at is None:
         return rules, None
     settings = projects.settings_of(await projects.by_id(session, release.project_id))
     until = release.canary_at + timedelta(days=settings.canary_days)
     expired = await clock.now(session) >= until
-    compared_with = (release.evidence or {})["compared_with"]
+    evidence = release.evidence or {}
     own = msgspec.structs.replace(
         rules,
         loss=settings.canary_loss,
         expired=f"no difference in {settings.canary_days:g} days" if expired else "",
-        passed_gate=compared_with.get("model") == active.model,
+        passed_gate=evidence["verdict"] == "promote" and evidence["compared_with"].get("model") == active.model,
     )
     return own, until
 
 
-def _passed_gate(release: models.Release) -> bool:
+def _begun_by_gate(release: models.Release) -> bool:
+    """Because the release passed, or because nothing could be examined and the run wants a canary then."""
     evidence = release.evidence or {}
-    return "compared_with" in evidence and evidence.get("verdict") == "promote"
+    return "compared_with" in evidence and evidence.get("verdict") in ("promote", "canary")
 
 
 async def _audit(session: AsyncSession, release: models.Release, actor: str, status: CanaryStatus) -> None:

@@ -4,8 +4,8 @@ from alembic import op
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-revision = "0034"
-down_revision = "0030"
+revision = "0032"
+down_revision = "0031"
 
 _SETTINGS = ("canary_loss", "canary_most_percent")
 
