@@ -119,9 +119,9 @@ class FeedbackController(Controller):
     async def wanted(
         self, session: Db, access: Caller, project: ProjectName = None, limit: Limit = 20
     ) -> list[WantedFeedback]:
-        """Best first, of those that ended without a score in the last 30 days: kinds with few or divided scores,
-        kinds that are frequent, and tasks of a release on trial: of a canary and of the one it is compared with, or
-        of one that is watched.
+        """Best first, of those that ended without a score in the last 30 days: kinds with few or divided
+        scores, kinds that are frequent, and tasks of a release on trial: of a canary and of the one it is
+        compared with, or of one that is watched.
         """
         owner = await find_project(session, access, project)
         tasks = await unscored_tasks.latest(session, owner.id)
