@@ -25,6 +25,7 @@ from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
 from app.runner.approval_expiry import ApprovalExpiry
 from app.runner.retention_loop import RetentionLoop
+from app.runner.verifier_sender import VerifierSender
 from app.runner.webhook_sender import WebhookSender
 
 __all__ = ["app", "create_app"]
@@ -57,10 +58,13 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         documents = open_client(allow_private_hosts=private, timeout=_FETCH_SECONDS)
         webhooks = open_client(allow_private_hosts=private)  # slow documents do not delay webhooks
         await stack.enter_async_context(documents)
+        verifiers = open_client(allow_private_hosts=private)  # nor do slow verifiers
         await stack.enter_async_context(webhooks)
+        await stack.enter_async_context(verifiers)
         reader = await stack.enter_async_context(DocumentReader())
         await stack.enter_async_context(ApprovalExpiry(sessions))
         await stack.enter_async_context(WebhookSender(sessions, webhooks))
+        await stack.enter_async_context(VerifierSender(sessions, verifiers))
         await stack.enter_async_context(RetentionLoop(sessions))
         await stack.enter_async_context(services.library.filling())
         listener.on_release(loader.wake)

@@ -23,11 +23,11 @@ from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
+from app.judge import NamedJudge, load_judge
 from app.liveness import LivenessReporter
 from app.project.project_settings import Limits
 from app.runner.disk_watch import DiskWatch
 from app.runner.execute import TaskExecutor
-from app.runner.judge import Judge, load_judge
 from app.runner.measurement import SpansOf
 from app.runner.presence import RunnerPresence
 from app.runner.process_limits import MemoryWatch, Watchdog, limit_memory
@@ -67,7 +67,7 @@ def main() -> None:
         loop.run(_run(parts, judge, spans_of))
 
 
-async def _run(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> None:
+async def _run(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None) -> None:
     stop = _StopSignals()
     life = LivenessReporter(parts.settings.notify_socket)
     watchdog = Watchdog(parts.settings.runner_watchdog_seconds)
@@ -106,7 +106,7 @@ class _Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def _open(parts: Parts, judge: Judge | None, spans_of: SpansOf | None) -> AsyncIterator[_Opened]:
+async def _open(parts: Parts, judge: NamedJudge | None, spans_of: SpansOf | None) -> AsyncIterator[_Opened]:
     """Closed in reverse order, so the runner goes first and hands back its unfinished tasks."""
     settings = parts.settings
     async with AsyncExitStack() as stack:

@@ -7,8 +7,8 @@ import pytest
 
 from app.db.models import TaskState
 from app.errors import SettingError
+from app.judge import Judge, NamedJudge, ask_judge, load_judge
 from app.records import Trajectory
-from app.runner.judge import Judge, ask_judge, load_judge
 from app.runner.runner import Runner
 from tests.ledger_project import OPTIONS, LedgerProject
 from tests.scripted_engine import ScriptedEngine, block
@@ -33,21 +33,22 @@ def runner(project: LedgerProject, options: str) -> Runner:
 
 
 @pytest.mark.parametrize(
-    ("options", "check", "score"),
+    ("options", "check", "score", "source"),
     [
-        ("expected=7", None, 1.0),
-        ("expected=8", None, 0.0),
-        ("expected=8", "score = 0.25", 0.25),
-        ("expected=7&odd=true", None, None),
+        ("expected=7", None, 1.0, "judge"),
+        ("expected=8", None, 0.0, "judge"),
+        ("expected=8", "score = 0.25", 0.25, "check"),
+        ("expected=7&odd=true", None, None, None),
     ],
     ids=["right", "wrong", "a check counts instead", "outside of the range"],
 )
 async def test_a_finished_task_has_the_score_of_the_judge_unless_it_brings_a_check(
-    project: LedgerProject, options: str, check: str | None, score: float | None
+    project: LedgerProject, options: str, check: str | None, score: float | None, source: str | None
 ) -> None:
     async with runner(project, options):
         row = await project.ended(await project.submit(check_code=check))
     assert (row.state, row.score, row.failure) == (TaskState.DONE, score, None)
+    assert (row.score_source, row.judged_by is not None) == (source, source == "judge")
 
 
 async def test_a_judge_that_takes_too_long_leaves_a_task_without_a_score() -> None:
@@ -55,7 +56,7 @@ async def test_a_judge_that_takes_too_long_leaves_a_task_without_a_score() -> No
         await asyncio.sleep(3600)
         return 1.0
 
-    assert await ask_judge(judge, trajectory(), seconds=0.05) is None
+    assert await ask_judge(NamedJudge("slow", "slow", judge), trajectory(), seconds=0.05) is None
 
 
 @pytest.mark.parametrize(

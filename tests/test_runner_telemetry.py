@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.db import apis, projects, tasks
 from app.db.database import Sessions
 from app.db.models import TASK_END_STATES
+from app.judge import Judge
 from app.records import Trajectory
-from app.runner.judge import Judge
 from tests.ledger import Ledger
 from tests.ledger_project import put_ledger, until
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan

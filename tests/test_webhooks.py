@@ -145,12 +145,12 @@ async def test_the_message_that_is_due_longest_is_claimed_of_a_project_with_few_
     claimed = []
     for owner in "abcde":
         async with api.sessions.begin() as session:
-            row = await webhooks.claim(session, owner, 60, per_project=2)
+            row = await webhooks.QUEUE.claim_due(session, owner, 60, per_project=2)
             claimed.append(row and row.task_id)
     assert claimed == [ended[0], ended[1], ended[3], ended[4], None]
     async with api.sessions.begin() as session:
-        await webhooks.hand_back_all(session, "b")
-        row = await webhooks.claim(session, "f", 60, per_project=2)
+        await webhooks.QUEUE.hand_back_unsent(session, "b")
+        row = await webhooks.QUEUE.claim_due(session, "f", 60, per_project=2)
     assert row is not None
     assert (row.task_id, row.attempt) == (ended[1], 1)
 
@@ -159,15 +159,15 @@ async def test_of_two_claims_of_one_process_only_the_later_one_sends_and_records
     await set_webhook(api, "http://127.0.0.1:9/")
     await end_task(api)
     async with api.sessions.begin() as session:
-        stalled = await webhooks.claim(session, "process/first", 60, per_project=2)
+        stalled = await webhooks.QUEUE.claim_due(session, "process/first", 60, per_project=2)
         assert stalled is not None
-        assert await webhooks.is_claimed(session, stalled)
+        assert await webhooks.QUEUE.is_claimed(session, stalled)
         await session.execute(_expire())
-        assert not await webhooks.is_claimed(session, stalled), "another may claim it any moment"
+        assert not await webhooks.QUEUE.is_claimed(session, stalled), "another may claim it any moment"
     async with api.sessions.begin() as session:
-        later = await webhooks.claim(session, "process/second", 60, per_project=2)
+        later = await webhooks.QUEUE.claim_due(session, "process/second", 60, per_project=2)
         assert later is not None
-        assert not await webhooks.is_claimed(session, stalled)
+        assert not await webhooks.QUEUE.is_claimed(session, stalled)
         assert not await webhooks.record(session, stalled, DeliveryResult(status=500, error="late"), None)
     async with api.sessions.begin() as session:
         assert await webhooks.record(session, later, DeliveryResult(status=204), None)

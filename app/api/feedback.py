@@ -103,8 +103,8 @@ class FeedbackController(Controller):
 
     @post(summary="Score a task", responses=problems(400, 401, 403, 404, 409))
     async def give(self, data: JSONBody[FeedbackRequest], session: Db, access: Caller) -> FeedbackView:
-        """Becomes the task's score, also in place of its check's or a judge's, which the task then shows as
-        `overruled_score`, and evidence about the skills of the task. 409 if the task has not ended.
+        """Becomes the task's score, also in place of a check's, verifier's or judge's, which the task then shows
+        as `overruled_score`, and evidence about the skills of the task. 409 if the task has not ended.
         """
         task = await find_task(session, access, data.task_id)
         scale = data.scale.lowest, data.scale.highest

@@ -43,10 +43,14 @@ class ProjectView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, project: models.Project, access: Access) -> Self:
-        """Only an administrator's key is shown the path of the webhook's URL: it may hold a token."""
+        """Only an administrator's key is shown the paths of URLs: they may hold a token."""
         settings = projects.settings_of(project)
         if not access.allows("admin"):
-            settings = msgspec.structs.replace(settings, webhook=settings.webhook and settings.webhook.masked())
+            settings = msgspec.structs.replace(
+                settings,
+                webhook=settings.webhook and settings.webhook.masked(),
+                verifier=settings.verifier and settings.verifier.masked(),
+            )
         return cls(project.id, project.name, project.created_at, settings)
 
 
@@ -94,12 +98,12 @@ class ProjectController(Controller):
         if access.project_id is not None and (own := sorted(_OPERATORS & data.settings.keys())):
             raise ForbiddenError(f"only a key for all projects may change {' and '.join(own)}")
         project = await find_project(session, access, name)
-        secret = project.webhook_secret
+        secrets = project.webhook_secret, project.verifier_secret
         before, after = await projects.change_settings(session, project.id, data.settings)
-        new_secret = project.webhook_secret != secret
-        if after != before or new_secret:
-            shown = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after)}
-            detail = shown | ({"webhook_secret": "changed"} if new_secret else {})
+        names = ("webhook_secret", "verifier_secret")
+        new = {name: "changed" for name, old in zip(names, secrets, strict=True) if getattr(project, name) != old}
+        if after != before or new:
+            detail = {"before": msgspec.to_builtins(before), "after": msgspec.to_builtins(after), **new}
             action = models.AuditAction.SETTINGS_CHANGED
             await audit.add(session, project.id, None, access.actor, action, detail)
         await session.commit()

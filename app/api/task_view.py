@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.columns import columns
-from app.db import approvals, models, offers, projects, quotas, releases, skills
+from app.db import approvals, models, offers, projects, quotas, releases, skills, verifications
 from app.project.project_settings import Limits
 from app.records import Json, Stop
 
@@ -58,6 +58,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     answer: Json
     failure: str | None  # why it could not be executed
     score: float | None
+    score_source: models.ScoreSource | None
     turns: int
     generated_tokens: int
     calls: int
@@ -122,6 +123,20 @@ class WantedApproval(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**columns(row, cls))
 
 
+class VerificationView(msgspec.Struct, frozen=True, kw_only=True):
+    """The question to the project's verifier: about its answer, and the problem of its latest attempt."""
+
+    state: models.VerificationState
+    problem: str | None
+    reason: str | None
+    attempt: int = msgspec.field(name="attempts")
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, row: models.Verification) -> Self:
+        return cls(**columns(row, cls))
+
+
 class TaskView(TaskSummary, frozen=True, kw_only=True):
     """Everything about one task except its turns, which are in /trajectory."""
 
@@ -132,7 +147,8 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     variables: dict[str, Json]
     use_skills: bool
     check: str | None
-    overruled_score: float | None  # of its check or judge, if feedback has replaced it
+    overruled_score: float | None  # of another source, which counts for less
+    verification: VerificationView | None
     cancel_requested: bool
     attempt: int
     prompt_hash: str | None  # of the prompt that it began under
@@ -148,6 +164,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
         release: models.Release | None,
         approval: models.Approval | None,
         waits_for: str | None,
+        verification: models.Verification | None,
     ) -> "TaskView":
         started, finished = task.started_at, task.finished_at
         return TaskView(
@@ -160,6 +177,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             use_skills=task.use_skills,
             check=task.check_code,
             overruled_score=task.overruled_score,
+            verification=VerificationView.of(verification) if verification else None,
             cancel_requested=task.cancel_requested,
             attempt=task.attempt,
             prompt_hash=task.prompt,
@@ -178,7 +196,8 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
         approval = await approvals.waiting(session, task.id)
     if task.state is models.TaskState.ACCEPTED:
         limit = await quotas.exhausted(session, project, limits)
-    return TaskView.full(task, project.name, await _skills_of(session, task.id), release, approval, limit)
+    asked = await verifications.of_task(session, task.id)
+    return TaskView.full(task, project.name, await _skills_of(session, task.id), release, approval, limit, asked)
 
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:

@@ -63,7 +63,7 @@ class TaskController(Controller):
         created_before: Until = None,
         min_score: FromQuery[float | None] = None,
         overruled: Annotated[
-            bool, QueryParameter(description="only tasks whose check or judge feedback has contradicted")
+            bool, QueryParameter(description="only tasks whose earlier score feedback has contradicted")
         ] = False,
         cursor: Cursor = None,
         limit: Limit = 50,

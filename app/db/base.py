@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
-from sqlalchemy import ARRAY, DateTime, Enum, Index, LargeBinary, MetaData, func, text
+from sqlalchemy import ARRAY, DateTime, Enum, ForeignKey, Index, LargeBinary, MetaData, func, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -52,6 +52,15 @@ class Leased(Base):
     lease_until: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)
     finished_at: Mapped[datetime | None]
+
+
+class Due(Leased):
+    """A message to a server of a project; see `due_queue.DueQueue`."""
+
+    __abstract__ = True
+
+    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    next_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())  # of the next attempt
 
 
 def listing_indexes(table: str, by: str = "", *, sparse: bool = False) -> tuple[Index, Index]:

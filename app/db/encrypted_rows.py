@@ -39,6 +39,7 @@ _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of
     models.TaskCall.record,
     models.TaskCall.sealed_arguments,
     models.Project.webhook_secret,
+    models.Project.verifier_secret,
 )
 _BATCH = 100
 

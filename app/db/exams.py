@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models, projects
 from app.db.in_array import in_array
 from app.db.models import ExamSource, TaskState
+from app.db.scores import proven
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, is_held_out, kind_of
 
@@ -199,7 +200,7 @@ _COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score",
 def _scored(project_id: UUID) -> Select[Any]:
     return (
         select(*(getattr(_task, name) for name in _COLUMNS))
-        .where(_task.project_id == project_id, _task.score.is_not(None), _task.state == TaskState.DONE)
+        .where(_task.project_id == project_id, proven().is_not(None), _task.state == TaskState.DONE)
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_READ)
     )

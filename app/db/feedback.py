@@ -6,8 +6,9 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, scores
 from app.errors import ConflictError, InvalidError, NotFoundError
+from app.project.score_source import ScoreSource
 
 
 async def add(
@@ -20,7 +21,7 @@ async def add(
     turn: int | None = None,
     scale: tuple[float, float] = (0.0, 1.0),
 ) -> models.Feedback:
-    """Add feedback. The latest is the task's score; that of a check or judge, which it replaces, is kept.
+    """Add feedback. The latest is the task's score; that of another source, which it replaces, is kept.
 
     `score` lies in [0, 1], whatever the `scale` that it was given on; `turn` is what the comment is about.
     Raises InvalidError for another score, or a turn that the task did not have, NotFoundError, and ConflictError
@@ -38,9 +39,7 @@ async def add(
     row = models.Feedback(task_id=task_id, score=score, comment=comment, author=author, turn=turn)
     row.lowest, row.highest = scale
     session.add(row)
-    if task.checked and task.overruled_score is None:
-        task.overruled_score = task.score
-    task.score = score
+    scores.put(task, score, ScoreSource.PERSON)
     await session.flush()
     return row
 

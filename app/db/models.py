@@ -51,8 +51,10 @@ from app.db.skill_rows import (
 )
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
 from app.db.training_rows import RUN_MOVES, Adapter, Evaluation, RunState, RunStep, Schedule, TrainingRun
+from app.db.verification_rows import Verification, VerificationState
 from app.db.webhook_rows import DeliveryState, WebhookDelivery
 from app.db.worker_rows import RunnerProcess, WorkerEnvironment
+from app.project.score_source import ScoreSource
 from app.records import Stop
 
 __all__ = [
@@ -91,6 +93,7 @@ __all__ = [
     "RunTask",
     "RunnerProcess",
     "Schedule",
+    "ScoreSource",
     "Secret",
     "Shadow",
     "Skill",
@@ -107,6 +110,8 @@ __all__ = [
     "ToolSet",
     "TrainingRun",
     "Trajectory",
+    "Verification",
+    "VerificationState",
     "WebhookDelivery",
     "WithheldSkill",
     "WorkerEnvironment",
@@ -122,6 +127,7 @@ class Project(Entity):
     skill_rev: Mapped[int] = mapped_column(BigInteger, default=0)  # every write to a skill takes the next number
     settings: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # ProjectSettings
     webhook_secret: Mapped[str | None]  # encrypted
+    verifier_secret: Mapped[str | None]  # encrypted
 
 
 class Key(Entity):
@@ -207,6 +213,7 @@ class Task(Entity, Leased):
             "id",
             postgresql_where=text("overruled_score IS NOT NULL"),
         ),
+        Index("ix_tasks_judged", "project_id", "judged_by", postgresql_where=text("judged_by IS NOT NULL")),
         Index("ix_tasks_suspects", "lease_until", postgresql_where=text("deaths > 0 AND state = 'running'")),
         CheckConstraint("score BETWEEN 0 AND 1", name="score"),
     )
@@ -226,9 +233,11 @@ class Task(Entity, Leased):
     stop: Mapped[Stop | None]
     answer: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     failure: Mapped[str | None]
-    score: Mapped[float | None]  # in [0, 1]: of the latest feedback, or without any of the check or judge
-    checked: Mapped[bool] = mapped_column(default=False)  # its check or judge gave it a score
-    overruled_score: Mapped[float | None]  # which one, if feedback has replaced it
+    score: Mapped[float | None]  # in [0, 1]: of the latest feedback, or without any of the next source
+    score_source: Mapped[ScoreSource | None]
+    checked: Mapped[bool] = mapped_column(default=False)  # it had a score of its check or a judge when it ended
+    overruled_score: Mapped[float | None]  # the first score that a source that counts for more has replaced
+    judged_by: Mapped[str | None]  # the judge whose score it is, or the overruled one
     turns: Mapped[int] = mapped_column(default=0)
     generated_tokens: Mapped[int] = mapped_column(default=0)
     calls: Mapped[int] = mapped_column(default=0)

@@ -16,6 +16,8 @@ from app.project.project_settings import ProjectSettings, changed, stored
 from app.project.webhook import check_url, signing_key
 from app.records import BASE, Json
 
+_SIGNED = ("webhook", "verifier")  # settings whose messages are signed with a secret
+
 
 async def create(
     session: AsyncSession, name: str, model: str = BASE, evidence: dict[str, Json] | None = None
@@ -62,21 +64,19 @@ async def change_settings(
 ) -> tuple[ProjectSettings, ProjectSettings]:
     """Apply a JSON merge patch. Returns the settings before and after. Raises NotFoundError and InvalidError.
 
-    `webhook.secret` is no part of the settings: it is stored encrypted in `webhook_secret`.
+    `webhook.secret` and `verifier.secret` are no part of the settings: they are stored encrypted.
     """
     project = await session.get(models.Project, project_id, populate_existing=True, with_for_update=True)
     if project is None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
     before = settings_of(project)
-    shown, secret = _without_secret(patch)
+    shown, secrets = patch, {}
+    for name in _SIGNED:
+        shown, secrets[name] = _without_secret(shown, name)
     after = changed(before, shown)
     project.settings = stored(after)
-    if secret is not None:
-        project.webhook_secret = keys_of(session).encrypt(secret)
-    if after.webhook is None:
-        project.webhook_secret = None
-    elif project.webhook_secret is None:
-        raise InvalidError("settings: webhook.secret is missing: messages are signed with it")
+    for name, secret in secrets.items():
+        _store_secret(session, project, name, secret, wanted=getattr(after, name) is not None)
     await session.flush()
     return before, after
 
@@ -90,15 +90,30 @@ async def delete(session: AsyncSession, project_id: UUID) -> None:
         raise NotFoundError(f"no project has the id {project_id}; GET /v1/projects lists them")
 
 
-def _without_secret(patch: Mapping[str, Json]) -> tuple[Mapping[str, Json], str | None]:
-    """The patch without `webhook.secret`, and that secret. Raises InvalidError if it or the address is invalid."""
-    webhook = patch.get("webhook")
-    if not isinstance(webhook, Mapping):
+def _store_secret(
+    session: AsyncSession, project: models.Project, name: str, secret: str | None, *, wanted: bool
+) -> None:
+    """Raises InvalidError if one is wanted, and there is none."""
+    column = f"{name}_secret"
+    if not wanted:
+        setattr(project, column, None)
+    elif secret is not None:
+        setattr(project, column, keys_of(session).encrypt(secret))
+    elif getattr(project, column) is None:
+        raise InvalidError(f"settings: {name}.secret is missing: messages are signed with it")
+
+
+def _without_secret(patch: Mapping[str, Json], name: str) -> tuple[Mapping[str, Json], str | None]:
+    """The patch without the `secret` of a setting, and that secret. Raises InvalidError if it or the address is
+    invalid.
+    """
+    setting = patch.get(name)
+    if not isinstance(setting, Mapping):
         return patch, None
-    if isinstance(url := webhook.get("url"), str):
-        check_url(url)
-    secret = webhook.get("secret")
-    if "secret" in webhook:
-        signing_key(secret if isinstance(secret, str) else "")
-    shown = {name: value for name, value in webhook.items() if name != "secret"}
-    return {**patch, "webhook": shown}, secret
+    if isinstance(url := setting.get("url"), str):
+        check_url(url, name)
+    secret = setting.get("secret")
+    if "secret" in setting:
+        signing_key(secret if isinstance(secret, str) else "", name)
+    shown = {key: value for key, value in setting.items() if key != "secret"}
+    return {**patch, name: shown}, secret

@@ -4,12 +4,13 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, exists, func, literal, or_, select, union
+from sqlalchemy import ColumnElement, Select, exists, func, literal, or_, select, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.in_array import in_array
+from app.db.scores import proven
 
 GOOD = 0.5  # scores from here on are successes
 
@@ -65,7 +66,7 @@ async def matched_often(session: AsyncSession, skill_ids: Collection[UUID], task
 
 async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
     """The evidence as of now."""
-    maker_score = await session.scalar(select(_task.score).where(_task.id == skill.task_id))
+    maker_score = await session.scalar(select(proven()).where(_task.id == skill.task_id))
     counted = select(_replay.matched, func.count().label("tasks")).where(_replay.skill_id == skill.id)
     replays = {row.matched: row.tasks for row in await session.execute(counted.group_by(_replay.matched))}
     others = [_task.principal < skill.principal, _task.principal > skill.principal]  # one look-up each
@@ -121,7 +122,7 @@ async def _of_scenario(session: AsyncSession, skill: models.Skill) -> tuple[Outc
         .where(
             _task.project_id == skill.project_id,
             _task.scenario == skill.scenario,
-            _task.score.is_not(None),
+            proven().is_not(None),
             _task.started_at >= skill.created_at,
             _task.id.is_distinct_from(skill.task_id),
         )
@@ -140,8 +141,8 @@ def _used_in(skill: models.Skill) -> Select[tuple[UUID]]:
 
 
 def _good() -> ColumnElement[int]:
-    return func.count().filter(_task.score >= GOOD)
+    return func.count().filter(proven() >= GOOD)
 
 
 def _bad() -> ColumnElement[int]:
-    return func.count().filter(and_(_task.score.is_not(None), _task.score < GOOD))
+    return func.count().filter(proven() < GOOD)

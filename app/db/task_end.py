@@ -5,7 +5,7 @@ from uuid import UUID
 from sqlalchemy import Uuid, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, webhooks
+from app.db import models, verifications, webhooks
 from app.db.database import execute
 from app.db.models import ApprovalState, TaskState
 from app.project.webhook import WebhookEvent
@@ -26,7 +26,15 @@ _withdrawn = {  # and what is left of digests of arguments
     "digest": "",
 }
 _CLEAN_UP = (
-    select(_task.project_id, _task.state, _task.stop, _task.score, _task.scenario, _project.settings)
+    select(
+        _task.project_id,
+        _task.state,
+        _task.stop,
+        _task.score,
+        _task.scenario,
+        _task.check_code,
+        _project.settings,
+    )
     .join(_project, _project.id == _task.project_id)
     .where(_task.id == _task_id)
     .add_cte(
@@ -42,7 +50,7 @@ _CLEAN_UP = (
 
 async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     """Delete the journal of a task that has just ended, withdraw the approval that it waited for, and have the
-    project's webhook told.
+    project's webhook told and its verifier asked.
 
     The task is never resumed, and its turns, calls and digests of arguments tell of passwords.
     """
@@ -50,3 +58,5 @@ async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     if row.settings.get("webhook"):
         data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
         await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)
+    if row.settings.get("verifier") and row.state is TaskState.DONE and not row.check_code:
+        await verifications.enqueue(session, row.project_id, task_id)

@@ -6,13 +6,16 @@ from sqlalchemy import ColumnElement, FromClause, and_, case, func, or_, select
 
 from app.db import models
 from app.db.models import TaskState
+from app.db.scores import proven
 from app.records import Stop
 
 
 class TaskMeasures(NamedTuple):
     """Expressions over the rows of `tasks`, or of a subquery with its columns."""
 
-    reward: ColumnElement[Any]  # in [0, 1]; 0 where the check gave no score, NULL without a check or a score
+    reward: ColumnElement[
+        Any
+    ]  # in [0, 1]; 0 where the check gave no score, NULL without a check or a proven score
     scored_at: ColumnElement[Any]  # when the reward became known
     error: ColumnElement[Any]  # 1.0 if it failed, did not stop by completing, or its check gave no score
     is_done: ColumnElement[bool]  # it could be carried out: its turns and tokens count
@@ -23,12 +26,17 @@ def measures(tasks: FromClause) -> TaskMeasures:
     given = (
         select(func.min(models.Feedback.created_at)).where(models.Feedback.task_id == columns.id).scalar_subquery()
     )
+    asked = models.Verification
+    verified = select(asked.finished_at).where(asked.task_id == columns.id).scalar_subquery()
     # Tasks whose check gave no score must count, or a release would be judged by its good answers alone.
     unscored = and_(columns.check_code != "", ~columns.checked)
     wrong = or_(columns.state == TaskState.FAILED, columns.stop.is_distinct_from(Stop.COMPLETED), unscored)
     return TaskMeasures(
-        reward=case((and_(unscored, columns.score.is_(None)), 0.0), else_=columns.score),
-        scored_at=case((or_(columns.checked, unscored), func.coalesce(given, columns.finished_at)), else_=given),
+        reward=case((and_(unscored, columns.score.is_(None)), 0.0), else_=proven(tasks)),
+        scored_at=case(
+            (or_(columns.checked, unscored), func.coalesce(given, columns.finished_at)),
+            else_=func.coalesce(given, verified),
+        ),
         error=case((wrong, 1.0), else_=0.0),
         is_done=columns.state == TaskState.DONE,
     )

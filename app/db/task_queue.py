@@ -37,7 +37,7 @@ from app.db import canaries, events, lease, models, runners, suspects, task_end,
 from app.db.clock import from_now
 from app.db.database import Handle, execute
 from app.db.fair_queue import HELD_OFF, RUNNING, any_candidate, next_task
-from app.db.models import TASK_END_STATES, ReleaseState, TaskState
+from app.db.models import TASK_END_STATES, ReleaseState, ScoreSource, TaskState
 from app.db.tasks import CHANNEL
 from app.project.project_settings import Limits
 from app.records import Json, Stop
@@ -54,13 +54,14 @@ _OURS = bindparam("ours", type_=ARRAY(Uuid))  # tasks that the claim leaves alon
 
 
 class TaskOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task ended. A score given here is the check's, which feedback does not change."""
+    """How a task ended. A score given here is the check's unless a judge is named."""
 
     state: TaskState
     stop: Stop | None = msgspec.field(name="stop_reason", default=None)
     answer: Json = None
     failure: str | None = None
     score: float | None = None
+    judged_by: str | None = None
     turns: int = 0
     generated_tokens: int = 0
     calls: int = 0
@@ -204,8 +205,9 @@ async def finish(session: AsyncSession, task_id: UUID, owner: str, outcome: Task
     """
     if outcome.state not in TASK_END_STATES:
         raise ValueError(f"a task cannot end as {outcome.state}")
-    values = msgspec.structs.asdict(outcome) | {"checked": outcome.score is not None}
-    finished = _queue.finish(owner, _task.id == task_id, **values)
+    given_by = ScoreSource.JUDGE if outcome.judged_by else ScoreSource.CHECK
+    scored = {"checked": True, "score_source": given_by} if outcome.score is not None else {}
+    finished = _queue.finish(owner, _task.id == task_id, **msgspec.structs.asdict(outcome), **scored)
     project_id = await session.scalar(finished.returning(_task.project_id))
     if project_id is None:
         return False
@@ -267,8 +269,7 @@ async def put_back(
 
 async def advance(session: AsyncSession, task_id: UUID, owner: str) -> None:
     """The task, which runners died at, has got further: they died of something else, or it does harm elsewhere."""
-    held = _queue.held(owner, _task.id == task_id)
-    await session.execute(update(_task).where(held).values(lone_deaths=0))
+    await session.execute(update(_task).where(_queue.held(owner, _task.id == task_id)).values(lone_deaths=0))
 
 
 async def withdraw_death(session: AsyncSession, task_id: UUID, *, alone: bool) -> None:

@@ -16,6 +16,7 @@ from app.db.page import Page, read_page
 from app.db.quotas import admit
 from app.errors import ConflictError, NotFoundError
 from app.project.project_settings import Limits
+from app.project.score_source import ScoreSource
 from app.records import Stop
 
 CHANNEL = "sage_tasks"  # NOTIFY: tasks may be claimed
@@ -48,7 +49,9 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     created_after: datetime | None = None  # inclusive
     created_before: datetime | None = None  # exclusive
     min_score: float | None = None
-    overruled: bool = False  # only those whose check or judge said success and a person failure, or the reverse
+    overruled: bool = (
+        False  # only those which another source called a success and a person a failure, or the reverse
+    )
 
 
 async def submit(session: AsyncSession, project_id: UUID, new: NewTask) -> models.Task:
@@ -125,6 +128,7 @@ async def page(
     if only.overruled:
         differs = func.abs(task.overruled_score - task.score) >= _CONFLICT
         query = query.where(task.overruled_score.is_not(None), differs)
+        query = query.where(task.score_source == ScoreSource.PERSON)
     return await read_page(session, query, task, cursor, limit)
 
 

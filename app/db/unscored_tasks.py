@@ -1,4 +1,4 @@
-"""Tasks that have no score, and the scores of their kinds."""
+"""Tasks that have no score but a judge's, and the scores of their kinds."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from app.db import models
 from app.db.clock import from_now
 from app.db.models import ReleaseState, TaskState
+from app.db.scores import proven
 from app.project.wanted_feedback import KindScores
 
 _WINDOW = timedelta(days=30)
@@ -20,7 +21,7 @@ _task, _release = models.Task, models.Release
 
 
 class UnscoredTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that has ended without a score."""
+    """A task that has ended without a score, or only with a judge's."""
 
     id: UUID
     instruction: str
@@ -51,7 +52,7 @@ async def latest(session: AsyncSession, project_id: UUID) -> Sequence[UnscoredTa
         .where(
             _task.project_id == project_id,
             _task.state == TaskState.DONE,
-            _task.score.is_(None),
+            proven().is_(None),
             _task.finished_at >= from_now(-_WINDOW.total_seconds()),
         )
         .order_by(_task.finished_at.desc(), _task.id)
@@ -63,10 +64,10 @@ async def latest(session: AsyncSession, project_id: UUID) -> Sequence[UnscoredTa
 async def scores_by_scenario(session: AsyncSession, project_id: UUID) -> dict[str | None, KindScores]:
     """Of the last 30 days. Under None those of all tasks without a scenario."""
     query = (
-        select(_task.scenario, func.count().label("count"), func.sum(_task.score).label("total"))
+        select(_task.scenario, func.count().label("count"), func.sum(proven()).label("total"))
         .where(
             _task.project_id == project_id,
-            _task.score.is_not(None),
+            proven().is_not(None),
             _task.finished_at >= from_now(-_WINDOW.total_seconds()),
         )
         .group_by(_task.scenario)

@@ -1,13 +1,12 @@
 """The table of messages to webhooks, which is also their queue."""
 
-from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, func, text
+from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app.db.base import Entity, Leased, listing_indexes
+from app.db.base import Due, Entity, listing_indexes
 
 
 class DeliveryState(StrEnum):
@@ -16,7 +15,7 @@ class DeliveryState(StrEnum):
     FAILED = "failed"  # given up, until somebody has it sent again
 
 
-class WebhookDelivery(Entity, Leased):
+class WebhookDelivery(Entity, Due):
     """A message about an event of a task or a release, stored in the transaction of the event.
 
     `attempt` counts the times it was sent.
@@ -31,12 +30,10 @@ class WebhookDelivery(Entity, Leased):
         Index("ix_webhook_deliveries_finished", "finished_at"),
     )
 
-    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     task_id: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="CASCADE"), index=True)
     event: Mapped[str]
     body: Mapped[str]  # the same at every attempt
     state: Mapped[DeliveryState] = mapped_column(default=DeliveryState.PENDING)
-    next_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())  # of the next attempt
     status: Mapped[int | None]  # HTTP status of the latest answer
     error: Mapped[str | None]  # of the latest attempt

@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import delete, func, or_, select, true, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
-from app.db import lease, models
+from app.db import models
 from app.db.clock import from_now
 from app.db.database import keys_of
+from app.db.due_queue import DueQueue
 from app.db.models import DeliveryState
 from app.db.page import Page, read_page
 from app.errors import ConflictError, NotFoundError
@@ -19,10 +19,9 @@ from app.project.webhook import WebhookEvent, signing_key
 from app.records import Json
 
 _delivery = models.WebhookDelivery
-_LOCK = select(func.pg_advisory_xact_lock(func.hashtextextended("claim a webhook's message", 0)))
 _PRUNED_AT_ONCE = 1_000
 
-_queue = lease.LeaseQueue(_delivery, _delivery.state == DeliveryState.PENDING)
+QUEUE = DueQueue(_delivery, _delivery.state == DeliveryState.PENDING, "claim a webhook's message")
 
 
 class WebhookTarget(msgspec.Struct, frozen=True):
@@ -67,37 +66,6 @@ async def enqueue(
     await session.flush()
 
 
-async def claim(
-    session: AsyncSession, owner: str, lease_seconds: float, *, per_project: int
-) -> models.WebhookDelivery | None:
-    """The message that is due longest, of a project with fewer than `per_project` under way; or None.
-
-    `owner` is of this claim alone.
-
-    Concurrent claims wait for each other: each sees how many are under way. Of each project only the first message
-    is read, so that a receiver that is down does not make the claims of others slow.
-    """
-    await session.execute(_LOCK)
-    now = select(func.clock_timestamp()).scalar_subquery()  # of which the index is used
-    pending = _delivery.state == DeliveryState.PENDING
-    free = or_(_delivery.lease_until.is_(None), _delivery.lease_until < now)
-    project, other = models.Project, aliased(_delivery)
-    first = (
-        select(_delivery.id, _delivery.next_at)
-        .where(_delivery.project_id == project.id, pending, free, _delivery.next_at <= now)
-        .order_by(_delivery.next_at)
-        .limit(1)
-        .lateral()
-    )
-    leased = (other.project_id == project.id, other.owner.is_not(None), other.lease_until > now)
-    under_way = select(func.count()).select_from(other).where(*leased).scalar_subquery()
-    found = select(first.c.id).select_from(project).join(first, true()).where(under_way < per_project)
-    oldest = found.order_by(first.c.next_at).limit(1).scalar_subquery()
-    claimed = _queue.take(owner, lease_seconds, _delivery.id == oldest, pending, free).returning(_delivery)
-    row: models.WebhookDelivery | None = await session.scalar(claimed.execution_options(populate_existing=True))
-    return row
-
-
 async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | None:
     """None if the project has no webhook any more. Raises SettingError if its secret cannot be decrypted here."""
     project = models.Project
@@ -109,31 +77,20 @@ async def target(session: AsyncSession, project_id: UUID) -> WebhookTarget | Non
     return WebhookTarget(webhook.url, signing_key(keys_of(session).decrypt(row.webhook_secret)))
 
 
-async def is_claimed(session: AsyncSession, row: models.WebhookDelivery) -> bool:
-    """Whether the claim that returned `row` is still valid: otherwise another sends the message, or soon will."""
-    valid = _queue.held(row.owner or "", _delivery.id == row.id, _delivery.lease_until > func.clock_timestamp())
-    return await session.scalar(select(_delivery.id).where(valid)) is not None
-
-
 async def record(
     session: AsyncSession, row: models.WebhookDelivery, result: DeliveryResult, retry_in: float | None
 ) -> bool:
     """Record an attempt: delivered, to be repeated in some seconds, or failed. False, and nothing is written: the
     message was claimed again."""
-    owner, mine = row.owner or "", _delivery.id == row.id
+    owner, mine = row.owner or "", QUEUE.same(row)
     values = {"status": result.status, "error": result.error}
     if result.error is None:
-        change = _queue.finish(owner, mine, state=DeliveryState.DELIVERED, **values)
+        change = QUEUE.finish(owner, mine, state=DeliveryState.DELIVERED, **values)
     elif result.final or retry_in is None:
-        change = _queue.finish(owner, mine, state=DeliveryState.FAILED, **values)
+        change = QUEUE.finish(owner, mine, state=DeliveryState.FAILED, **values)
     else:
-        change = _queue.hand_back(owner, mine, next_at=from_now(retry_in), **values)
+        change = QUEUE.hand_back(owner, mine, next_at=from_now(retry_in), **values)
     return await session.scalar(change.returning(_delivery.id)) is not None
-
-
-async def hand_back_all(session: AsyncSession, process: str) -> None:
-    """Let others send the process's messages at once; the attempts do not count."""
-    await session.execute(_queue.hand_back_all(process, attempt=_delivery.attempt - 1))
 
 
 async def prune(session: AsyncSession, keep_seconds: float) -> bool:

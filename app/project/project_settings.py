@@ -8,6 +8,7 @@ import msgspec
 from app.errors import InvalidError
 from app.project.approval import ApprovalRules
 from app.project.staging import StagingApi
+from app.project.task_verifier import Verifier
 from app.project.webhook import Webhook
 from app.records import Json
 from app.settings import Settings
@@ -97,6 +98,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     webhook: Webhook | None = None
     """Where events are sent, if anywhere."""
+
+    verifier: Verifier | None = None
+    """The server that scores tasks without a check, if there is one. They are not judged then."""
 
 
 def changed(settings: ProjectSettings, patch: Mapping[str, Json]) -> ProjectSettings:

@@ -38,7 +38,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, url=f"{parts.scheme}://{parts.netloc}/***")
 
 
-def check_url(url: str) -> None:
+def check_url(url: str, setting: str) -> None:
     """Raises InvalidError for an address that cannot be called, or that holds a password."""
     try:
         parts = urlsplit(url)
@@ -46,17 +46,19 @@ def check_url(url: str) -> None:
     except ValueError:  # of a port that is not a number, or a bracket that does not close
         valid = False
     if not valid or not url.isprintable() or " " in url:
-        raise InvalidError("settings: webhook.url: write http://host/path or https://, without a user or fragment")
+        raise InvalidError(
+            f"settings: {setting}.url: write http://host/path or https://, without a user or fragment"
+        )
 
 
-def signing_key(secret: str) -> bytes:
+def signing_key(secret: str, setting: str = "webhook") -> bytes:
     """The key that a secret `whsec_<base64>` encodes. Raises InvalidError if it is none."""
     try:
         key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidError(f"settings: webhook.secret is not `whsec_` and base64: {_HINT}") from error
+        raise InvalidError(f"settings: {setting}.secret is not `whsec_` and base64: {_HINT}") from error
     if not secret.startswith(_PREFIX) or len(key) not in _KEY_BYTES:
-        raise InvalidError(f"settings: webhook.secret is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
+        raise InvalidError(f"settings: {setting}.secret is not `whsec_` and the base64 of 24 to 64 bytes: {_HINT}")
     return key
 
 

@@ -20,7 +20,7 @@ from app.db.models import TaskState
 from app.errors import AppError, InvalidError, SandboxError, first_line
 from app.gateway.approval_gate import ApprovalGate
 from app.gateway.gateway import Gateway
-from app.project.approval import ApprovalRules
+from app.judge import NamedJudge, ask_judge
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
@@ -29,7 +29,6 @@ from app.release.manifest import ApiDocument
 from app.release.project_secrets import ProjectSecrets
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
-from app.runner.judge import Judge, ask_judge
 from app.runner.mask_trajectory import masked
 from app.runner.measurement import SpansOf, count_end, count_score, measured
 from app.runner.outcome import outcome_of, tell_end, unchecked
@@ -58,7 +57,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     project: str
     apis: Sequence[ApiDocument]
     catalog: Catalog
-    approvals: ApprovalRules
+    settings: ProjectSettings
     release: models.ReleaseState
 
 
@@ -71,7 +70,7 @@ class TaskExecutor:
     library: Library
     client: httpx.AsyncClient  # to the live APIs
     settings: Settings
-    judge: Judge | None = None  # of tasks without a check
+    judge: NamedJudge | None = None  # of tasks without a check
     spans_of: SpansOf | None = None  # of traced tasks
 
     @cached_property
@@ -145,14 +144,16 @@ class TaskExecutor:
             except SandboxError as error:
                 await self._finish(row, owner, trajectory, unchecked(trajectory, error), journal)
                 return
-        elif self.judge and trajectory.stop != Stop.CANCELLED:
+        elif self.judge and not context.settings.verifier and trajectory.stop != Stop.CANCELLED:
             with phase(Phase.CHECK):
                 scored = await ask_judge(self.judge, masked(trajectory, secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             with phase(Phase.SKILLS):
                 await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
                 await self.skill_replays.run(row, context.catalog, trajectory)
-        await self._finish(row, owner, trajectory, outcome_of(trajectory, scored, failure), journal)
+        judged_by = self.judge.name() if self.judge and scored is not None and not row.check_code else None
+        outcome = outcome_of(trajectory, scored, failure, judged_by=judged_by)
+        await self._finish(row, owner, trajectory, outcome, journal)
         if scored is not None:
             count_score(context.release, scored)
 
@@ -182,9 +183,9 @@ class TaskExecutor:
                     session, project_id, release_id, self.agent.prompt_hash if serves else None
                 )
         catalog = await self.catalogs.of(found.documents)
-        rules = msgspec.convert(found.settings, ProjectSettings).approvals
+        settings = msgspec.convert(found.settings, ProjectSettings)
         policy = Policy(found.model, found.release)
-        return TaskContext(policy, found.project, found.documents, catalog, rules, found.state)
+        return TaskContext(policy, found.project, found.documents, catalog, settings, found.state)
 
     async def _rollout(
         self, row: models.Task, context: TaskContext, journal: TaskJournal, owner: str
@@ -225,7 +226,7 @@ class TaskExecutor:
             variables=row.variables,
             credentials=bearer_tokens(context.apis),
             journal=journal,
-            approvals=ApprovalGate(context.approvals, journal.decisions if journal else ()),
+            approvals=ApprovalGate(context.settings.approvals, journal.decisions if journal else ()),
             read_only=read_only,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
@@ -272,7 +273,7 @@ class TaskExecutor:
                 return
             await trajectories.save(session, row.project_id, masked(trajectory, secrets))
             await offers.record_uses(session, trajectory)
-            if outcome.score is not None:
+            if outcome.score is not None and not outcome.judged_by:
                 await lifecycle.scored(session, row.id, outcome.score)
             await tell_end(session, row.id, outcome, secrets)
         count_end(outcome, trajectory)

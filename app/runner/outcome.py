@@ -23,13 +23,16 @@ async def tell_end(
     await events.append(session, task_id, "done", data)
 
 
-def outcome_of(trajectory: Trajectory, scored: float | None, failure: str | None) -> task_queue.TaskOutcome:
+def outcome_of(
+    trajectory: Trajectory, scored: float | None, failure: str | None, *, judged_by: str | None = None
+) -> task_queue.TaskOutcome:
     return task_queue.TaskOutcome(
         state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
         stop=trajectory.stop,
         answer=trajectory.answer,
         failure=failure,
         score=scored,
+        judged_by=judged_by,
         turns=len(trajectory.turns),
         generated_tokens=trajectory.generated_tokens,
         calls=len(trajectory.calls),

@@ -1,0 +1,42 @@
+"""The score of a task: given by several sources, of which the strongest counts."""
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, FromClause, case, null
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.project.score_source import ScoreSource
+
+
+async def give(
+    session: AsyncSession, task_id: UUID, score: float, source: ScoreSource, *, judged_by: str | None = None
+) -> bool:
+    """As `put`, for a task that may have been deleted."""
+    task = await session.get(models.Task, task_id, with_for_update=True, populate_existing=True)
+    return task is not None and put(task, score, source, judged_by=judged_by)
+
+
+def put(task: models.Task, score: float, source: ScoreSource, *, judged_by: str | None = None) -> bool:
+    """Score a task whose row is locked. False: a score of a stronger source is there, and stays.
+
+    The first score that yields to another one is kept as `overruled_score`. `judged_by` names the judge.
+    """
+    there = task.score_source
+    if there is not None and source.yields_to(there):
+        if task.overruled_score is None:
+            task.overruled_score, task.judged_by = score, judged_by
+        return False
+    if there is not source and task.overruled_score is None:
+        task.overruled_score = task.score
+    task.score, task.score_source = score, source
+    if source is ScoreSource.JUDGE:
+        task.judged_by = judged_by
+    return True
+
+
+def proven(tasks: FromClause = models.Task.__table__) -> ColumnElement[Any]:
+    """SQL: the score of a row of `tasks`, NULL if a judge gave it. What a judge says promotes nothing."""
+    by_judge = tasks.c.score_source == ScoreSource.JUDGE
+    return case((by_judge, null()), else_=tasks.c.score)
