@@ -23,6 +23,7 @@ from app.api.exams import ExamController
 from app.api.feedback import FeedbackController
 from app.api.health import healthz, livez, readyz
 from app.api.json_request import JsonRequest
+from app.api.judge_agreement import JudgeController
 from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
 from app.api.manual import manual_routes
@@ -56,6 +57,7 @@ _CONTROLLERS = [
     TrajectoryController,
     SkillController,
     FeedbackController,
+    JudgeController,
     ApiController,
     SecretController,
     ProjectController,

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.in_array import in_array
-from app.db.models import SkillState, TaskState
+from app.db.models import ScoreSource, SkillState, TaskState
 from app.records import Trajectory
 
 _BATCH = 200  # trajectories per query
@@ -22,6 +22,8 @@ class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     state: TaskState
     score: float | None
+    score_source: ScoreSource | None
+    judged_by: str | None
     started_at: datetime | None  # None: it was cancelled before it began
     release_id: UUID | None
     base: str | None  # the model its adapter was trained on; None without an adapter, or if unknown
@@ -42,6 +44,8 @@ _ENDED = (
         models.Task.id,
         models.Task.state,
         models.Task.score,
+        models.Task.score_source,
+        models.Task.judged_by,
         models.Task.started_at,
         models.Task.release_id,
         models.Adapter.base,

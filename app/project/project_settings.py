@@ -101,6 +101,11 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     verifier: Verifier | None = None
     """The server that scores tasks without a check, if there is one. They are not judged then."""
+    rubric: Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00]*$")] = ""
+    """What a judge is told to look for in the project's tasks."""
+    judge_agreement: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.8
+    """Runs learn from a judge's scores once it certainly decides as people do in at least this share of tasks, of
+    at least 30: see `GET /v1/judge/agreement`. 0: they do at once."""
 
 
 def changed(settings: ProjectSettings, patch: Mapping[str, Json]) -> ProjectSettings:

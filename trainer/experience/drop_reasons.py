@@ -10,6 +10,7 @@ class DropReason(StrEnum):
     FAILED = "failed"
     NOT_KEPT = "not_kept"  # its trajectory was deleted
     UNSCORED = "unscored"
+    UNPROVEN_JUDGE = "unproven_judge"  # scored by a judge that is not known to decide as people do
     HELD_OUT = "held_out"  # candidates are examined on it, or on one that is nearly the same
     STALE = "stale"  # sampled by a release too many releases ago
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
@@ -32,6 +33,10 @@ ADVICE = {
     DropReason.FAILED: "look at the `failure` of the tasks",
     DropReason.NOT_KEPT: "raise `keep_trajectories`, a setting of the project",
     DropReason.UNSCORED: "submit tasks with a `check`, or score them: POST /v1/feedback with their `task_id`",
+    DropReason.UNPROVEN_JUDGE: (
+        "score tasks that the judge has scored (GET /v1/feedback/wanted), until GET /v1/judge/agreement says that "
+        "it is trusted, or lower `judge_agreement`, a setting of the project"
+    ),
     DropReason.HELD_OUT: "lower `holdout_percent`, a setting of the project, or make its exams smaller",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",

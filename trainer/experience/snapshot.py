@@ -12,6 +12,7 @@ from app.errors import InvalidError
 from app.run_settings import RunSettings
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
+from trainer.experience.judging import judge_window
 from trainer.experience.read_experience import LoggedExperience, read_logged
 
 _NAME = "logged.msgpack"
@@ -27,14 +28,18 @@ async def read_once(
     base: BaseModel,
     directory: Path,
     record: RecordTasks,
+    *,
+    judge: str = "",
 ) -> LoggedExperience:
-    """`read_logged` on the first call for a directory, the same result on later ones.
+    """`read_logged` on the first call for a directory, the same result on later ones. `judge` is SAGE_JUDGE, which
+    is asked before.
 
     Raises also InvalidError for a snapshot that cannot be read, and StorageError if it cannot be written.
     """
     path = directory / _NAME
     if path.exists():
         return _load(path)
+    await judge_window(sessions, project_id, settings, judge)
     while True:  # each round again has fewer tasks
         async with sessions() as session:
             experience = await read_logged(session, project_id, settings, base)

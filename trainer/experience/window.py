@@ -1,13 +1,14 @@
 """The tasks of a project that ended in a window of time, with everything that rewards and filters need."""
 
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import exams, releases, training_data
-from app.db.models import Release, ReleaseState, SkillState, TaskState
+from app.db import exams, judgements, projects, releases, training_data
+from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
 from app.run_settings import RunSettings
@@ -35,7 +36,8 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     rows = await training_data.window(
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
-    reasons = {row.id: _why_dropped(row) for row in rows}
+    trusted = await _trusted_judges(session, project_id, rows)
+    reasons = {row.id: _why_dropped(row, trusted) for row in rows}
     scored = {row.id: row for row in rows if reasons[row.id] is None}
     tasks = await _scored_tasks(session, project_id, scored, settings, base)
     skills = await training_data.skills(
@@ -54,11 +56,22 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     )
 
 
-def _why_dropped(row: LoggedTask) -> DropReason | None:
+async def _trusted_judges(session: AsyncSession, project_id: UUID, rows: Sequence[LoggedTask]) -> set[str | None]:
+    """The judges from whose scores runs may learn, of those that scored a task."""
+    least = projects.settings_of(await projects.by_id(session, project_id)).judge_agreement
+    if not least:
+        return {row.judged_by for row in rows}
+    found = await judgements.agreements(session, project_id)
+    return {name for name, agreement in found.items() if agreement.suffices(least)}
+
+
+def _why_dropped(row: LoggedTask, trusted: Collection[str | None]) -> DropReason | None:
     if row.state is TaskState.CANCELLED:
         return DropReason.CANCELLED
     if row.state is TaskState.FAILED:
         return DropReason.FAILED
+    if row.score_source is ScoreSource.JUDGE and row.judged_by not in trusted:
+        return DropReason.UNPROVEN_JUDGE
     return DropReason.UNSCORED if row.score is None else None
 
 

@@ -21,7 +21,8 @@ async def train_on_logged(
 
     Raises InvalidError where there is nothing to learn from, and what `progress` raises.
     """
-    logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record)
+    judge = job.deployment.judge
+    logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
     checkpoints = Checkpoints(job.directory)
     for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
         metrics = update_policy(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}

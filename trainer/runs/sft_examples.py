@@ -9,6 +9,7 @@ from app.errors import InvalidError
 from app.records import Json
 from trainer.atomic_write import write_atomically
 from trainer.experience.filters import BaseModel
+from trainer.experience.judging import judge_window
 from trainer.experience.read_experience import read_best
 from trainer.experience.snapshot import RecordTasks
 from trainer.learning.batch import Sample, sample_of
@@ -46,6 +47,7 @@ async def load_examples(job: Job, sessions: Sessions, base: BaseModel, record: R
 
 
 async def _read_served(job: Job, sessions: Sessions, base: BaseModel, record: RecordTasks) -> SftExamples:
+    await judge_window(sessions, job.project_id, job.settings, job.deployment.judge)
     while True:  # each round again has fewer tasks
         async with sessions() as session:
             best = await read_best(session, job.project_id, job.settings, base)

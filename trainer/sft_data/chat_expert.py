@@ -17,11 +17,11 @@ from app.engine.tokenizer import ChatTokenizer, Message
 from app.records import Offer, Policy, Task
 from app.sandbox.protocol import Observation
 from app.skills.in_memory_library import InMemoryLibrary
+from trainer.chat_endpoint import ChatEndpoint
 from trainer.environment import Scenario
 from trainer.rollouts.episode import Episode, EpisodeRunner
 from trainer.rollouts.expert import ExpertContext
 from trainer.sft_data.answer_tokens import answer_ids
-from trainer.sft_data.chat_endpoint import ChatEndpoint
 
 LIMITS = RolloutLimits(turns=20, turn_tokens=100_000, task_tokens=1_000_000, seconds=7200)
 """Only turns are limited tightly: the endpoint counts tokens of its own, and may be slow."""

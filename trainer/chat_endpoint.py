@@ -74,7 +74,7 @@ class ChatEndpoint:
             choice = msgspec.json.decode(reply.content, type=_Reply).choices[0]
         except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
             raise EngineRefusalError(
-                f"{self._url} does not answer like a chat endpoint ({error}): correct the expert's option url"
+                f"{self._url} does not answer like a chat endpoint ({error}): correct the option url"
             ) from error
         return ChatAnswer(choice.message.content or "", "length" if choice.finish_reason == "length" else "stop")
 
@@ -98,8 +98,8 @@ class ChatEndpoint:
         code, reason = reply.status_code, _reason(reply)
         if code in {401, 403}:
             return EngineRefusalError(
-                f"{self._url} refuses the key ({code}: {reason}): name the variable that holds a good one "
-                "with --api-key-env"
+                f"{self._url} refuses the key ({code}: {reason}): name the variable that holds a good one, "
+                "of an expert with --api-key-env"
             )
         if code == httpx.codes.NOT_FOUND:
             return EngineRefusalError(

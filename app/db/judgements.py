@@ -1,0 +1,74 @@
+"""Which tasks a judge is asked about, and how far its scores agree with people's."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.models import ScoreSource, TaskState
+from app.project.agreement import Agreement
+
+_SUCCESS = 0.5
+_COUNTS = ("both", "neither", "judge_only", "person_only")
+
+_task = models.Task
+
+
+async def wanted(
+    session: AsyncSession,
+    project_id: UUID,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int,
+) -> Sequence[UUID]:
+    """The latest tasks that ended in the window without a check and that no judge has scored, newest first.
+
+    Those without a score, and those that a person scored, with which the judge is compared.
+    """
+    compared = and_(_task.score_source == ScoreSource.PERSON, _task.overruled_score.is_(None))
+    query = (
+        select(_task.id)
+        .where(
+            _task.project_id == project_id,
+            _task.finished_at.is_not(None),
+            _task.state == TaskState.DONE,
+            func.coalesce(_task.check_code, "") == "",
+            or_(_task.score.is_(None), compared),
+        )
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(limit)
+    )
+    if since is not None:
+        query = query.where(_task.finished_at >= since)
+    if until is not None:
+        query = query.where(_task.finished_at < until)
+    return (await session.scalars(query)).all()
+
+
+async def agreements(session: AsyncSession, project_id: UUID) -> Mapping[str, Agreement]:
+    """By the name of the judge: of the tasks of a project that it and a person have scored."""
+    judge, person = _task.overruled_score >= _SUCCESS, _task.score >= _SUCCESS
+
+    query = (
+        select(
+            _task.judged_by,
+            func.count().filter(judge, person).label("both"),
+            func.count().filter(~judge, ~person).label("neither"),
+            func.count().filter(judge, ~person).label("judge_only"),
+            func.count().filter(~judge, person).label("person_only"),
+        )
+        .where(
+            _task.project_id == project_id,
+            _task.judged_by.is_not(None),
+            _task.score_source == ScoreSource.PERSON,
+            _task.overruled_score.is_not(None),
+        )
+        .group_by(_task.judged_by)
+        .order_by(_task.judged_by)
+    )
+    rows = (await session.execute(query)).mappings()
+    return {row["judged_by"]: Agreement.of(**{key: row[key] for key in _COUNTS}) for row in rows}

@@ -1,0 +1,249 @@
+"""A model behind a chat endpoint compares the tasks of a run's window, and its scores count once people agree."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from litestar import Litestar, Request, Response, post
+from litestar.params import JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import feedback, judgements, models, projects, scores
+from app.db.database import Sessions
+from app.db.models import ScoreSource
+from app.errors import InvalidError, SettingError
+from app.judge import GroupJudge, load_judge
+from app.records import Trajectory
+from app.run_settings import RunSettings
+from tests.listening_app import listening_app
+from tests.read_served import read
+from tests.rows import project_row, turn_of
+from tests.scripted_engine import byte_tokenizer
+from tests.served_project import ServedProject
+from tests.trajectory_samples import trajectory
+from trainer.experience.judging import judge_window
+from trainer.experience.openai_judge import judge_messages, read_scores
+
+KEY = "a good key"
+Answer = Callable[[list[str]], str]  # of the attempts that it is shown
+
+
+class JudgeServer:
+    """A chat endpoint that answers what `answer` makes of the attempts in the prompt."""
+
+    def __init__(self, answer: Answer, *, pause: float = 0.0, finish: str = "stop") -> None:
+        self.answer, self.pause, self.finish = answer, pause, finish
+        self.requests: list[dict[str, Any]] = []
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        @post("/v1/chat/completions", status_code=200)
+        async def complete(data: JSONBody[dict[str, Any]], request: Request[Any, Any, Any]) -> Response[Any]:
+            self.requests.append(data)
+            await asyncio.sleep(self.pause)
+            if request.headers.get("authorization") != f"Bearer {KEY}":
+                return Response({"error": {"message": "Incorrect API key"}}, status_code=401)
+            attempts = re.findall(r"<attempt \d+>\n(.*?)\n</attempt", data["messages"][1]["content"], re.DOTALL)
+            message = {"role": "assistant", "content": self.answer(attempts)}
+            return Response({"choices": [{"message": message, "finish_reason": self.finish}]})
+
+        app = Litestar([complete], openapi_config=None, logging_config=None)
+        async with listening_app(app, lifespan="off") as url:
+            yield url
+
+
+def by_output(attempts: list[str]) -> str:
+    """A success where the code printed "paid"."""
+    return f'```json\n{{"scores": {[float("paid" in each) for each in attempts]}}}\n```'
+
+
+@pytest.fixture
+async def shop(session: AsyncSession, tmp_path: Path) -> ServedProject:
+    return ServedProject(session, await project_row(session), byte_tokenizer(tmp_path))
+
+
+@pytest.fixture
+def setting(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+    return lambda url: f"openai?url={url}&model=wise-1&key_env=JUDGE_KEY&group_size=3&timeout=0.5"
+
+
+async def served(shop: ServedProject, *outputs: str, score: float | None = None) -> list[models.Task]:
+    """Tasks that printed these; `score` is a person's."""
+    rows = []
+    for output in outputs:
+        row = await shop.task(None)
+        await shop.rollout(row, msgspec.structs.replace(shop.turn(), observation=output))
+        if score is not None:
+            await feedback.add(shop.session, row.id, score)
+        rows.append(row)
+    await shop.session.commit()
+    return rows
+
+
+async def judge(shop: ServedProject, sessions: Sessions, text: str, **settings: Any) -> list[models.Task]:
+    """The tasks after the judge was asked, oldest first."""
+    await judge_window(sessions, shop.project.id, RunSettings(**settings), text)
+    found = [await shop.session.get(models.Task, each, populate_existing=True) for each in shop.tasks]
+    return [each for each in found if each is not None]
+
+
+async def test_unscored_tasks_are_compared_in_groups_under_the_rubric_of_the_project(
+    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+) -> None:
+    await projects.change_settings(shop.session, shop.project.id, {"rubric": "The rent is paid once."})
+    await served(shop, "paid", "refused", "paid", "refused")
+    checked = await shop.task(None, check_code="score = 1")
+    server = JudgeServer(by_output)
+    async with server.listening() as url:
+        tasks = await judge(shop, sessions, setting(url))
+        again = len(server.requests)
+        await judge(shop, sessions, setting(url))
+    assert [each.score for each in tasks] == [1.0, 0.0, 1.0, 0.0, None]
+    assert [each.score_source for each in tasks[:4]] == ["judge"] * 4
+    assert {each.judged_by for each in tasks[:4]} == {load_judge(setting(url)).name("The rent is paid once.")}  # type: ignore[union-attr]
+    assert tasks[4].id == checked.id, "what has a check is not judged"
+    assert sorted(each["messages"][1]["content"].count("</attempt") for each in server.requests) == [1, 3]
+    assert all("The rent is paid once." in each["messages"][0]["content"] for each in server.requests)
+    assert (again, len(server.requests)) == (2, 2), "no task is judged twice"
+
+
+async def test_what_a_person_scored_is_judged_beside_it_to_compare(
+    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+) -> None:
+    await served(shop, "paid", score=0.0)
+    async with JudgeServer(by_output).listening() as url:
+        [task] = await judge(shop, sessions, setting(url))
+    assert (task.score, task.score_source, task.overruled_score) == (0.0, "person", 1.0)
+    [(name, found)] = (await judgements.agreements(shop.session, shop.project.id)).items()
+    assert (name, found.tasks, found.agreeing) == (task.judged_by, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "finish", "pause", "cause"),
+    [
+        ('{"scores": [1, 0]}', "stop", 0.0, "the judge answered nonsense: 2 scores for 1 tasks"),
+        ('{"scores": [7]}', "stop", 0.0, "the judge answered nonsense: Expected `float` <= 1.0"),
+        ('{"scores": [true]}', "stop", 0.0, "the judge answered nonsense: Expected `float | null`"),
+        ("all of them are fine", "stop", 0.0, "the judge answered nonsense"),
+        ('{"scores": [' + "[" * 5_000 + "}", "stop", 0.0, "the judge answered nonsense"),
+        ('{"scores": [1', "length", 0.0, "the judge's answer was cut off"),
+        ('{"scores": [1]}', "stop", 3.0, "did not answer within 0.5 s"),
+    ],
+)
+async def test_a_judge_without_an_answer_scores_nothing_and_the_log_names_the_reason(  # noqa: PLR0913
+    shop: ServedProject,
+    sessions: Sessions,
+    setting: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+    answer: str,
+    finish: str,
+    pause: float,
+    cause: str,
+) -> None:
+    await served(shop, "paid")
+    async with JudgeServer(lambda _: answer, pause=pause, finish=finish).listening() as url:
+        [task] = await judge(shop, sessions, setting(url))
+    assert (task.score, task.score_source, task.judged_by) == (None, None, None)
+    logged = capsys.readouterr().out
+    assert "tasks could not be judged" in logged
+    assert cause in logged
+
+
+async def test_after_a_refusal_the_judge_is_not_asked_on(
+    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "a bad key")
+    await served(shop, *["paid"] * 30)
+    server = JudgeServer(by_output)
+    async with server.listening() as url:
+        tasks = await judge(shop, sessions, setting(url))
+    assert len(server.requests) == 4, "of ten groups, four were under way at once"
+    assert {each.score for each in tasks} == {None}
+
+
+async def test_a_project_with_a_verifier_is_not_judged(
+    shop: ServedProject, sessions: Sessions, setting: Callable[[str], str]
+) -> None:
+    shop.project.settings = {"verifier": {"url": "https://example.org/"}}
+    await served(shop, "paid")
+    server = JudgeServer(by_output)
+    async with server.listening() as url:
+        [task] = await judge(shop, sessions, setting(url))
+    assert (task.score, server.requests) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("agreeing", "differing", "least", "learns"),
+    [
+        (40, 0, 0.8, True),
+        (28, 0, 0.8, False),  # too few
+        (40, 4, 0.8, False),  # 0.91, of which the interval begins at 0.79
+        (40, 4, 0.7, True),
+        (0, 0, 0.0, True),
+    ],
+)
+async def test_runs_learn_from_judged_tasks_once_the_judge_decides_as_people_do(
+    shop: ServedProject, agreeing: int, differing: int, least: float, learns: bool
+) -> None:
+    await projects.change_settings(shop.session, shop.project.id, {"judge_agreement": least})
+    for number in range(agreeing + differing):
+        row, said = await shop.task(None, scenario="known"), float(number % 2)
+        await scores.give(shop.session, row.id, said, ScoreSource.JUDGE, judged_by="wise")
+        await feedback.add(shop.session, row.id, said if number < agreeing else 1 - said)
+    if not agreeing:
+        await shop.task(1.0), await shop.task(0.0)
+    new = [await shop.task(None) for _ in range(2)]
+    for number, row in enumerate(new):
+        await scores.give(shop.session, row.id, float(number), ScoreSource.JUDGE, judged_by="wise")
+    found = (await read(shop)).data
+    assert found.dropped.get("unproven_judge", 0) == (0 if learns else 2)
+    assert found.trajectories == agreeing + differing + (0 if agreeing else 2) + (2 if learns else 0)
+
+
+async def test_another_judge_or_rubric_starts_without_agreement(shop: ServedProject) -> None:
+    for number in range(40):
+        row, said = await shop.task(None), float(number % 2)
+        await scores.give(shop.session, row.id, said, ScoreSource.JUDGE, judged_by="wise")
+        await feedback.add(shop.session, row.id, said)
+    row = await shop.task(None)
+    await scores.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="hasty")
+    assert (await read(shop)).data.dropped == {"unproven_judge": 1}
+
+
+async def test_a_judge_that_always_says_yes_is_not_trusted(shop: ServedProject) -> None:
+    for number in range(200):
+        row = await shop.task(None)
+        await scores.give(shop.session, row.id, 1.0, ScoreSource.JUDGE, judged_by="kind")
+        await feedback.add(shop.session, row.id, float(number > 2))
+    found = (await judgements.agreements(shop.session, shop.project.id))["kind"]
+    assert (found.low > 0.9, found.kappa, found.suffices(0.8)) == (True, 0.0, False)
+
+
+def test_a_prompt_is_bounded_however_long_the_trajectories_are() -> None:
+    long = msgspec.structs.replace(trajectory(), answer="x" * 1_000_000)
+    turn = msgspec.structs.replace(turn_of("z" * 1_000_000), observation="y" * 1_000_000)
+    group: list[Trajectory] = [msgspec.structs.replace(long, turns=(turn,) * 500)] * 8
+    assert sum(len(each.content) for each in judge_messages("", group)) < 65_000
+
+
+def test_a_missing_key_is_named_when_the_judge_is_loaded() -> None:
+    with pytest.raises(SettingError, match="key_env=NO_SUCH_KEY: this environment variable is not set"):
+        load_judge("openai?url=http://x&model=y&key_env=NO_SUCH_KEY")
+
+
+def test_the_built_in_judge_is_asked_for_groups_only() -> None:
+    named = load_judge("openai?url=http://x&model=y")
+    assert named is not None
+    assert named.each is None
+    assert isinstance(named.group, GroupJudge)
+
+
+def test_scores_of_another_number_are_refused() -> None:
+    with pytest.raises(InvalidError, match="1 scores for 2 tasks"):
+        read_scores('{"scores": [0.5]}', 2)
