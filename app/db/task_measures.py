@@ -13,9 +13,7 @@ from app.records import Stop
 class TaskMeasures(NamedTuple):
     """Expressions over the rows of `tasks`, or of a subquery with its columns."""
 
-    reward: ColumnElement[
-        Any
-    ]  # in [0, 1]; 0 where the check gave no score, NULL without a check or a proven score
+    reward: ColumnElement[Any]  # in [0, 1]; 0 where the check gave no score; NULL without either, or a judge's
     scored_at: ColumnElement[Any]  # when the reward became known
     error: ColumnElement[Any]  # 1.0 if it failed, did not stop by completing, or its check gave no score
     is_done: ColumnElement[bool]  # it could be carried out: its turns and tokens count

@@ -3,8 +3,8 @@
 from alembic import op
 import sqlalchemy as sa
 
-revision = "0032"
-down_revision = "0030"
+revision = "0033"
+down_revision = "0032"
 
 _SETTINGS = ("verifier", "rubric", "judge_agreement")
 _FEEDBACK = "EXISTS (SELECT FROM feedback WHERE feedback.task_id = tasks.id)"
