@@ -60,7 +60,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     retrieval: str = "scenario"
     """How skills are found for a task: a name of the entry-point group `sage.retrieval`."""
     since: ZonedTime | None = None
-    """`logged` and `sft`: use tasks that ended at this time or later."""
+    """`logged` and `sft`: use tasks that ended at this time or later. Without it, a `logged` run uses what has
+    ended since the last one whose release has served, and a share of what came before.
+    """
+    replay: Share = 0.25
+    """`logged`, without `since`: share of the scored tasks that earlier runs could learn from already, the newest.
+    """
     until: ZonedTime | None = None
     """`logged` and `sft`: use tasks that ended before this time."""
     limit: PositiveCount = 5_000

@@ -19,7 +19,7 @@ from app.db.database import Sessions
 from app.release import canary
 from app.release.canary import CanaryBaseline, CanaryStatus
 from app.release.canary_decision import CanaryAction, MetricComparison
-from app.release.canary_traffic import NotCounted
+from app.release.canary_traffic import UncountedTraffic
 from app.release.promote import Promoter
 
 _MOVE = problems(400, 401, 403, 404, 409)
@@ -49,7 +49,7 @@ class CanaryView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     shares: Sequence[CanaryShare]
     metrics: dict[str, MetricComparison]
-    not_counted: NotCounted
+    not_counted: UncountedTraffic
 
     @classmethod
     def of(cls, row: models.Release, status: CanaryStatus) -> Self:

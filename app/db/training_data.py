@@ -5,13 +5,14 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.in_array import in_array
-from app.db.models import ScoreSource, SkillState, TaskState
+from app.db.models import ReleaseState, ScoreSource, SkillState, TaskState
 from app.records import Trajectory
+from app.run_settings import RunKind
 
 _BATCH = 200  # trajectories per query
 
@@ -25,6 +26,7 @@ class LoggedTask(msgspec.Struct, frozen=True, kw_only=True):
     score_source: ScoreSource | None
     judged_by: str | None
     started_at: datetime | None  # None: it was cancelled before it began
+    finished_at: datetime
     release_id: UUID | None
     base: str | None  # the model its adapter was trained on; None without an adapter, or if unknown
 
@@ -47,6 +49,7 @@ _ENDED = (
         models.Task.score_source,
         models.Task.judged_by,
         models.Task.started_at,
+        models.Task.finished_at,
         models.Task.release_id,
         models.Adapter.base,
     )
@@ -82,6 +85,18 @@ async def window(
         query = query.where(task.finished_at < until)
     rows = (await session.execute(query)).mappings().all()
     return [LoggedTask(**row) for row in reversed(rows)]
+
+
+async def learned_until(session: AsyncSession, project_id: UUID) -> datetime | None:
+    """The start of the last run on served tasks whose release has served, and was not rolled back."""
+    run, release = models.TrainingRun, models.Release
+    start: datetime | None = await session.scalar(
+        select(func.max(run.started_at))
+        .join(release, release.training_run_id == run.id)
+        .where(run.project_id == project_id, run.kind == RunKind.LOGGED)
+        .where(release.state.in_([ReleaseState.ACTIVE, ReleaseState.RETIRED]))
+    )
+    return start
 
 
 async def trajectories(session: AsyncSession, task_ids: Sequence[UUID]) -> AsyncIterator[Trajectory]:

@@ -13,7 +13,7 @@ import msgspec
 
 from app.db.canaries import CanaryShare, CanaryTask, TypicalCost, UsualKind
 from app.release.assigned_difference import AssignedValue, KindMean, at_any_time, at_the_end, effects
-from app.release.canary_traffic import NotCounted, counted, share_at, vanished
+from app.release.canary_traffic import UncountedTraffic, counted, share_at, vanished
 from app.release.confidence_sequence import Interval
 from app.release.matched_pairs import mean
 
@@ -71,7 +71,7 @@ class CanaryDecision(msgspec.Struct, frozen=True, kw_only=True):
     action: CanaryAction
     reason: str
     metrics: dict[str, MetricComparison]
-    not_counted: NotCounted = NotCounted()
+    not_counted: UncountedTraffic = UncountedTraffic()
 
 
 def decide(
@@ -148,7 +148,7 @@ def _decide(
 
 
 def _at_the_end(
-    metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: NotCounted, ended: str
+    metrics: Mapping[str, MetricComparison], rules: CanaryRules, ignored: UncountedTraffic, ended: str
 ) -> tuple[CanaryAction, str]:
     reward, errors = metrics["reward"].at_the_end, metrics["errors"].at_the_end
     reason = f"{ended}, in the end {_summarize(metrics, at_the_end=True)}"

@@ -14,7 +14,7 @@ _ALPHA_PART = 0.2  # of the error of a decision, for calling a kind one-sided al
 _MOST_NAMED = 20  # kinds in the evidence
 
 
-class NotCounted(msgspec.Struct, frozen=True, kw_only=True):
+class UncountedTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks by kind that show nothing about the canary, at most 20 kinds each, those with most tasks.
 
     A kind is one-sided if one release has more of its tasks, or of their scores, than chance explains. `all_of` is
@@ -37,7 +37,7 @@ def share_at(shares: Sequence[CanaryShare], moment: datetime) -> float:
 
 def counted(
     values: Mapping[str, Sequence[AssignedValue]], alpha: float
-) -> tuple[dict[str, Sequence[AssignedValue]], NotCounted]:
+) -> tuple[dict[str, Sequence[AssignedValue]], UncountedTraffic]:
     """The values of each metric without those of one-sided kinds. Only the releases of the tasks decide which."""
     tasks = _one_sided(values["errors"], alpha * _ALPHA_PART / 2)
     scores = _one_sided(values["reward"], alpha * _ALPHA_PART / 2)
@@ -50,7 +50,7 @@ def counted(
         if is_one_sided(found[name], alpha * _ALPHA_PART / 2):
             all_of = all_of or what
             found = {other: [] if what == "tasks" or other == name else each for other, each in found.items()}
-    return found, NotCounted(one_sided_tasks=_most(tasks), one_sided_scores=_most(scores), all_of=all_of)
+    return found, UncountedTraffic(one_sided_tasks=_most(tasks), one_sided_scores=_most(scores), all_of=all_of)
 
 
 def vanished(usual: Mapping[str, UsualKind], tasks: Iterable[CanaryTask]) -> dict[str, int]:

@@ -11,6 +11,7 @@ class DropReason(StrEnum):
     NOT_KEPT = "not_kept"  # its trajectory was deleted
     UNSCORED = "unscored"
     UNPROVEN_JUDGE = "unproven_judge"  # scored by a judge that is not known to decide as people do
+    LEARNED = "learned"  # the policy that serves could learn from it already
     HELD_OUT = "held_out"  # candidates are examined on it, or on one that is nearly the same
     STALE = "stale"  # sampled by a release too many releases ago
     SECRET = "secret"  # the policy read or wrote a secret, so the trajectory has no tokens
@@ -37,6 +38,7 @@ ADVICE = {
         "score tasks that the judge has scored (GET /v1/feedback/wanted), until GET /v1/judge/agreement says that "
         "it is trusted, or lower `judge_agreement`, a setting of the project"
     ),
+    DropReason.LEARNED: "wait for new tasks, raise `replay`, or set `since`",
     DropReason.HELD_OUT: "lower `holdout_percent`, a setting of the project, or make its exams smaller",
     DropReason.STALE: "raise `max_staleness`, or wait for tasks of the active release",
     DropReason.SECRET: "fill in the secrets of the APIs with `bind`, so that the policy does not meet them",

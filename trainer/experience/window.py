@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -11,7 +12,7 @@ from app.db import exams, judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
-from app.run_settings import RunSettings
+from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason
@@ -38,6 +39,10 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     )
     trusted = await _trusted_judges(session, project_id, rows)
     reasons = {row.id: _why_dropped(row, trusted) for row in rows}
+    if settings.kind is RunKind.LOGGED and settings.since is None:
+        learned = await training_data.learned_until(session, project_id)
+        usable = [row for row in rows if reasons[row.id] is None]
+        reasons |= dict.fromkeys(beyond_replay(usable, learned, settings.replay), DropReason.LEARNED)
     scored = {row.id: row for row in rows if reasons[row.id] is None}
     tasks = await _scored_tasks(session, project_id, scored, settings, base)
     skills = await training_data.skills(
@@ -54,6 +59,16 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
         makers={skill.id: skill.task_id for skill in skills if _may_earn(skill)},
         dropped=[reason for reason in reasons.values() if reason is not None] + without_trajectory,
     )
+
+
+def beyond_replay(rows: Sequence[LoggedTask], learned: datetime | None, share: float) -> list[UUID]:
+    """Of tasks, oldest first, those that ended before `learned` and exceed the share of replayed ones."""
+    if learned is None:
+        return []
+    old = [row.id for row in rows if row.finished_at < learned]
+    new = len(rows) - len(old)
+    replayed = len(old) if share == 1 else min(len(old), int(new * share / (1 - share)))
+    return old[: len(old) - replayed]
 
 
 async def _trusted_judges(session: AsyncSession, project_id: UUID, rows: Sequence[LoggedTask]) -> set[str | None]:

@@ -2,9 +2,7 @@
 
 import msgspec
 
-from app.db.database import Sessions
-from trainer.experience.filters import BaseModel
-from trainer.experience.snapshot import RecordTasks, read_once
+from trainer.experience.read_experience import LoggedExperience
 from trainer.learning.checkpoints import Checkpoints
 from trainer.learning.learner import Learner
 from trainer.learning.publishing import TrainingOutput
@@ -15,14 +13,12 @@ from trainer.runs.report import report_step
 
 
 async def train_on_logged(
-    job: Job, progress: RunProgress, sessions: Sessions, base: BaseModel, learner: Learner, record: RecordTasks
+    job: Job, progress: RunProgress, learner: Learner, logged: LoggedExperience
 ) -> TrainingOutput:
-    """Train on the logged experience, step by step. A retry ends with the same weights.
+    """Train on the logged experience, step by step.
 
-    Raises InvalidError where there is nothing to learn from, and what `progress` raises.
+    A retry ends with the same weights. Raises what `progress` raises.
     """
-    judge = job.deployment.judge
-    logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
     checkpoints = Checkpoints(job.directory)
     for index in range(checkpoints.restore(learner) + 1, len(logged.steps) + 1):
         metrics = update_policy(learner, logged.steps[index - 1]) | {"kept_fraction": logged.data.fraction}

@@ -19,6 +19,7 @@ from app.engine.tokenizer import ChatTokenizer
 from app.run_settings import RunKind
 from trainer.engines.sleep import servers_that_sleep, sleep_during_updates, wake_servers
 from trainer.experience.filters import BaseModel
+from trainer.experience.snapshot import read_once
 from trainer.learning.distributed_learner import LearnerSpec, Team, open_learner
 from trainer.learning.model import pick_device
 from trainer.learning.publishing import TrainingOutput
@@ -69,15 +70,18 @@ async def _train_adapter(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // _SHARE))
     base = BaseModel(job.deployment.model, ChatTokenizer.load(job.deployment.model_dir))
     start = await find_start(job, sessions)
+    record, logged = recorder(job, progress, sessions, start), None
+    if kind is RunKind.LOGGED:  # before anything is loaded: there may be nothing to learn from
+        judge = job.deployment.judge
+        logged = await read_once(sessions, job.project_id, job.settings, base, job.directory, record, judge=judge)
     # A rollout run needs the engines: they sleep only during its updates.
     with sleep_during_updates(job.deployment) if kind is not RunKind.ROLLOUT else nullcontext():
         if kind is RunKind.SFT:
             return await train_on_examples(job, progress, sessions, base, start, device)
         with open_learner(_learner_spec(job, start, device), _team(job)) as learner:
             record_start(job, start)  # only now: it fits the model
-            record = recorder(job, progress, sessions, start)
-            if kind is RunKind.LOGGED:
-                return await train_on_logged(job, progress, sessions, base, learner, record)
+            if logged is not None:
+                return await train_on_logged(job, progress, learner, logged)
             await record([])
             assert environment is not None  # `check_runnable`
             grown = await grown_skills(sessions, job.project_id)
