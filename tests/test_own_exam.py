@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -180,12 +181,13 @@ async def test_without_a_word_a_run_is_examined_on_what_the_project_holds_out(sh
 
 async def test_the_library_of_the_exam_is_what_tasks_are_offered_now(shop: TrainingProject) -> None:
     async with shop.sessions.begin() as session:
-        [first, _, other] = [
-            await skills.add(session, shop.project_id, new_skill(name, source))
-            for name, source in (
-                ("greet", "def greet(): return 1"),
-                ("greet", "def greet(): return 2"),
-                ("wave", "def wave(): ..."),
+        [first, _, other, _] = [
+            await skills.add(session, shop.project_id, msgspec.structs.replace(new_skill(name, source), apis=apis))
+            for name, source, apis in (
+                ("greet", "def greet(): return 1", []),
+                ("greet", "def greet(): return 2", []),
+                ("wave", "def wave(): ...", []),
+                ("call", "def call(): ...", ["phone.dial_that_is_gone"]),
             )
         ]
         await skill_moves.retire(session, other.id, "key test")

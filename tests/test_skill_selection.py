@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -57,3 +58,28 @@ async def test_a_skill_that_does_not_load_is_skipped_with_an_event_and_stops_no_
     assert [each["id"] for each in skipped] == [str(bad)]
     assert reason in skipped[0]["reason"]
     assert [line["skill"] for line in logs if line["event"] == "a skill does not load"] == [str(bad)]
+
+
+async def test_a_skill_of_operations_that_are_gone_leaves_its_place_to_others(project: LedgerProject) -> None:
+    """Three that call what the API no longer has, and one that is the least similar, are found."""
+    gone = skills.NewSkill(
+        name="post_entry",
+        signature="post_entry(text: str) -> int",
+        source="def post_entry(text: str) -> int:\n    return apis.ledger.post_entry(text=text)",
+        apis=["ledger.post_entry"],
+        instruction=INSTRUCTION,
+    )
+    async with project.sessions.begin() as session:
+        old = []
+        for name in ("post_a", "post_b", "post_c"):
+            source = gone.source.replace("def post_entry", f"def {name}")
+            renamed = msgspec.structs.replace(gone, name=name, source=source)
+            old.append(await skills.add(session, project.id, renamed))
+    good = await _keep(project, "write_entry", GOOD)
+    async with project.runner(ScriptedEngine(project.tokenizer, script=_using)):
+        row = await project.ended(await project.submit(INSTRUCTION))
+    async with project.sessions() as session:
+        assert [skill.id for _, skill in await offers.to_task(session, row.id)] == [good]
+    skipped = [data for kind, data in await project.events(row.id) if data.get("status") == "skipped"]
+    assert {each["id"] for each in skipped} == {str(each.id) for each in old}
+    assert {each["reason"] for each in skipped} == {"no longer what they were: ledger.post_entry"}

@@ -11,6 +11,7 @@ from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, SkillManifes
 from app.gateway.value_origins import ValueOrigins
 from app.records import Json
 from app.sandbox.protocol import EnteredSkill
+from app.untrusted.syntax_tree import compiled
 
 
 class GuardedSkill(msgspec.Struct, frozen=True):
@@ -99,6 +100,7 @@ def refusal(
 
 
 def constants_of(source: str) -> tuple[Json, ...]:
-    """The texts and numbers that a source contains."""
-    values = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    """The texts and numbers that a source contains; none of one that does not compile, and so never runs."""
+    tree = compiled(source)
+    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)) if tree else ()
     return tuple(value for value in values if isinstance(value, (str, int, float)) and not isinstance(value, bool))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from app.apis.catalog import Operation
+from app.apis.catalog import Catalog, Operation
 
 PARAMETER, CONSTANT, NUMBER, COMPUTED = "parameter", "constant", "number", "computed"
 RESULT = "result:"
@@ -39,6 +39,15 @@ class SkillManifest(msgspec.Struct, frozen=True):
         if allowed is None:
             return False
         return not allowed.method or (allowed.method, allowed.safe) == (operation.method, operation.safe)
+
+    def not_in(self, catalog: Catalog) -> list[str]:
+        """The operations that the catalog lacks, or has as something else."""
+        return [api for api in self.operations if not self._has(catalog, api)]
+
+    def _has(self, catalog: Catalog, api: str) -> bool:
+        app, _, name = api.partition(".")
+        operation = catalog.apps[app].operations.get(name) if app in catalog.apps else None
+        return operation is not None and self.permits(operation)
 
     def origins(self, api: str, argument: str) -> frozenset[str] | None:
         """The origins that the argument may have; None: any."""

@@ -196,7 +196,7 @@ class TaskExecutor:
             gateway = self.gateway(row, context, journal.secrets, journal=journal)
             limit = self.settings.skills_offered
             with phase(Phase.PROMPT):
-                offered = await self.skill_selection.select(row, resume, owner, limit=limit)
+                offered = await self.skill_selection.select(row, resume, owner, context.catalog, limit=limit)
                 journal.offered = offered
                 journal.guard = gateway.guard = await self.skill_selection.guard(offered)
             try:

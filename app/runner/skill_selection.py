@@ -1,4 +1,4 @@
-"""Selects the skills that a task is offered: relevant ones that the sandbox can load."""
+"""Selects the skills that a task is offered: relevant ones that the sandbox can load and the APIs still permit."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -7,6 +7,8 @@ from uuid import UUID
 import structlog
 
 from app.agent.rollout_loop import ResumeState
+from app.apis.builtin import with_builtins
+from app.apis.catalog import Catalog
 from app.db import events, models, offers, skills
 from app.db.database import Sessions, direct, reading
 from app.errors import SandboxError
@@ -19,9 +21,10 @@ from app.skills.library import Library
 
 log = structlog.get_logger(__name__)
 
+_WIDER = 4  # times the limit are looked at, as some of the skills found may be obsolete
 _GUARDED = 1_000  # skills whose manifests are kept in memory
 _Rejected = list[tuple[Offer, str]]
-"""Offers that do not load, each with the reason."""
+"""Offers that are left out, each with the reason."""
 
 
 def is_withheld(task_id: UUID, share: float) -> bool:
@@ -33,6 +36,7 @@ class SkillSelection:
     """Loads every skill once as a test, in a process that is thrown away: its source never changes.
 
     A skill that does not load is left out, logged and reported as an event of the task. It never stops the task.
+    Nor is a skill offered that calls an operation which is no longer what it was: it could only fail.
     """
 
     def __init__(
@@ -47,7 +51,9 @@ class SkillSelection:
         self._loaded: set[UUID] = set()
         self._guarded: dict[UUID, GuardedSkill] = {}  # a skill's source and manifest never change
 
-    async def select(self, row: models.Task, resume: ResumeState, owner: str, *, limit: int) -> tuple[Offer, ...]:
+    async def select(
+        self, row: models.Task, resume: ResumeState, owner: str, catalog: Catalog, *, limit: int
+    ) -> tuple[Offer, ...]:
         """Find skills for the task and record them. A resumed task keeps the skills, or none, that it began with.
 
         Raises ConflictError if another runner has the task.
@@ -57,16 +63,17 @@ class SkillSelection:
         if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier))[0])
         relevant = await self._library.find(
-            row.project_id, row.instruction, row.scenario, limit, principal=row.principal
+            row.project_id, row.instruction, row.scenario, _WIDER * limit, principal=row.principal
         )
-        good, rejected = await self._check(row, relevant)
+        current, obsolete = await self._sorted_out(relevant, catalog)
+        good, rejected = await self._check(row, current, limit)
         if good and is_withheld(row.id, self._withheld):
             withheld = [events.NewEvent("skill", skill_event("withheld", offer)) for offer in good]
             async with direct(self._sessions) as handle:
                 await offers.withhold(handle, row.id, owner, good, withheld)
             return ()
         new = [events.NewEvent("skill", {**skill_event("offered", offer)}) for offer in good]
-        for offer, reason in rejected:
+        for offer, reason in [*obsolete, *rejected]:
             new.append(events.NewEvent("skill", skill_event("skipped", offer) | {"reason": reason}))
         if new:
             async with direct(self._sessions) as handle:
@@ -81,21 +88,44 @@ class SkillSelection:
 
     async def guard(self, offered: Sequence[Offer]) -> SkillGuard:
         """Hold these skills to their manifests."""
+        guarded = await self._guarded_skills(offered)
+        return SkillGuard({offer.name: guarded[offer.skill_id] for offer in offered if offer.skill_id in guarded})
+
+    async def _guarded_skills(self, offered: Sequence[Offer]) -> dict[UUID, GuardedSkill]:
+        """By id. Without those that were deleted."""
         unknown = [offer.skill_id for offer in offered if offer.skill_id not in self._guarded]
         if unknown:
             async with reading(self._sessions) as session:
                 rows = await skills.of_ids(session, unknown)
             for row in rows:
                 self._guarded[row.id] = GuardedSkill.of(stored_manifest(row), row.source)
-        guarded = {offer.name: self._guarded.get(offer.skill_id) for offer in offered}
+        found = {each.skill_id: self._guarded[each.skill_id] for each in offered if each.skill_id in self._guarded}
         while len(self._guarded) > _GUARDED:
             del self._guarded[next(iter(self._guarded))]
-        return SkillGuard({name: skill for name, skill in guarded.items() if skill is not None})
+        return found
 
-    async def _check(self, row: models.Task, offered: Sequence[Offer]) -> tuple[list[Offer], _Rejected]:
+    async def _sorted_out(self, found: Sequence[Offer], catalog: Catalog) -> tuple[list[Offer], _Rejected]:
+        """The skills whose operations are all as they were, and the others."""
+        guarded, apis = await self._guarded_skills(found), with_builtins(catalog)
+        current: list[Offer] = []
+        obsolete: _Rejected = []
+        for offer in found:
+            skill = guarded.get(offer.skill_id)
+            if gone := skill.manifest.not_in(apis) if skill else []:
+                obsolete.append((offer, f"no longer what they were: {', '.join(gone)}"))
+            else:
+                current.append(offer)
+        return current, obsolete
+
+    async def _check(
+        self, row: models.Task, offered: Sequence[Offer], limit: int | None = None
+    ) -> tuple[list[Offer], _Rejected]:
+        """The first of them that load, at most `limit`."""
         good: list[Offer] = []
         rejected: _Rejected = []
         for offer in offered:
+            if len(good) == limit:
+                break
             reason = await self._load_error(offer)
             if reason is None:
                 good.append(offer)
