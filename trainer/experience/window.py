@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import exams, judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
+from app.db.skill_evidence import GOOD
 from app.db.training_data import LoggedSkill, LoggedTask
 from app.records import BASE, Trajectory
 from app.run_settings import RunKind, RunSettings
@@ -18,7 +19,7 @@ from trainer.experience.chain_rewards import SkillMakers
 from trainer.experience.drop_reasons import DropReason
 from trainer.experience.filters import BaseModel, ReleaseWeights, find_flaw, has_other_prompt, staleness_by_release
 from trainer.experience.held_out_tasks import HeldOutTasks
-from trainer.experience.scenario_inference import infer_scenarios
+from trainer.experience.scenario_inference import Conduct, infer_scenarios
 from trainer.experience.scored_task import ScoredTask
 
 
@@ -55,7 +56,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
     return Window(
         ended=len(rows),
         tasks=tasks,
-        scenarios=infer_scenarios([task.trajectory.task for task in tasks], _slots(skills)),
+        scenarios=infer_scenarios([task.trajectory.task for task in tasks], _slots(skills), _conduct(tasks)),
         makers={skill.id: skill.task_id for skill in skills if _may_earn(skill)},
         dropped=[reason for reason in reasons.values() if reason is not None] + without_trajectory,
     )
@@ -135,6 +136,10 @@ def _scored_task(
 def _may_earn(skill: LoggedSkill) -> bool:
     """A wrapper of one API call earns no bonus, nor does a deleted skill."""
     return skill.state is not SkillState.DELETED and not is_wrapper(skill.source)
+
+
+def _conduct(tasks: Sequence[ScoredTask]) -> dict[UUID, Conduct]:
+    return {task.id: Conduct.of(task.trajectory, solved=task.score >= GOOD) for task in tasks}
 
 
 def _slots(skills: list[LoggedSkill]) -> dict[UUID, set[str]]:
