@@ -26,6 +26,10 @@ class Outcomes(msgspec.Struct, frozen=True):
     failures: int = 0
 
     @property
+    def mostly_good(self) -> bool:
+        return self.successes > self.failures
+
+    @property
     def rate(self) -> float | None:
         """The share of successes; None without tasks."""
         total = self.successes + self.failures
@@ -84,10 +88,33 @@ async def of_skill(session: AsyncSession, skill: models.Skill) -> SkillEvidence:
     )
 
 
+async def latest_outcomes(session: AsyncSession, skill: models.Skill, tasks: int) -> Outcomes:
+    """Of the latest tasks that wrote it, used it, or on whose calls it matched another version of its name.
+
+    A task without a score counts, as a failure, if the skill only raised in it.
+    """
+    raised = exists().where(
+        _offer.task_id == _task.id, _offer.skill_id == skill.id, _offer.calls > 0, _offer.returned == 0
+    )
+    used = union(
+        select(_offer.task_id).where(_offer.skill_id == skill.id, _offer.calls > 0),
+        select(_replay.task_id).where(_replay.skill_id == skill.id, _replay.matched),
+    ).subquery()
+    query = (
+        select(func.coalesce(proven(), 0))
+        .where(or_(_task.id == skill.task_id, _task.id.in_(select(used.c.task_id))))
+        .where(_task.finished_at.is_not(None), or_(proven().is_not(None), raised))
+        .order_by(_task.finished_at.desc(), _task.id)
+        .limit(tasks)
+    )
+    good = [score >= GOOD for score in await session.scalars(query)]
+    return Outcomes(sum(good), len(good) - sum(good))
+
+
 async def touched_by(session: AsyncSession, task_id: UUID) -> list[UUID]:
     """The skills whose evidence a task's score is part of: those it wrote, used, or was replayed with."""
     wrote = select(models.Skill.id).where(models.Skill.task_id == task_id)
-    used = select(_offer.skill_id).where(_offer.task_id == task_id, _offer.returned > 0)
+    used = select(_offer.skill_id).where(_offer.task_id == task_id, _offer.calls > 0)
     replayed = select(_replay.skill_id).where(_replay.task_id == task_id)
     return list(await session.scalars(union(wrote, used, replayed)))
 

@@ -6,7 +6,7 @@ The counter row serializes the writers of one project, so that revisions become 
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, models
@@ -17,7 +17,9 @@ from app.records import Json
 SERVER = "server"  # the actor of automatic changes
 CANARY = "canary"  # the actor that withdraws the skills of a rejected canary
 WATCH = "watch"  # of a release that was rolled back
-WITHDRAWERS = (CANARY, WATCH)
+SCORES = "scores"  # of a skill that did harm
+ADMISSION = "admission"  # of a version that waits while another one has proved itself
+WITHDRAWERS = (CANARY, WATCH, SCORES)
 _NOT_HELD = (SkillState.PROBATION, SkillState.ACTIVE, SkillState.DELETED)
 _RESTORABLE = (SkillState.SUPERSEDED, SkillState.RETIRED)
 
@@ -229,14 +231,31 @@ async def withdraw(
     for row in withdrawn:
         was_active = row.state is SkillState.ACTIVE
         await move(session, row, state, rev, actor=actor, reason=reason)
-        if was_active and (former := await _replaced_by(session, row)):
-            why = "its successor was withdrawn"
-            await move(session, former, state_to_restore(former), rev, actor=actor, reason=why)
+        if was_active:
+            others = models.Skill.release_id.is_distinct_from(release_id)
+            await _bring_back(session, await _replaced_by(session, row, others), rev, actor)
     return withdrawn
 
 
-async def _replaced_by(session: AsyncSession, skill: models.Skill) -> models.Skill | None:
-    """The newest version of another release that this one superseded, preferably one that was active."""
+async def withdraw_harmful(session: AsyncSession, skill: models.Skill, rev: int, reason: str) -> None:
+    """Take out a version that is not active, and bring back the one that it replaced for its principal."""
+    await move(session, skill, SkillState.RETIRED, rev, actor=SCORES, reason=reason)
+    live = await live_versions(session, skill.project_id, skill.name)
+    if not any(each.state is SkillState.ACTIVE or each.principal == skill.principal for each in live):
+        own = models.Skill.principal == skill.principal
+        await _bring_back(session, await _replaced_by(session, skill, own), rev, SCORES)
+
+
+async def _bring_back(session: AsyncSession, former: models.Skill | None, rev: int, actor: str) -> None:
+    if former is not None:
+        state = state_to_restore(former)
+        await move(session, former, state, rev, actor=actor, reason="its successor was withdrawn")
+
+
+async def _replaced_by(
+    session: AsyncSession, skill: models.Skill, which: ColumnElement[bool]
+) -> models.Skill | None:
+    """The newest of these versions that this one superseded, preferably one that was active."""
     row = models.Skill
     was_active = or_(row.former.is_(None), row.former == SkillState.ACTIVE)
     return await session.scalar(
@@ -246,7 +265,8 @@ async def _replaced_by(session: AsyncSession, skill: models.Skill) -> models.Ski
             row.name == skill.name,
             row.version < skill.version,
             row.state == SkillState.SUPERSEDED,
-            row.release_id.is_distinct_from(skill.release_id),
+            row.moved_by != ADMISSION,
+            which,
             row.violations == 0,
             ~row.held,
         )

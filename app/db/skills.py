@@ -126,6 +126,19 @@ async def retired_by_hand(session: AsyncSession, project_id: UUID, name: str) ->
     )
 
 
+async def last_of_source(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill | None:
+    """The newest version of its name that the same principal's tasks wrote with the same source."""
+    skill = models.Skill
+    return await session.scalar(
+        select(skill)
+        .where(skill.project_id == project_id, skill.name == new.name)
+        .where(skill.principal == new.principal, skill.source == new.source)
+        .order_by(skill.version.desc())
+        .limit(1)
+        .execution_options(populate_existing=True)
+    )
+
+
 async def latest_rev(handle: Handle, project_id: UUID) -> int:
     """The latest revision: no change up to it becomes visible later. 0 without a project."""
     return (await execute(handle, _LATEST_REV, {"project": project_id})).scalar_one_or_none() or 0

@@ -60,6 +60,7 @@ class SkillKeeping:
             principal=row.principal,
             manifests=await asyncio.to_thread(manifests_of, drafts, trajectory, catalog),
             taints=await asyncio.to_thread(taints_of, drafts, trajectory, catalog, unproven),
+            catalog=catalog,
         )
         stored = await self._library.save(
             row.project_id, drafts, provenance, claim=lambda session: task_queue.hold(session, row.id, owner)

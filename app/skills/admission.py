@@ -1,4 +1,4 @@
-"""Decides the state that a new skill starts in, by the policy of its project."""
+"""Decides the state that a new skill starts in, by the policy of its project and by what serves already."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -6,11 +6,15 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, releases, skill_moves, skills
-from app.db.models import ReleaseState, SkillState
+from app.apis.builtin import with_builtins
+from app.apis.catalog import Catalog
+from app.db import models, projects, releases, skill_evidence, skill_moves, skills
+from app.db.models import LIVE_SKILLS, ReleaseState, SkillState
 from app.db.skills import NewSkill, StartingState
 from app.gateway.skill_manifest import SkillManifest, widenings
 from app.project.project_settings import SkillPolicy
+
+_LATEST = 5  # tasks by which a version has proved itself, or no longer
 
 
 def stored_manifest(skill: models.Skill | NewSkill) -> SkillManifest:
@@ -37,35 +41,106 @@ def starting_state(policy: SkillPolicy, taint: str, wider: Sequence[str]) -> Sta
     return StartingState(SkillState.PROBATION, "it has to prove itself")
 
 
-async def admit(session: AsyncSession, project_id: UUID, new: NewSkill) -> models.Skill:
+async def admit(
+    session: AsyncSession, project_id: UUID, new: NewSkill, catalog: Catalog | None = None
+) -> models.Skill:
     """Add the next version of a name, in the state that the project's policy gives it.
 
     If the version that the principal's tasks are offered has the same source, it is returned and nothing is
-    written. If the name was retired by hand, the new version is stored as retired.
+    written. If that version has proved itself, the new one waits, superseded, for a good score of its task: see
+    `let_in`. Versions whose operations are no longer those of the catalog serve nobody, and are superseded. If the
+    name was retired by hand, the new version is stored as retired.
     """
     rev = await skill_moves.next_rev(session, project_id)  # first: it waits for a rejection that is being written
     rejected = await _rejection(session, new)
     policy = projects.settings_of(await projects.by_id(session, project_id)).skills
     if policy == "open" and rejected is None:
         return await skills.add(session, project_id, new)
-    live = await skill_moves.live_versions(session, project_id, new.name)
+    every = await skill_moves.live_versions(session, project_id, new.name)
+    obsolete = [each for each in every if _is_obsolete(each, catalog)]
+    live = [each for each in every if each not in obsolete]
     own = [each for each in live if each.principal == new.principal]
     served = serving(live, new.principal)
-    retired = None if live else await skills.retired_by_hand(session, project_id, new.name)
+    retired = None if every else await skills.retired_by_hand(session, project_id, new.name)
     former = next((each for each in [served, *own, retired] if each and each.source == new.source), None)
     if former is not None:
         return former
     wider = widenings(stored_manifest(new), stored_manifest(served)) if served else []
     start = starting_state(policy, new.taint, wider)
-    if rejected is not None or retired is not None:
-        out = rejected or skills.RETIRED_NAME
+    if out := rejected or (skills.RETIRED_NAME if retired else None):
         start = msgspec.structs.replace(out, held=start.held, former=start.state)
         return await skills.insert(session, project_id, new, rev, start)
-    skill = await skills.insert(session, project_id, new, rev, start)
-    keep = serving(live, None)
-    unseen = [each for each in own if each.held == skill.held and each.state is not SkillState.ACTIVE]
-    await skill_moves.supersede(session, [each for each in unseen if each is not keep], skill, rev)
+    skill = await _start(session, project_id, new, rev, start, served)
+    if skill.state in LIVE_SKILLS and not skill.held:
+        await skill_moves.supersede(session, obsolete, skill, rev)
+    if skill.state in LIVE_SKILLS:
+        await _replace_unseen(session, live, skill, rev)
     return skill
+
+
+async def _start(
+    session: AsyncSession,
+    project_id: UUID,
+    new: NewSkill,
+    rev: int,
+    start: StartingState,
+    served: models.Skill | None,
+) -> models.Skill:
+    """Insert it. If it has to wait and its source waits already, that version waits for this task's score."""
+    same = await skills.last_of_source(session, project_id, new)
+    waiting = same if same and is_waiting(same) else None
+    has_to = bool(waiting and waiting.state is SkillState.RETIRED)
+    has_to = has_to or bool(served and await has_proved_itself(session, served))
+    if start.held or not has_to:
+        return await skills.insert(session, project_id, new, rev, start)
+    if waiting:
+        waiting.task_id, waiting.release_id = new.task_id, new.release_id
+        await session.flush()
+        return waiting
+    reason = "the present version has proved itself: it waits for a good score of its task"
+    out = StartingState(SkillState.SUPERSEDED, reason, actor=skill_moves.ADMISSION, former=start.state)
+    return await skills.insert(session, project_id, new, rev, out)
+
+
+async def let_in(session: AsyncSession, skill_id: UUID) -> None:
+    """Offer a version whose task was scored well and that waits for this, or was withdrawn for a bad score.
+
+    It goes on waiting while the version that its principal's tasks are offered has proved itself.
+    """
+    skill, rev = await skill_moves.locked(session, skill_id)
+    live = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    served = serving(live, skill.principal)
+    if not is_waiting(skill) or not await has_proved_itself(session, skill):
+        return
+    if served is None or not await has_proved_itself(session, served):
+        start, reason = skill_moves.state_to_restore(skill), "the task that wrote it was scored well"
+        await skill_moves.move(session, skill, start, rev, reason=reason)
+        await _replace_unseen(session, live, skill, rev)
+
+
+def is_waiting(skill: models.Skill) -> bool:
+    """Whether a good score of its task may bring it in."""
+    out = (skill.state, skill.moved_by)
+    return out in ((SkillState.SUPERSEDED, skill_moves.ADMISSION), (SkillState.RETIRED, skill_moves.SCORES))
+
+
+async def has_proved_itself(session: AsyncSession, skill: models.Skill) -> bool:
+    """Whether most of the latest tasks that wrote or used it succeeded."""
+    return (await skill_evidence.latest_outcomes(session, skill, _LATEST)).mostly_good
+
+
+def _is_obsolete(skill: models.Skill, catalog: Catalog | None) -> bool:
+    return catalog is not None and bool(stored_manifest(skill).not_in(with_builtins(catalog)))
+
+
+async def _replace_unseen(
+    session: AsyncSession, live: Sequence[models.Skill], skill: models.Skill, rev: int
+) -> None:
+    """Supersede the versions of its principal that it hides from everybody."""
+    keep = serving(live, None)
+    own = [each for each in live if each.principal == skill.principal and each is not keep]
+    unseen = [each for each in own if each.held == skill.held and each.state is not SkillState.ACTIVE]
+    await skill_moves.supersede(session, unseen, skill, rev)
 
 
 async def _rejection(session: AsyncSession, new: NewSkill) -> StartingState | None:

@@ -143,15 +143,15 @@ class Library:
     ) -> list[Offer]:
         """Store validated drafts as the next versions of their names, and return the new versions.
 
-        The policy of the project decides who is offered them. A draft whose source the project already offers to
-        the principal is not stored again. `claim` raises, in the same transaction, if the task has another owner.
+        `admit` decides who is offered them. A draft whose source the project already offers to the principal is
+        not stored again. `claim` raises, in the same transaction, if the task has another owner.
         """
         pairs = await self._vectors(drafts) or repeat(None)
         new_skills = [self._new_skill(draft, provenance, pair) for draft, pair in zip(drafts, pairs, strict=False)]
         async with self._sessions.begin() as session:
             if claim is not None:
                 await claim(session)
-            rows = [await admit(session, project_id, new) for new in new_skills]
+            rows = [await admit(session, project_id, new, provenance.catalog) for new in new_skills]
         await self.refresh(project_id)
         return [offer_of(row) for row in rows if row.task_id == provenance.task_id]
 

@@ -1,15 +1,20 @@
 """Moves skills between their states, as the evidence about them changes."""
 
+from math import comb
 from uuid import UUID
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models, projects, skill_evidence, skill_moves, skills
-from app.db.models import NEXT_SKILL_STATE, SkillState
-from app.db.skill_evidence import GOOD, SkillEvidence
+from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
+from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
+from app.skills.admission import has_proved_itself, is_waiting, let_in
 from app.skills.standing import Standing, standing
+
+_JUDGED = 10  # tasks with a skill, the latest ones
+_CHANCE = 0.01
 
 
 async def judge(session: AsyncSession, skill: models.Skill) -> tuple[SkillEvidence, Standing]:
@@ -23,16 +28,48 @@ async def judge(session: AsyncSession, skill: models.Skill) -> tuple[SkillEviden
 async def scored(session: AsyncSession, task_id: UUID, score: float) -> None:
     """Call in the transaction that gave a task its score.
 
-    The active skills of a task with a bad score go back on probation, unless the project offers all at once.
-    Skills that have earned it move up.
+    After a bad score, the skills that the task wrote and those that did harm are taken back, unless the project
+    offers all at once: from active to probation, from there out. After a good one, a skill of the task that waits
+    for it is let in. Skills that have earned it move up.
     """
     for skill in await skills.made_by(session, task_id):
-        if score < GOOD and skill.state is SkillState.ACTIVE and await _policy(session, skill) != "open":
-            await _demote(session, skill.id, f"the task that wrote it was scored {score:g}")
+        if score >= GOOD and is_waiting(skill):
+            await let_in(session, skill.id)
+        elif score < GOOD and await _policy(session, skill) != "open":
+            await _take_back(session, skill.id, f"the task that wrote it was scored {score:g}")
     for skill in await skills.of_ids(session, await skill_evidence.touched_by(session, task_id)):
+        if score < GOOD and (reason := await _harm(session, skill)):
+            await _take_back(session, skill.id, reason)
         unproven = skill.state in NEXT_SKILL_STATE and not skill.held  # the evidence of others is long
         if unproven and (await judge(session, skill))[1].earned:
             await _promote(session, skill.id)
+
+
+async def _harm(session: AsyncSession, skill: models.Skill) -> str | None:
+    """What says that tasks do worse with it; None if that may be chance."""
+    if skill.state not in LIVE_SKILLS or await _policy(session, skill) == "open":
+        return None
+    latest = await skill_evidence.latest_outcomes(session, skill, _JUDGED)
+    if latest.mostly_good:
+        return None
+    without = (await skill_evidence.of_skill(session, skill)).without_it
+    if not is_harmful(latest, without):
+        return None
+    uses, others = latest.successes + latest.failures, without.successes + without.failures
+    return (
+        f"{latest.failures} of the {uses} latest tasks with it failed, {without.failures} of {others} without it"
+    )
+
+
+def is_harmful(latest: Outcomes, without: Outcomes) -> bool:
+    """Whether so few successes would come by chance in less than one of a hundred cases, were it of no effect.
+
+    By the hypergeometric distribution (Fisher's exact test).
+    """
+    uses, good = latest.successes + latest.failures, latest.successes + without.successes
+    total = uses + without.successes + without.failures
+    as_few = sum(comb(good, few) * comb(total - good, uses - few) for few in range(latest.successes + 1))
+    return as_few < _CHANCE * comb(total, uses)
 
 
 async def _promote(session: AsyncSession, skill_id: UUID) -> None:
@@ -48,10 +85,13 @@ async def _promote(session: AsyncSession, skill_id: UUID) -> None:
         await skill_moves.move(session, skill, found.state, rev, **about)
 
 
-async def _demote(session: AsyncSession, skill_id: UUID, reason: str) -> None:
+async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None:
+    """Move it from active to probation, and out from below, unless most of its latest tasks succeeded."""
     skill, rev = await skill_moves.locked(session, skill_id)
     if skill.state is SkillState.ACTIVE:
         await skill_moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
+    elif skill.state in LIVE_SKILLS and not skill.held and not await has_proved_itself(session, skill):
+        await skill_moves.withdraw_harmful(session, skill, rev, reason)
 
 
 async def _policy(session: AsyncSession, skill: models.Skill) -> SkillPolicy:

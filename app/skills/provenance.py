@@ -26,7 +26,7 @@ _MAX_TEXTS = 1_000_000  # of all
 
 
 class SkillOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The task that wrote skills. `manifests` and `taints` are by the skills' names."""
+    """The task that wrote skills. `manifests` and `taints` are by the skills' names, `catalog` its APIs."""
 
     task_id: UUID | None = None
     release_id: UUID | None = None
@@ -34,6 +34,7 @@ class SkillOrigin(msgspec.Struct, frozen=True, kw_only=True):
     principal: str = ""
     manifests: Mapping[str, SkillManifest] = {}
     taints: Mapping[str, str] = {}
+    catalog: Catalog | None = None
 
 
 def taints_of(
