@@ -26,7 +26,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 class Ledger:
     """`entries` were written, in order, the last one at `written_at` on the monotonic clock; `reads` counts the
-    look-ups; `pause` delays answers, in seconds.
+    look-ups; `pause` delays answers, in seconds, and they come only while `answers` is set.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -34,6 +34,8 @@ class Ledger:
         self.written_at = 0.0
         self.reads = 0
         self.pause = pause
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.asgi = Litestar(
             self._routes(), openapi_config=OpenAPIConfig(title="Ledger", version="1"), logging_config=None
         )
@@ -44,16 +46,20 @@ class Ledger:
             self.entries.append(data)
             self.written_at = time.monotonic()
             number = len(self.entries)
-            await asyncio.sleep(self.pause)
+            await self._wait()
             return {"id": number}
 
         @get("/entries", operation_id="list_entries", summary="the entries, page by page, from 0")
         async def list_entries(page: FromQuery[int] = 0) -> list[Entry]:
             self.reads += 1
-            await asyncio.sleep(self.pause)
+            await self._wait()
             return self.entries[page * 5 : page * 5 + 5]
 
         return [add_entry, list_entries]
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self.pause)
+        await self.answers.wait()
 
     def document(self, server: str) -> dict[str, Json]:
         return {**self.asgi.openapi_schema.to_schema(), "servers": [{"url": server}]}
