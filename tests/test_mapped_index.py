@@ -126,7 +126,7 @@ def test_files_and_the_changes_since_give_what_all_skills_in_memory_give(seed: i
         assert len(index) == len(whole)
         query = Query(instruction=text(draw), scenario=draw.choice([None, "s", "u"]), vector=library.vector())
         principal = draw.choice(PRINCIPALS)
-        view, expected = index.view(principal), whole.view(principal)
+        view, expected = index.view([principal]), whole.view([principal])
         assert view.by_ngrams(query.instruction) == expected.by_ngrams(query.instruction)
         for retrieval in RETRIEVALS:
             found = retrieval(view, query)

@@ -37,7 +37,7 @@ def test_of_each_name_a_principal_finds_the_newest_version_that_reaches_it(
     index = SkillIndex()
     index.put(versions)
     for who in ("ann", "bob", ""):
-        offers = found(index.view(who), retrieval, "archive my mails", "s")
+        offers = found(index.view([who]), retrieval, "archive my mails", "s")
         assert [each.version for each in offers] == ([seen[who]] if who in seen else []), who
     assert len(found(index, retrieval, "archive my mails", "s", limit=9)) == len(versions)
 
@@ -53,7 +53,7 @@ def test_skills_that_a_principal_may_not_see_push_none_out_that_it_may(retrieval
             for each in [version(1, "all"), *hidden]
         ]
     )
-    offers = found(index.view("bob"), retrieval, "archive my mails", "s", vector)
+    offers = found(index.view(["bob"]), retrieval, "archive my mails", "s", vector)
     assert [each.name for each in offers] == ["f"]
 
 
@@ -61,4 +61,4 @@ def test_a_view_sees_a_version_that_another_one_hid_once_that_is_gone() -> None:
     index = SkillIndex()
     index.put([version(1, "trial", "ann"), version(2, "trial", "bob")])
     index.remove([UUID(int=1)])
-    assert [each.version for each in found(index.view("eve"), query_ngram, "archive my mails")] == [2]
+    assert [each.version for each in found(index.view(["eve"]), query_ngram, "archive my mails")] == [2]

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models
+from app.db import models, skill_moves
 from app.db.models import RELEASE_MOVES, ReleaseState
 from app.errors import ConflictError, NotFoundError
 from app.records import BASE, Json
@@ -198,8 +198,11 @@ async def move(session: AsyncSession, release: models.Release, state: ReleaseSta
     """Change the state of a `locked` release. Raises ConflictError if that move is not allowed."""
     if state not in RELEASE_MOVES[release.state]:
         raise ConflictError(f"release {release.number} is {release.state}: it cannot be {state}")
+    on_trial = ReleaseState.CANARY in (release.state, state)
     release.state = state
     await session.flush()
+    if on_trial:
+        await skill_moves.announce(session, release.id, release.project_id)
     return await _notified(session, release)
 
 

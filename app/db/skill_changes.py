@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import models
 from app.db.database import Handle, Sessions, execute
-from app.db.models import LIVE_SKILLS
+from app.db.models import LIVE_SKILLS, ReleaseState
 
 _SOURCES = select(models.Skill.id, models.Skill.source).where(
     models.Skill.id == any_(bindparam("ids", type_=ARRAY(Uuid))),
@@ -24,7 +24,7 @@ def changes(project_id: UUID, rev: int, embedder: str | None) -> Select[Any]:
 
     After revision 0, those that are offered to someone.
     """
-    skill = models.Skill
+    skill, release = models.Skill, models.Release
     query: Any = (
         select(
             skill.id,
@@ -38,10 +38,12 @@ def changes(project_id: UUID, rev: int, embedder: str | None) -> Select[Any]:
             skill.state,
             skill.held,
             skill.rev,
+            case((release.state == ReleaseState.CANARY, release.id)).label("canary"),
             case((skill.embedder == embedder, skill.embedder)).label("embedder"),
             case((skill.embedder == embedder, skill.query_vector), else_=null()).label("query_vector"),
             case((skill.embedder == embedder, skill.source_vector), else_=null()).label("source_vector"),
         )
+        .outerjoin(release, release.id == skill.release_id)
         .where(skill.project_id == project_id, skill.rev > rev)
         .order_by(skill.rev, skill.version, skill.id)
     )

@@ -209,6 +209,15 @@ async def quarantine(session: AsyncSession, skill_id: UUID, reason: str, violati
     return skill
 
 
+async def announce(session: AsyncSession, release_id: UUID, project_id: UUID) -> None:
+    """Have the skills that tasks of a release wrote read again: whom they are offered to has changed."""
+    skill = models.Skill
+    written = (skill.release_id == release_id, skill.state.in_(LIVE_SKILLS))
+    if await session.scalar(select(skill.id).where(*written).limit(1)) is not None:
+        rev = await next_rev(session, project_id)
+        await session.execute(update(skill).where(*written).values(rev=rev))
+
+
 async def withdraw(
     session: AsyncSession,
     release_id: UUID,

@@ -63,7 +63,12 @@ class SkillSelection:
         if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier))[0])
         relevant = await self._library.find(
-            row.project_id, row.instruction, row.scenario, _WIDER * limit, principal=row.principal
+            row.project_id,
+            row.instruction,
+            row.scenario,
+            _WIDER * limit,
+            principal=row.principal,
+            release=row.release_id,
         )
         current, obsolete = await self._sorted_out(relevant, catalog)
         good, rejected = await self._check(row, current, limit)

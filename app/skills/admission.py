@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
-from app.db import models, projects, releases, skill_evidence, skill_moves, skills
+from app.db import canaries, models, projects, releases, skill_evidence, skill_moves, skills
 from app.db.models import LIVE_SKILLS, ReleaseState, SkillState
 from app.db.skills import NewSkill, StartingState
 from app.gateway.skill_manifest import SkillManifest, widenings
@@ -58,7 +58,8 @@ async def admit(
         return await skills.add(session, project_id, new)
     every = await skill_moves.live_versions(session, project_id, new.name)
     obsolete = [each for each in every if _is_obsolete(each, catalog)]
-    live = [each for each in every if each not in obsolete]
+    current = [each for each in every if each not in obsolete]
+    live, replaceable = await _beside(session, project_id, current, new)
     own = [each for each in live if each.principal == new.principal]
     served = serving(live, new.principal)
     retired = None if every else await skills.retired_by_hand(session, project_id, new.name)
@@ -74,7 +75,7 @@ async def admit(
     if skill.state in LIVE_SKILLS and not skill.held:
         await skill_moves.supersede(session, obsolete, skill, rev)
     if skill.state in LIVE_SKILLS:
-        await _replace_unseen(session, live, skill, rev)
+        await _replace_unseen(session, replaceable, skill, rev)
     return skill
 
 
@@ -108,14 +109,15 @@ async def let_in(session: AsyncSession, skill_id: UUID) -> None:
     It goes on waiting while the version that its principal's tasks are offered has proved itself.
     """
     skill, rev = await skill_moves.locked(session, skill_id)
-    live = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    every = await skill_moves.live_versions(session, skill.project_id, skill.name)
+    live, replaceable = await _beside(session, skill.project_id, every, skill)
     served = serving(live, skill.principal)
     if not is_waiting(skill) or not await has_proved_itself(session, skill):
         return
     if served is None or not await has_proved_itself(session, served):
         start, reason = skill_moves.state_to_restore(skill), "the task that wrote it was scored well"
         await skill_moves.move(session, skill, start, rev, reason=reason)
-        await _replace_unseen(session, live, skill, rev)
+        await _replace_unseen(session, replaceable, skill, rev)
 
 
 def is_waiting(skill: models.Skill) -> bool:
@@ -131,6 +133,23 @@ async def has_proved_itself(session: AsyncSession, skill: models.Skill) -> bool:
 
 def _is_obsolete(skill: models.Skill, catalog: Catalog | None) -> bool:
     return catalog is not None and bool(stored_manifest(skill).not_in(with_builtins(catalog)))
+
+
+async def _beside(
+    session: AsyncSession, project_id: UUID, live: Sequence[models.Skill], written: models.Skill | NewSkill
+) -> tuple[Sequence[models.Skill], Sequence[models.Skill]]:
+    """The versions that tasks like the one that wrote it see, and those that it may replace.
+
+    What a canary's tasks write concerns nobody else until its trial is over.
+    """
+    canary = await canaries.of_project(session, project_id)
+    if canary is None:
+        return live, live
+    public = [each for each in live if each.release_id != canary.id or each.state is SkillState.ACTIVE]
+    if written.release_id != canary.id:
+        return public, public
+    own = [each for each in live if each not in public and each.principal == written.principal]
+    return [*public, *own], own
 
 
 async def _replace_unseen(

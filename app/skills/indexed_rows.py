@@ -10,7 +10,7 @@ from app.db.models import SkillState
 from app.engine.protocol import Vector
 from app.records import Offer
 from app.skills.skill_index import IndexedSkill, SkillIndex
-from app.skills.visibility import Reach
+from app.skills.visibility import Reach, owner_of
 
 _REACH: dict[SkillState, Reach] = {
     SkillState.QUARANTINED: "owner",
@@ -28,6 +28,7 @@ def apply_changes(index: SkillIndex, rows: Sequence[Row[Any]]) -> None:
 
 def indexed(row: Row[Any]) -> IndexedSkill:
     """A row of a skill that is offered to someone."""
+    on_trial = row.canary if row.state is not SkillState.ACTIVE else None  # a person may offer it to all
     return IndexedSkill(
         offer=Offer(
             skill_id=row.id,
@@ -39,8 +40,8 @@ def indexed(row: Row[Any]) -> IndexedSkill:
         ),
         slots=tuple(row.slots),
         scenario=row.scenario,
-        owner=row.principal,
-        reach=_REACH[row.state],
+        owner=owner_of(row.principal, on_trial),
+        reach="owner" if on_trial else _REACH[row.state],
         embedder=row.embedder,
         query_vector=_vector(row.query_vector),
         source_vector=_vector(row.source_vector),

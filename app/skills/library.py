@@ -27,6 +27,7 @@ from app.skills.mapped.open_index import open_index
 from app.skills.provenance import SkillOrigin
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
 from app.skills.skill_index import SkillIndex
+from app.skills.visibility import owners_for
 
 _NEVER = float("-inf")
 _FRESH_SECONDS = 0.1  # searches check the table for changes at most this often
@@ -90,10 +91,12 @@ class Library:
         limit: int | None = None,
         *,
         principal: str = "",
+        release: UUID | None = None,
     ) -> list[Offer]:
         """The skills most likely to help, best first, of those that the principal's tasks may be offered.
 
-        Empty if none fits. At most 0.1 s out of date.
+        With `release`, also of what its own tasks wrote if it is a canary. Empty if none fits. At most 0.1 s out
+        of date.
         """
         needs_vector = needs_embeddings(self._retrieval)
         if needs_vector:
@@ -110,9 +113,10 @@ class Library:
             vector=vectors[0] if vectors else None,
             limit=self._limit if limit is None else limit,
         )
+        owners = owners_for(principal, release)
         async with project.lock:
             found = await _compute(
-                lambda: search(project.index.view(principal), query, self._retrieval),
+                lambda: search(project.index.view(owners), query, self._retrieval),
                 in_thread=len(project.index) > _LARGE,
             )
         return await self._with_sources(found)

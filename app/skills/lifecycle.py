@@ -6,8 +6,8 @@ from uuid import UUID
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, projects, skill_evidence, skill_moves, skills
-from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, SkillState
+from app.db import models, projects, releases, skill_evidence, skill_moves, skills
+from app.db.models import LIVE_SKILLS, NEXT_SKILL_STATE, ReleaseState, SkillState
 from app.db.skill_evidence import GOOD, Outcomes, SkillEvidence
 from app.project.project_settings import SkillPolicy
 from app.skills.admission import has_proved_itself, is_waiting, let_in
@@ -22,6 +22,9 @@ async def judge(session: AsyncSession, skill: models.Skill) -> tuple[SkillEviden
     evidence = await skill_evidence.of_skill(session, skill)
     if skill.held and skill.state is SkillState.QUARANTINED:
         return evidence, Standing(SkillState.PROBATION, ("a person's approval",))
+    release = await _release(session, skill) if skill.state in NEXT_SKILL_STATE else None
+    if release is not None and release.state is ReleaseState.CANARY:
+        return evidence, Standing(skill.state, (f"the end of the trial of release {release.number}",))
     return evidence, standing(skill.state, skill.principal, evidence, await _policy(session, skill))
 
 
@@ -92,6 +95,10 @@ async def _take_back(session: AsyncSession, skill_id: UUID, reason: str) -> None
         await skill_moves.move(session, skill, SkillState.PROBATION, rev, reason=reason)
     elif skill.state in LIVE_SKILLS and not skill.held and not await has_proved_itself(session, skill):
         await skill_moves.withdraw_harmful(session, skill, rev, reason)
+
+
+async def _release(session: AsyncSession, skill: models.Skill) -> models.Release | None:
+    return await releases.get(session, skill.release_id) if skill.release_id else None
 
 
 async def _policy(session: AsyncSession, skill: models.Skill) -> SkillPolicy:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from uuid import UUID
 
 import msgspec
@@ -22,7 +22,7 @@ class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
     offer: Offer
     slots: tuple[str, ...] = ()  # words of its instruction that were arguments
     scenario: str | None = None
-    owner: str = ""  # the principal whose task wrote it
+    owner: str = ""  # whose task wrote it
     reach: Reach = "all"
     embedder: str | None = None  # the model of both vectors
     query_vector: Vector | None = None  # (D,) of the instruction
@@ -30,7 +30,7 @@ class IndexedSkill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkillIndex:
-    """Any number of skills, with vectors of one embedder only. It finds all; a view, those for one principal.
+    """Any number of skills, with vectors of one embedder only. It finds all; a view, what a task sees.
 
     Under those in memory, which are newer, there can be skills that are mapped from files, without the ones that
     were put again or removed since.
@@ -45,17 +45,17 @@ class SkillIndex:
         self._queries: VectorIndex[UUID] | None = None
         self._sources: VectorIndex[UUID] | None = None
         self._versions: defaultdict[str, dict[UUID, SkillVersion]] = defaultdict(dict)  # by name
-        self._principal: str | None = None  # None: everything is visible
+        self._owners: Collection[str] | None = None  # None: everything is visible
 
-    def view(self, principal: str) -> "SkillIndex":
-        """The same skills as a principal's tasks see them: of each name the newest version visible to them.
+    def view(self, owners: Collection[str]) -> "SkillIndex":
+        """The same skills as tasks of these owners see them: of each name the newest version visible to them.
 
         Valid until the index changes.
         """
         view = copy.copy(self)
-        view._principal = principal
+        view._owners = owners
         if self._mapped is not None:
-            view._mapped = self._mapped.view(principal, view._newest_visible)
+            view._mapped = self._mapped.view(owners, view._newest_visible)
         return view
 
     def __len__(self) -> int:
@@ -156,10 +156,10 @@ class SkillIndex:
             limit *= 4
 
     def _is_visible(self, key: UUID) -> bool:
-        return self._principal is None or self._newest_visible(self._skills[key].offer.name) == key
+        return self._owners is None or self._newest_visible(self._skills[key].offer.name) == key
 
     def _newest_visible(self, name: str) -> UUID | None:
-        return newest_visible(self._versions.get(name, {}).values(), self._principal or "")
+        return newest_visible(self._versions.get(name, {}).values(), self._owners or ())
 
     def _change(self, name: str) -> None:
         """Before the versions of a name change: from now on their visibility is decided in memory."""

@@ -1,4 +1,7 @@
-"""Which version of a skill's name a principal's tasks are offered. Pure."""
+"""Which version of a skill's name a task is offered. Pure.
+
+A skill is its principal's; one that a canary's task wrote, its principal's on that canary, while the trial lasts.
+"""
 
 from collections.abc import Collection
 from typing import Literal, TypeAlias
@@ -19,9 +22,18 @@ class SkillVersion(msgspec.Struct, frozen=True):
     reach: Reach
 
 
-def newest_visible(versions: Collection[SkillVersion], principal: str) -> UUID | None:
-    """Of the versions of one name, the newest among those that reach a principal's tasks."""
-    seen = [each for each in versions if each.reach == "all" or each.owner == principal]
+def owner_of(principal: str, canary: UUID | None = None) -> str:
+    return principal if canary is None else f"{canary}\0{principal}"
+
+
+def owners_for(principal: str, release: UUID | None) -> Collection[str]:
+    """Whose skills a task sees that a release serves."""
+    return (principal,) if release is None else (principal, owner_of(principal, release))
+
+
+def newest_visible(versions: Collection[SkillVersion], owners: Collection[str]) -> UUID | None:
+    """Of the versions of one name, the newest among those that reach the tasks of these owners."""
+    seen = [each for each in versions if each.reach == "all" or each.owner in owners]
     trials = [each for each in versions if each.reach == "trial"]
     if trials and not any(each.reach == "all" for each in versions):
         seen.append(min(trials, key=_version))

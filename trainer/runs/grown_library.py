@@ -13,7 +13,7 @@ from app.release.catalogs import Catalogs
 from app.skills.admission import stored_manifest
 from app.skills.indexed_rows import indexed
 from app.skills.skill_index import IndexedSkill
-from app.skills.visibility import SkillVersion, newest_visible
+from app.skills.visibility import SkillVersion, newest_visible, owners_for
 
 
 async def grown_skills(sessions: Sessions, project_id: UUID) -> list[IndexedSkill]:
@@ -45,5 +45,5 @@ def _visible(rows: list[IndexedSkill]) -> list[IndexedSkill]:
     for each in rows:
         offer = each.offer
         versions[offer.name].append(SkillVersion(offer.skill_id, offer.version, each.owner, each.reach))
-    seen = {newest_visible(of_name, "") for of_name in versions.values()}
+    seen = {newest_visible(of_name, owners_for("", None)) for of_name in versions.values()}
     return [each for each in rows if each.offer.skill_id in seen]

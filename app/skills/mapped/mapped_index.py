@@ -1,7 +1,7 @@
-"""Mapped skills without those that changed since their files were written, as one principal sees them."""
+"""Mapped skills without those that changed since their files were written, as tasks see them."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 import numpy as np
@@ -29,7 +29,7 @@ class MappedIndex:
         self._visible = self._left
         self._changed: list[str] = []  # names, with repetitions
         self._rows: dict[str, dict[UUID, int]] = {}  # of the names that changed
-        self._views: dict[str, tuple[Bits, int]] = {}  # principal -> rows, and how many changes they reflect
+        self._views: dict[frozenset[str], tuple[Bits, int]] = {}  # owners -> rows, and the changes they reflect
         self._found: dict[UUID, int] = {}  # rows of what the searches of a view returned
 
     def __len__(self) -> int:
@@ -39,17 +39,18 @@ class MappedIndex:
     def has_vectors(self) -> bool:
         return self._queries is not None
 
-    def view(self, principal: str, newest: Callable[[str], UUID | None]) -> "MappedIndex":
-        """`newest` decides, of a name that changed, which version the principal sees."""
-        if principal not in self._views:
-            self._views[principal] = self.skills.visible_to(principal), 0
-        visible, reflected = self._views.pop(principal)
+    def view(self, owners: Collection[str], newest: Callable[[str], UUID | None]) -> "MappedIndex":
+        """`newest` decides, of a name that changed, which version tasks of these owners see."""
+        key = frozenset(owners)
+        if key not in self._views:
+            self._views[key] = self.skills.visible_to(owners), 0
+        visible, reflected = self._views.pop(key)
         for name in set(self._changed[reflected:]):
             rows = self._rows[name]
             chosen = newest(name)
             for skill_id, row in rows.items():
                 _put(visible, row, skill_id == chosen and _has(self._left, row))
-        self._views[principal] = visible, len(self._changed)
+        self._views[key] = visible, len(self._changed)
         if len(self._views) > _PRINCIPALS:
             del self._views[next(iter(self._views))]
         view = copy.copy(self)

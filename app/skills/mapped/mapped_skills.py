@@ -4,6 +4,7 @@ They never change. `SkillIndex` knows which of them have changed since.
 """
 
 from bisect import bisect_left
+from collections.abc import Collection
 from pathlib import Path
 from uuid import UUID
 
@@ -107,13 +108,13 @@ class MappedSkills:
                 break
         return np.array(found[:limit], np.int64)
 
-    def visible_to(self, principal: str) -> Bits:
-        """The rows that are of each name the newest version among those that reach a principal's tasks.
+    def visible_to(self, owners: Collection[str]) -> Bits:
+        """The rows that are of each name the newest version among those that reach the tasks of these owners.
 
         A version on trial reaches all if it is the oldest one and no version reaches all anyway.
         """
-        owner = self._principals.find(principal)
-        is_own = self._owners == owner if owner is not None else np.zeros(self.rows, np.bool_)
+        numbers = [self._principals.find(owner) for owner in owners]
+        is_own = np.isin(self._owners, [number for number in numbers if number is not None])
         visible = (self._reaches == TRIAL) | (self._reaches == ALL) | (is_own & (self._reaches != NONE))
         rows, starts = self._by_name.shared  # of the names with more than one version
         if len(rows):
