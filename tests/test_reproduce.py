@@ -1,6 +1,7 @@
 """The experiment: its trials, its tables and curves, and how it resumes."""
 
 from pathlib import Path
+from statistics import fmean
 from xml.etree import ElementTree
 
 import msgspec
@@ -25,6 +26,7 @@ from trainer.demo.reproduce.run import Experiment, TrialError
 from trainer.demo.reproduce.supervised_start import make_start
 from trainer.demo.reproduce.trial import RowResults, TrialResult, results_file, trial_file
 from trainer.demo.reproduce.versions import provenance, record_commit
+from trainer.demo.seed_policy.samples import load_samples
 from trainer.evaluation.policy_metrics import TaskResult
 
 PLAN = ExperimentPlan()
@@ -202,6 +204,20 @@ def test_the_chart_draws_every_condition_inside_its_frame() -> None:
     first = [tuple(map(float, point.split(","))) for point in lines[0].attrib["points"].split()]
     assert first[0][1] > first[1][1]  # higher is nearer to the top
     assert all(0 <= x <= 640 and 0 <= y <= 360 for x, y in first)
+
+
+@pytest.mark.slow
+async def test_the_start_may_be_taught_beside_skills_that_do_not_fit(tmp_path: Path) -> None:
+    lengths = []
+    for crowded in (0.0, 1.0):
+        work = tmp_path / str(crowded)
+        work.mkdir()
+        sft = msgspec.structs.replace(PLAN.sft, steps=1)
+        plan = msgspec.structs.replace(PLAN, crowded=crowded, demonstrated=2, sft=sft)
+        await make_start(plan, work, Settings(data_dir=work, model=SEED), lambda _: None)
+        samples = load_samples([work / "demonstrations.npz"])
+        lengths.append(fmean(each.sampled.index(True) for each in samples))
+    assert lengths[1] > lengths[0], "in tokens of the prompts, which have their signatures"
 
 
 @pytest.mark.slow

@@ -62,6 +62,12 @@ def _defaults(name: str) -> str:
 @click.option("--group", type=click.IntRange(2), show_default=_defaults("group"), help="rollouts of a chain")
 @click.option("--exam", type=click.IntRange(1), show_default=_defaults("exam"), help="scenarios per seed")
 @click.option("--validation", type=click.IntRange(1), show_default=_defaults("validation"), help="scenarios")
+@click.option(
+    "--crowded",
+    type=click.FloatRange(0, 1),
+    show_default="0",
+    help="share of the demonstrations in which unfitting skills are offered, too",
+)
 @click.option("--only", multiple=True, metavar="CONDITION", help="repeatable; default: all of the model's")
 @click.option("--table-only", is_flag=True, help="write the results so far without running anything")
 def reproduce(
@@ -72,7 +78,7 @@ def reproduce(
     at_once: int,
     only: tuple[str, ...],
     table_only: bool,
-    **sizes: int | None,
+    **sizes: float | None,
 ) -> None:
     """Train SAGE and its baselines from the same start, and write the table of results.
 
@@ -83,6 +89,8 @@ def reproduce(
     from trainer.demo.reproduce.run import Experiment  # noqa: PLC0415  torch takes seconds, which `--help` need not wait for
 
     start = _find_start(model, adapter)
+    if start is not None and sizes["crowded"] is not None:
+        raise click.UsageError("--crowded is for the seed policy: the start of another model is an adapter")
     plan = _plan(model, start, {name: value for name, value in sizes.items() if value is not None}, only)
     work = work.absolute()
     other = conflicting_values(work, plan)
@@ -116,7 +124,7 @@ def _find_start(model: str, adapter: Path | None) -> Path | None:
     return find_start(model, adapter)
 
 
-def _plan(model: str, start: Path | None, sizes: dict[str, int], only: tuple[str, ...]) -> ExperimentPlan:
+def _plan(model: str, start: Path | None, sizes: dict[str, float], only: tuple[str, ...]) -> ExperimentPlan:
     base = ExperimentPlan() if start is None else PRETRAINED
     named = {} if start is None else {"model": model, "adapter": content_hash(start)}
     plan = msgspec.structs.replace(base, **named, **sizes, only=())

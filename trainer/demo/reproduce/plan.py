@@ -48,6 +48,7 @@ class ExperimentPlan(msgspec.Struct, frozen=True, kw_only=True):
         turns=3, task_tokens=130
     )  # one attempt from scratch, or three uses of a skill
     demonstrated: int = 200  # scenarios that the expert demonstrates for the supervised start
+    crowded: float = 0.0  # share of the demonstrations in which unfitting skills are offered, too
     faults: Faults = Faults(unprepared=0.04, page=0.04, synonym=0.02, inline=0.05, ignore=0.45, trust=1.0)
     micro_batch_tokens: int = 4096
     sft: RunSettings = RunSettings(kind=RunKind.SFT, steps=100, lr=1e-3, micro_batch_tokens=4096)

@@ -53,7 +53,13 @@ async def _demonstrations(plan: ExperimentPlan, work: Path, settings: Settings) 
         environment = open_environment(plan.environment)
         tokenizer = ChatTokenizer.load(settings.model_dir)
         async with ForkedSandbox() as sandbox:
-            runner = ScriptRunner(environment=environment, tokenizer=tokenizer, sandbox=sandbox, profile=Compact())
+            runner = ScriptRunner(
+                environment=environment,
+                tokenizer=tokenizer,
+                sandbox=sandbox,
+                profile=Compact(),
+                crowding=plan.crowded,
+            )
             scenarios = environment.scenarios("train", plan.demonstrated, _SEED)
             outcomes = await demonstrate(runner, scenarios, plan.faults, _SEED)
         save_samples([sample_of(each.trajectory) for each in outcomes if each.verdict.success], path)
