@@ -7,6 +7,7 @@ import msgspec
 
 from app.api.columns import columns
 from app.apis.app_view import AppView, OperationView
+from app.apis.catalog import LeftOut
 from app.db import models
 from app.records import Json
 
@@ -33,12 +34,16 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiView(ApiSummary, frozen=True, kw_only=True):
-    """An API with its operations. `variables` are those of the server URL, with their defaults."""
+    """An API with its operations. `variables` are those of the server URL, with their defaults.
+
+    Operations of the document that cannot be called are `left_out`.
+    """
 
     description: str
     base_url: str
     variables: dict[str, str]
     operations: list[OperationView]
+    left_out: list[LeftOut]
 
     @classmethod
     def full(cls, row: models.Api, project: str, app: AppView) -> "ApiView":
@@ -49,6 +54,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             base_url=app.base_url,
             variables=app.variables,
             operations=app.operations,
+            left_out=app.left_out,
             **columns(row, ApiSummary, "project", "has_token"),
         )
 

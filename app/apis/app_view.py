@@ -4,7 +4,7 @@ from typing import Self
 
 import msgspec
 
-from app.apis.catalog import App, Operation
+from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints
 from app.apis.signature import signature
 from app.project.approval import Risk
@@ -40,6 +40,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     base_url: str
     variables: dict[str, str]
     operations: list[OperationView]
+    left_out: list[LeftOut] = []
     traits: dict[str, OperationTraits]  # of each operation
 
     @classmethod
@@ -51,6 +52,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             base_url=app.server,
             variables=app.variables,
             operations=[OperationView.of(each) for each in app.operations.values()],
+            left_out=list(app.left_out),
             traits={
                 name: OperationTraits(each.safe, each.risk, known[name]) for name, each in app.operations.items()
             },

@@ -68,6 +68,13 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
         return self.method in {"GET", "HEAD", "OPTIONS"} if self.declared_safe is None else self.declared_safe
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """An operation of a document that cannot be called."""
+
+    operation: str  # method and path
+    reason: str
+
+
 class App(msgspec.Struct, frozen=True, kw_only=True):
     """One API document, under the name the agent knows it by."""
 
@@ -77,6 +84,7 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str]  # defaults of the server variables
     choices: dict[str, tuple[str, ...]] = {}  # permitted values of the variables with an `enum`
     operations: dict[str, Operation]
+    left_out: tuple[LeftOut, ...] = ()
     digest: str  # sha256 of the document
     token_origins: tuple[str, ...] = ()  # that get its credentials, besides the origin of `server`
     protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it

@@ -6,6 +6,10 @@ _STEPS = 3_000_000  # of about a microsecond; a document of 14 MB and 1,100 oper
 _CHARS_PER_STEP = 64
 
 
+class DocumentSizeError(ApiDocumentError):
+    """The whole document takes too much."""
+
+
 class DocumentBudget:
     """Counts what parsing one document costs: the members of schemas, each time they are resolved, and texts."""
 
@@ -13,10 +17,12 @@ class DocumentBudget:
         self._left = steps
 
     def spend(self, steps: int, where: str) -> None:
-        """Raises ApiDocumentError with the place where the document went too far."""
+        """Raises DocumentSizeError with the place where the document went too far."""
         self._left -= steps
         if self._left < 0:
-            raise ApiDocumentError(f"{where}: the document is too large here: its references repeat their targets")
+            raise DocumentSizeError(
+                f"{where}: the document is too large here: its references repeat their targets"
+            )
 
     def spend_text(self, text: str, where: str) -> None:
         self.spend(len(text) // _CHARS_PER_STEP, where)

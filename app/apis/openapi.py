@@ -37,7 +37,9 @@ OPENAPI = OpenApi()
 
 def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
     _check_version(document)
-    parsed = operations(name, document, References(document))
+    parsed, left_out = operations(name, document, References(document))
+    if not parsed and left_out:
+        raise ApiDocumentError(left_out[0].reason)
     if not parsed:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
     base, variables = _server(document, source)
@@ -58,6 +60,7 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
             else msgspec.structs.replace(each, server=_absolute(each.server, base))
             for key, each in parsed.items()
         },
+        left_out=tuple(left_out),
         digest=hashlib.sha256(to_json_text(document)).hexdigest(),
     )
 

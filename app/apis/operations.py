@@ -1,11 +1,12 @@
 """Parses the operations of an OpenAPI document."""
 
 from collections.abc import Iterator, Mapping
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
 import msgspec
 
-from app.apis.catalog import Operation, Parameter
+from app.apis.catalog import LeftOut, Operation, Parameter
+from app.apis.document_budget import DocumentSizeError
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
@@ -20,34 +21,60 @@ _PATH_CHARS = 2_000
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 
 
-def operations(app: str, document: Mapping[str, Json], references: References) -> dict[str, Operation]:
-    """Every operation, under a unique name. Raises ApiDocumentError with the place of the problem."""
-    named: dict[str, Operation] = {}
+class Parsed(NamedTuple):
+    """Operations under unique names, and those that cannot be called."""
+
+    operations: dict[str, Operation]
+    left_out: list[LeftOut]
+
+
+def operations(app: str, document: Mapping[str, Json], references: References) -> Parsed:
+    """Every operation of a document. Raises DocumentSizeError."""
+    found = Parsed({}, [])
     names = UniqueNames()
-    for path, method, item, node in _nodes(document, references):
-        name = names.add(operation_name(_text(node, "operationId"), method, path))
+    for path, method, item in _places(document, references, found.left_out):
         where = f"{method.upper()} {path}"
-        if len(named) == _MAX_OPERATIONS:
-            raise ApiDocumentError(f"{where}: the document has more than {_MAX_OPERATIONS:,} operations")
-        _spend(node, references, where)
-        body = request_body(node.get("requestBody"), references, where)
-        named[name] = Operation(
-            app=app,
-            name=name,
-            method=method.upper(),
-            path=path,
-            summary=_summary(node),
-            description=_text(node, "description"),
-            parameters=_arguments(parameters(item, node, references, where), body),
-            body_is_object=body.is_object,
-            body_type=body.media_type,
-            body_required=body.required,
-            returns=_returns(node.get("responses"), references, where),
-            server=_server(node) or _server(item),
-            declared_safe=_safety(node, where),
-            risk=_risk(node, where),
-        )
-    return named
+        if len(found.operations) + len(found.left_out) == _MAX_OPERATIONS:
+            raise DocumentSizeError(f"{where}: the document has more than {_MAX_OPERATIONS:,} operations")
+        try:
+            node = references.follow(item[method], where)
+            name = names.add(operation_name(_text(node, "operationId"), method, path))
+            found.operations[name] = _operation(app, name, path, method, item, node, references)
+        except DocumentSizeError:
+            raise
+        except ApiDocumentError as error:
+            found.left_out.append(LeftOut(where, str(error)))
+    return found
+
+
+def _operation(
+    app: str,
+    name: str,
+    path: str,
+    method: str,
+    item: Mapping[str, Json],
+    node: Mapping[str, Json],
+    references: References,
+) -> Operation:
+    where = f"{method.upper()} {path}"
+    _spend(node, references, where)
+    body = request_body(node.get("requestBody"), references, where)
+    return Operation(
+        app=app,
+        name=name,
+        method=method.upper(),
+        path=path,
+        summary=_summary(node),
+        description=_text(node, "description"),
+        parameters=_arguments(parameters(item, node, references, where), body),
+        body_is_object=body.is_object,
+        body_type=body.media_type,
+        body_required=body.required,
+        returns=_documented(node.get("responses"), references, where),
+        server=_server(node) or _server(item),
+        declared_safe=_safety(node, where),
+        risk=_risk(node, where),
+    )
 
 
 def _spend(node: Mapping[str, Json], references: References, where: str) -> None:
@@ -56,17 +83,24 @@ def _spend(node: Mapping[str, Json], references: References, where: str) -> None
         references.budget.spend_text(_text(node, word), where)
 
 
-def _nodes(
-    document: Mapping[str, Json], references: References
-) -> Iterator[tuple[str, str, Mapping[str, Json], Mapping[str, Json]]]:
+def _places(
+    document: Mapping[str, Json], references: References, left_out: list[LeftOut]
+) -> Iterator[tuple[str, str, Mapping[str, Json]]]:
+    """Path, method and path item of each operation."""
     for path, item in document["paths"].items():
-        if path.startswith("/"):  # other keys are extensions
+        if not path.startswith("/"):  # other keys are extensions
+            continue
+        try:
             if len(path) > _PATH_CHARS:
-                raise ApiDocumentError(f"paths/{path[:100]}...: a path has more than {_PATH_CHARS:,} characters")
+                path = f"{path[:100]}..."
+                raise ApiDocumentError(f"paths/{path}: a path has more than {_PATH_CHARS:,} characters")
             item = references.follow(item, f"paths/{path}")
-            for method in item:
-                if method in _METHODS:
-                    yield path, method, item, references.follow(item[method], f"{method.upper()} {path}")
+        except DocumentSizeError:
+            raise
+        except ApiDocumentError as error:
+            left_out.append(LeftOut(path, str(error)))
+            continue
+        yield from ((path, method, item) for method in item if method in _METHODS)
 
 
 def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
@@ -78,6 +112,16 @@ def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
         name = names.add(f"{each.place}_{name}" if name in names else name)
         named[name] = msgspec.structs.replace(each, name=name)
     return tuple(sorted(named.values(), key=lambda parameter: not parameter.required))
+
+
+def _documented(responses: Json, references: References, where: str) -> dict[str, Json]:
+    """As `_returns`; {} where that cannot be read: it only tells the agent what to expect."""
+    try:
+        return _returns(responses, references, where)
+    except DocumentSizeError:
+        raise
+    except ApiDocumentError:
+        return {}
 
 
 def _returns(responses: Json, references: References, where: str) -> dict[str, Json]:

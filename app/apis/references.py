@@ -25,7 +25,7 @@ _COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _TEXTS = {"description", "title", "format", "contentEncoding", "contentMediaType"}
 _FLAGS = {"uniqueItems", "readOnly", "writeOnly", "deprecated"}
 _ONE = {"items", "additionalProperties", "not", "contains", "propertyNames"}
-_MANY = {"allOf", "anyOf", "oneOf", "prefixItems"}
+_MANY = {"allOf", "anyOf", "prefixItems"}
 _NAMED = {"properties", "patternProperties"}
 
 
@@ -110,7 +110,40 @@ class References:
             elif _usable(word, value) and (word != "pattern" or self._compiles(value, where)):
                 result[word] = value
         self._drop_foreign_patterns(result, where)
+        self._add_branches(result, node, where, depth)
         return self._merged(_bounded(result | _typed(node.get("type")), node), where)
+
+    def _add_branches(self, result: dict[str, Json], node: Mapping[str, Json], where: str, depth: int) -> None:
+        """Any branch of `oneOf` may fit, the one that a `discriminator` names if there is one.
+
+        That no other fits is not asked for: documents in use have branches that overlap.
+        """
+        listed, chosen = node.get("oneOf"), node.get("discriminator")
+        if not isinstance(listed, list) or not listed:
+            return
+        branches = [
+            self._branch(each, chosen if isinstance(chosen, Mapping) else {}, where, depth) for each in listed
+        ]
+        if "anyOf" in result:
+            result["allOf"] = [*result.get("allOf", ()), {"anyOf": branches}]
+        else:
+            result["anyOf"] = branches
+
+    def _branch(self, node: Json, discriminator: Mapping[str, Json], where: str, depth: int) -> dict[str, Json]:
+        """A branch with the values of the property that choose it, unless it has them itself."""
+        schema = self.schema(node, where, depth)
+        word, mapping = discriminator.get("propertyName"), discriminator.get("mapping")
+        reference = node.get("$ref") if isinstance(node, Mapping) else None
+        if not isinstance(word, str) or not isinstance(reference, str):
+            return schema
+        if schema.get("properties", {}).get(word, {}).keys() & {"const", "enum"}:
+            return schema
+        name = reference.rpartition("/")[2]
+        listed = mapping.items() if isinstance(mapping, Mapping) else ()
+        self.budget.spend(len(listed), where)
+        values = [value for value, target in listed if target in (reference, name)] or [name]
+        chosen: dict[str, Json] = {"properties": {word: {"enum": values}}, "required": [word]}
+        return self._merged({"allOf": [schema, chosen]}, where)
 
     def _merged(self, schema: dict[str, Json], where: str) -> dict[str, Json]:
         self._merging = where

@@ -164,23 +164,6 @@ def _canonical(value: Json) -> str:
     return text
 
 
-def _one_of(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
-    context: list[ValidationError] = []
-    choices = iter(enumerate(given))
-    for index, subschema in choices:
-        errors = list(validator.descend(instance, subschema, schema_path=index))
-        if not errors:
-            more = [each for _, each in choices if validator.evolve(schema=each).is_valid(instance)]
-            break
-        context.extend(errors)
-    else:
-        yield ValidationError(f"{instance!r} is not valid under any of the given schemas", context=context)
-        return
-    if more:
-        shown = ", ".join(short_repr(each, _SCHEMA_CHARS) for each in [*more, subschema])
-        yield ValidationError(f"{instance!r} is valid under each of {shown}")
-
-
 def _not(validator: Any, given: Json, instance: Json, _: Json) -> Iterator[ValidationError]:
     if validator.evolve(schema=given).is_valid(instance):
         shown = short_repr(given, _SCHEMA_CHARS)
@@ -195,7 +178,6 @@ _KEYWORDS: Final[Mapping[str, Any]] = {
     "uniqueItems": _unique_items,
     "enum": _enum,
     "const": _const,
-    "oneOf": _one_of,
     "not": _not,
 }
 _extend: Any = validators.extend  # it has no types

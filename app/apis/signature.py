@@ -57,7 +57,7 @@ class _Types:
             return " or ".join(kind)
         if kind:
             return str(kind)
-        choices = schema.get("anyOf") or schema.get("oneOf")
+        choices = schema.get("anyOf")
         if choices and self._left > 0:
             return " or ".join(dict.fromkeys(self.of(choice) for choice in choices[: self._left]))
         if "properties" in schema:
