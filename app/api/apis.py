@@ -110,7 +110,7 @@ class ApiController(Controller):
         bind = data.bind if data.bind is not UNSET else await apis.bindings(session, project.id, data.name)
         await session.commit()
         place = ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {})
-        app, document = await document_reader.read(place, content)
+        app, document = await document_reader.read(place, content, lambda url: download(http_client, url))
         serving = await manifest.lock_active(session, project.id)
         row = await apis.put(
             session,

@@ -6,12 +6,14 @@ import signal
 import sys
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Self
 
 import msgspec
 import structlog
 
+from app.apis.api_documents import MAX_DOCUMENT_BYTES
 from app.apis.app_view import AppView, OperationTraits
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
 from app.errors import ApiDocumentError, InvalidError
@@ -20,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _ANYWHERE: Final = "http://localhost"
 _CACHED = 16  # views of documents that were read before
+_OTHERS = 50  # documents that one refers to
+_WHOLE_SECONDS = 300
 _INHERITED: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")  # no secrets
 
 
@@ -46,18 +50,45 @@ class DocumentReader:
         while self._idle:
             await _kill(self._idle.pop())
 
-    async def read(self, request: ReadRequest, content: bytes) -> tuple[AppView, bytes]:
-        """The app of a new document, and the document as JSON, to be stored.
+    async def read(
+        self, request: ReadRequest, content: bytes, fetch: Callable[[str], Awaitable[bytes]] | None = None
+    ) -> tuple[AppView, bytes]:
+        """The app of a new document, and the document as JSON, to be stored with those that it refers to.
 
-        Raises ApiDocumentError, also if the text takes too much to read, and InvalidError for unknown bindings.
+        `fetch` gets the text at a URL of the document's own origin. Raises ApiDocumentError, also if the text
+        takes too much to read, and InvalidError for unknown bindings.
         """
-        return await self._read(msgspec.structs.replace(request, check=True, store=True), content)
+        request = msgspec.structs.replace(request, check=True, store=True)
+        try:
+            async with asyncio.timeout(_WHOLE_SECONDS):
+                return await self._read_with_others(request, content, fetch)
+        except TimeoutError as error:
+            reason = f"it takes longer than {_WHOLE_SECONDS} s to read this document and those that it refers to"
+            raise ApiDocumentError(reason) from error
+
+    async def _read_with_others(
+        self, request: ReadRequest, content: bytes, fetch: Callable[[str], Awaitable[bytes]] | None
+    ) -> tuple[AppView, bytes]:
+        others: dict[str, bytes] = {}
+        while True:
+            request = msgspec.structs.replace(request, others=list(others))
+            result, document = await self._read(request, content, *others.values())
+            if result.app is not None:
+                return result.app, document
+            if len(others) + len(result.wanted) > _OTHERS:
+                raise ApiDocumentError(f"it refers to more than {_OTHERS} other documents: bundle them into one")
+            others |= {url: await _text(url, fetch) for url in result.wanted}
+            if sum(map(len, others.values())) > MAX_DOCUMENT_BYTES:
+                size = f"{MAX_DOCUMENT_BYTES >> 20} MB"
+                raise ApiDocumentError(f"the documents that it refers to have more than {size} in all")
 
     async def view(self, request: ReadRequest, content: bytes, digest: str) -> AppView:
         """The app of a stored document. Raises ApiDocumentError, and InvalidError for unknown bindings."""
         key = digest.encode() + msgspec.json.encode(request)
         if key not in self._views:
-            self._views[key], _ = await self._read(request, content)
+            result, _ = await self._read(request, content)
+            assert result.app is not None
+            self._views[key] = result.app
             if len(self._views) > _CACHED:
                 del self._views[next(iter(self._views))]
         return self._views[key]
@@ -66,12 +97,13 @@ class DocumentReader:
         """Those of the operations of a stored document, wherever it is served. Raises ApiDocumentError."""
         return (await self.view(ReadRequest(name=name, server=_ANYWHERE), content, digest)).traits
 
-    async def _read(self, request: ReadRequest, content: bytes) -> tuple[AppView, bytes]:
+    async def _read(self, request: ReadRequest, *contents: bytes) -> tuple[ReadResult, bytes]:
         async with self._slots:
-            message, document = await self._exchange(frame(msgspec.json.encode(request)) + frame(content))
+            data = b"".join(map(frame, (msgspec.json.encode(request), *contents)))
+            message, document = await self._exchange(data)
         result = msgspec.json.decode(message, type=ReadResult)
-        if result.app is not None:
-            return result.app, document
+        if result.app is not None or result.wanted:
+            return result, document
         if result.defect is not None:
             log.error("an API document cannot be read", name=request.name, cause=result.defect)
         reason = result.refusal or "this document cannot be read; the log of the server has the reason"
@@ -109,6 +141,15 @@ class DocumentReader:
 
     def _slow(self) -> ApiDocumentError:
         return ApiDocumentError(f"this document takes longer than {self._cpu_seconds} s to read")
+
+
+async def _text(url: str, fetch: Callable[[str], Awaitable[bytes]] | None) -> bytes:
+    """Empty for what cannot be fetched: what refers to it accepts any value, or is left out."""
+    try:
+        return b"" if fetch is None else await fetch(url)
+    except ApiDocumentError as error:
+        log.warning("a document that an API document refers to cannot be fetched", url=url, cause=str(error))
+        return b""
 
 
 async def _ask(process: Process, data: bytes) -> tuple[bytes, bytes]:

@@ -1,7 +1,7 @@
 """The process that reads API documents, each in a fork of its own, within limits of time and memory.
 
 `python -m app.apis.read_process CPU_SECONDS MEMORY_BYTES` forks for each byte on its input. The fork takes a
-request and the text of a document, and writes a result and the document as JSON. If a fork fails, so does this
+request and the texts of documents, and writes a result and the document as JSON. If a fork fails, so does this
 process: the output may be half an answer.
 """
 
@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
+from app.apis import bundle
 from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
@@ -35,12 +36,14 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     bind: dict[str, Json] = {}
     check: bool = False  # whether the document has what `bind` names
     store: bool = False  # whether the document is returned, to be stored
+    others: list[str] = []  # URLs of documents that it refers to; their texts follow its own, "" for none
 
 
 class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
     """The app, or the reason why there is none."""
 
     app: AppView | None = None
+    wanted: list[str] = []  # URLs of more documents that it refers to
     refusal: str | None = None
     document_refused: bool = True  # or else the bindings
     defect: str | None = None  # of this program, for the log
@@ -72,7 +75,7 @@ def _serve(cpu_seconds: int, memory_bytes: int) -> None:
     request = msgspec.json.decode(_receive(), type=ReadRequest)
     document = b""
     try:
-        result, document = _read(request, _receive())
+        result, document = _read(request, _receive(), [_receive() for _ in request.others])
     except InvalidError as error:
         result = ReadResult(refusal=str(error), document_refused=isinstance(error, ApiDocumentError))
     except MemoryError:
@@ -94,13 +97,26 @@ def _receive() -> bytes:
     return stream.read(int.from_bytes(stream.read(LENGTH_BYTES), "big"))
 
 
-def _read(request: ReadRequest, content: bytes) -> tuple[ReadResult, bytes]:
+def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[ReadResult, bytes]:
     document = read_document(content)
+    if request.store:
+        others = {url: _readable(each) for url, each in zip(request.others, contents, strict=True)}
+        if more := bundle.wanted(document, request.source, others):
+            return ReadResult(wanted=more), b""
+        document = bundle.bundled(document, request.source, {url: each for url, each in others.items() if each})
     app = parse_document(request.name, document, source=request.source, server=request.server)
     if request.check:
         check_bindings(app, request.bind)
     view = AppView.of(bind_parameters(app, request.bind))
     return ReadResult(app=view), _storable(document) if request.store else b""
+
+
+def _readable(content: bytes) -> dict[str, Json]:
+    """Empty for what is no document."""
+    try:
+        return read_document(content) if content else {}
+    except ApiDocumentError:
+        return {}
 
 
 def _storable(document: dict[str, Json]) -> bytes:

@@ -29,6 +29,10 @@ _MANY = {"allOf", "anyOf", "prefixItems"}
 _NAMED = {"properties", "patternProperties"}
 
 
+class UnknownTargetError(ApiDocumentError):
+    """A reference leads nowhere. As a schema, that is any value."""
+
+
 class References:
     """The `$ref`s of one document. Each schema is resolved once per depth and shared, never copied.
 
@@ -72,7 +76,10 @@ class References:
     def _referred(self, reference: str, where: str, depth: int) -> dict[str, Json]:
         key = (reference, depth)
         if key not in self._schemas:
-            target = self._lookup(reference, where)
+            try:
+                target = self._lookup(reference, where)
+            except UnknownTargetError:  # the server knows better
+                target = {}
             if depth >= _DEPTH:
                 kind = target.get("type") if isinstance(target, Mapping) else None
                 self._schemas[key] = _typed(kind)
@@ -85,15 +92,12 @@ class References:
         if len(reference) > _REFERENCE_CHARS:
             raise ApiDocumentError(f"{where}: a reference has more than {_REFERENCE_CHARS:,} characters")
         if not reference.startswith("#"):
-            raise ApiDocumentError(
-                f"{where}: {reference!r} refers to another document; bundle everything into one document first"
-            )
+            raise UnknownTargetError(f"{where}: {reference!r} refers to another document, which was not read")
         try:  # ValueError, TypeError: a list index that is not a number, an item of a scalar
             return self._resolver.lookup(reference).contents
         except (Unresolvable, LookupError, ValueError, TypeError) as error:
-            raise ApiDocumentError(
-                f"{where}: {reference!r} refers to something the document does not have"
-            ) from error
+            reason = f"{reference!r} refers to something the document does not have"
+            raise UnknownTargetError(f"{where}: {reason}") from error
 
     def _plain(self, node: Mapping[str, Json], where: str, depth: int) -> dict[str, Json]:
         result: dict[str, Json] = {}
