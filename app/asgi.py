@@ -17,6 +17,7 @@ from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.disk_space import DiskSpace
 from app.db.migrate import check_schema
+from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.project.project_settings import Limits
@@ -55,10 +56,13 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         reconciler = await stack.enter_async_context(ReleaseReconciler(sessions, promoter, prompt))
         listener = await stack.enter_async_context(open_listener(settings))
         private = settings.allow_private_hosts
-        documents = open_client(allow_private_hosts=private, timeout=_FETCH_SECONDS)
-        webhooks = open_client(allow_private_hosts=private)  # slow documents do not delay webhooks
+        certificates = Certificates.of(settings)
+        documents = open_client(allow_private_hosts=private, timeout=_FETCH_SECONDS, certificates=certificates)
+        webhooks = open_client(
+            allow_private_hosts=private, certificates=certificates
+        )  # slow documents do not delay webhooks
         await stack.enter_async_context(documents)
-        verifiers = open_client(allow_private_hosts=private)  # nor do slow verifiers
+        verifiers = open_client(allow_private_hosts=private, certificates=certificates)  # nor do slow verifiers
         await stack.enter_async_context(webhooks)
         await stack.enter_async_context(verifiers)
         reader = await stack.enter_async_context(DocumentReader())
@@ -90,5 +94,6 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
             data_rules=DataRules.of(settings),
+            public_url=settings.public_url,
             failed_keys_per_minute=settings.limit_failed_keys_per_minute,
         )

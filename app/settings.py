@@ -39,6 +39,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Address the API listens on."""
     port: Port = 8000
     """Port of the API."""
+    public_url: str = ""
+    """Address at which people reach this server, such as https://sage.example.com, for links back to it: OAuth's
+    redirects. By default that of the request which asks for the link."""
     shutdown_delay_seconds: Pause = 0
     """After SIGTERM, the API serves on for so long while `/readyz` answers 503, for load balancers to notice."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -207,6 +210,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Limit for one call to a live API."""
     allow_private_hosts: bool = True
     """Allow live APIs on loopback and private addresses."""
+    ca_file: Path | None = None
+    """PEM file of certificate authorities that live APIs, webhooks and verifiers may have besides public ones."""
+    client_certificates: Path | None = None
+    """Directory of client certificates for mutual TLS: PEM files, each with its chain and key, that credentials of
+    APIs name."""
 
     # Training
     train_dtype: Literal["auto", "float32", "bfloat16"] = "auto"

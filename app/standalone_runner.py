@@ -21,6 +21,7 @@ from app.engine.http_engine import HttpEngine
 from app.engine.protocol import Engine
 from app.engine.retry import RetryingEngine
 from app.errors import AppError, SettingError
+from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
 from app.judge import NamedJudge, load_judge
@@ -165,7 +166,12 @@ async def _start_runner(
 
 def _api_client(settings: Settings) -> httpx.AsyncClient:
     tasks = settings.max_tasks_in_flight
-    return open_client(allow_private_hosts=settings.allow_private_hosts, connections=8 * tasks, kept=2 * tasks)
+    return open_client(
+        allow_private_hosts=settings.allow_private_hosts,
+        connections=8 * tasks,
+        kept=2 * tasks,
+        certificates=Certificates.of(settings),
+    )
 
 
 class _StopSignals:

@@ -4,10 +4,25 @@ import datetime as dt
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, events, exams, feedback, keys, models, projects, releases, secrets, skills, trajectories
+from app.credentials.credential import Credential
+from app.db import (
+    api_credentials,
+    apis,
+    events,
+    exams,
+    feedback,
+    keys,
+    models,
+    projects,
+    releases,
+    secrets,
+    skills,
+    trajectories,
+)
 from app.db.database import Sessions
 from app.db.exams import NewExamTask
 from app.db.models import AuditAction, ExamSource, RunState, TaskState
@@ -31,7 +46,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
         "source": MARK,
         "document": {"openapi": "3.1.0", "info": {"title": MARK, "version": "1"}, "paths": {}},
     }
-    await apis.put(session, project.id, "vault", digest=MARK, token=MARK, **kept)
+    await _secure(session, await apis.put(session, project.id, "vault", digest=MARK, token=MARK, **kept))
     await secrets.put(session, project.id, "vault-key", MARK)
     key, _ = await keys.create(session, MARK, ["admin"], project.id)
     call: dict[str, Any] = {"seq": 0, "turn": 0, "api": MARK, "arguments": {MARK: MARK}, "digest": MARK}
@@ -62,10 +77,17 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     return ids | {
         "project": name,
         "api": "vault",
+        "scheme": "vault-scheme",
         "secret": "vault-key",
         "exam": MARK,
         "project_id": str(project.id),
     }
+
+
+async def _secure(session: AsyncSession, api: models.Api) -> None:
+    value = msgspec.json.encode(Credential(value=MARK)).decode()
+    about: dict[str, Any] = {"kind": "api_key", "value": value, "authorized": True}
+    await api_credentials.put(session, api.id, "vault-scheme", MARK, **about)
 
 
 async def content(sessions: Sessions, project_id: str) -> dict[str, list[str]]:

@@ -29,6 +29,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "apis_change": {"bearer_token": "mine"},
     "apis_put": {"name": "vault", "project": _VICTIM, "document": {"openapi": "3.1.0", "paths": {}}},
     "secrets_store": {"value": "mine"},
+    "apis_store_credentials": {"value": "mine", "place": "header", "name": "X-Key"},
     "datasets_upload": {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
     "projects_change": {"settings": {"skills": "open"}},
     "projects_create": {"name": "third"},

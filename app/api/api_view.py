@@ -1,11 +1,13 @@
 """An OpenAPI document in responses: its operations as the agent sees them, and never its token."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from app.api.columns import columns
+from app.api.credential_view import CredentialView, shared_credentials
 from app.apis.app_view import AppView, OperationView
 from app.apis.catalog import LeftOut
 from app.db import models
@@ -44,9 +46,12 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     variables: dict[str, str]
     operations: list[OperationView]
     left_out: list[LeftOut]
+    credentials: list[CredentialView]  # for all tasks
 
     @classmethod
-    def full(cls, row: models.Api, project: str, app: AppView) -> "ApiView":
+    def full(
+        cls, row: models.Api, project: str, app: AppView, stored: Iterable[models.ApiCredential]
+    ) -> "ApiView":
         return ApiView(
             project=project,
             has_token=_has_token(row),
@@ -55,6 +60,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             variables=app.variables,
             operations=app.operations,
             left_out=app.left_out,
+            credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
             **columns(row, ApiSummary, "project", "has_token"),
         )
 

@@ -1,6 +1,5 @@
 """Routes for the APIs of a project, each an OpenAPI document that the agent may call."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import httpx
@@ -9,18 +8,20 @@ from litestar import Controller, delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 from msgspec import UNSET, UnsetType
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, Db, find_project
+from app.api.api_credentials import base_of
+from app.api.api_reading import read_api
 from app.api.api_view import ApiSummary, ApiView
 from app.api.json_request import DocumentRequest
 from app.api.problem import problems
 from app.api.validation import AppName, ProjectName, Text
 from app.apis.api_documents import download
-from app.apis.app_view import AppView
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
-from app.db import apis, manifests, models
+from app.credentials.credential import Credential
+from app.credentials.prepared import prepare
+from app.db import api_credentials, apis
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
 from app.release import manifest
@@ -41,6 +42,10 @@ Bindings = Annotated[
         'has it, `{"log_in": {"password": "secret:NAME"}}` in one. The agent does not see them',
         examples=[{"log_in": {"password": "secret:mail"}}],
     ),
+]
+Credentials = Annotated[
+    dict[str, Credential],
+    msgspec.Meta(max_length=20, description="by the name of the security scheme; those of other schemes stay"),
 ]
 TokenOrigins = Annotated[
     list[
@@ -68,6 +73,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     document: Document | UnsetType = UNSET
     server: Server | None = None
     bearer_token: Token | UnsetType | None = UNSET
+    credentials: Credentials = {}
     bind: Bindings | UnsetType | None = UNSET
     token_origins: TokenOrigins | UnsetType = UNSET
 
@@ -111,6 +117,10 @@ class ApiController(Controller):
         await session.commit()
         place = ReadRequest(name=data.name, source=data.url, server=data.server, bind=bind or {})
         app, document = await document_reader.read(place, content, lambda url: download(http_client, url))
+        prepared = [
+            await prepare(name, each, app.schemes, base_of(app), http_client)
+            for name, each in data.credentials.items()
+        ]
         serving = await manifest.lock_active(session, project.id)
         row = await apis.put(
             session,
@@ -125,9 +135,14 @@ class ApiController(Controller):
         )
         if data.token_origins is not UNSET:
             row.token_origins = list(data.token_origins)
+        for each in prepared:
+            await each.store(session, row.id, "")
+        if data.bearer_token is not UNSET:
+            await api_credentials.forget_uses(session, row.id)
         await manifest.update_tools(session, serving, [data.name], access.actor)
+        stored = await api_credentials.of_api(session, row.id)
         await session.commit()
-        return ApiView.full(row, project.name, app)
+        return ApiView.full(row, project.name, app, stored)
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:
@@ -146,7 +161,8 @@ class ApiController(Controller):
     ) -> ApiView:
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
-        return ApiView.full(row, owner.name, await _view(document_reader, session, row, row.bind))
+        stored = await api_credentials.of_api(session, row.id)
+        return ApiView.full(row, owner.name, await read_api(document_reader, session, row, row.bind), stored)
 
     @patch(
         "/{name:str}",
@@ -167,7 +183,7 @@ class ApiController(Controller):
         owner = await find_project(session, access, project)
         row = await apis.get(session, owner.id, name, document=False)
         bind = row.bind if data.bind is UNSET else dict(data.bind or {})
-        app = await _view(document_reader, session, row, bind)
+        app = await read_api(document_reader, session, row, bind)
         row = await apis.get(session, owner.id, name, document=False)  # it may be gone
         if data.bind is not UNSET:
             row.bind = bind
@@ -175,8 +191,11 @@ class ApiController(Controller):
             row.token_origins = list(data.token_origins)
         for column, value in apis.sealed(session, data.bearer_token).items():
             setattr(row, column, value)
+        if data.bearer_token is not UNSET:
+            await api_credentials.forget_uses(session, row.id)
+        stored = await api_credentials.of_api(session, row.id)
         await session.commit()
-        return ApiView.full(row, owner.name, app)
+        return ApiView.full(row, owner.name, app, stored)
 
     @delete(
         "/{name:str}",
@@ -191,18 +210,6 @@ class ApiController(Controller):
         await apis.delete(session, owner.id, name)
         await manifest.update_tools(session, serving, [name], access.actor)
         await session.commit()
-
-
-async def _view(
-    reader: DocumentReader, session: AsyncSession, row: models.Api, bind: Mapping[str, Json]
-) -> AppView:
-    """The app of a stored document. Ends the transaction. Raises InvalidError for new bindings that do not fit."""
-    content = await manifests.document(session, row.id, row.digest)
-    await session.commit()  # no transaction is held while a document is read
-    source = None if row.source == "upload" else row.source
-    check = bind != row.bind
-    request = ReadRequest(name=row.name, source=source, server=row.server, bind=dict(bind), check=check)
-    return await reader.view(request, content, row.digest)
 
 
 async def _content(data: ApiRequest, client: httpx.AsyncClient) -> bytes:

@@ -11,6 +11,8 @@ from litestar.di import Provide
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import authorize, provide_access
+from app.api.api_call import ApiCallController
+from app.api.api_credentials import CredentialController
 from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
 from app.api.audit import AuditController
@@ -27,6 +29,7 @@ from app.api.judge_agreement import JudgeController
 from app.api.key_gate import KeyGate
 from app.api.keys import KeyController
 from app.api.manual import manual_routes
+from app.api.oauth_callback import oauth_callback
 from app.api.openapi_pages import docs_routes, openapi_config
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
@@ -59,6 +62,8 @@ _CONTROLLERS = [
     FeedbackController,
     JudgeController,
     ApiController,
+    ApiCallController,
+    CredentialController,
     SecretController,
     ProjectController,
     KeyController,
@@ -102,7 +107,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
 
     provided = {name: _provide(name) for name in Dependencies.__struct_fields__}
     return Litestar(
-        route_handlers=[v1, healthz, livez, readyz, metrics, *docs_routes(), *manual_routes()],
+        route_handlers=[v1, healthz, livez, readyz, metrics, oauth_callback, *docs_routes(), *manual_routes()],
         dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
         middleware=[log_requests, REQUESTS.middleware],

@@ -48,6 +48,7 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     readiness_checks: Mapping[str, ReadinessCheck]
     datasets: DatasetStore
     data_rules: DataRules = DataRules()
+    public_url: str = ""  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit

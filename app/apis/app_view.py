@@ -6,6 +6,7 @@ import msgspec
 
 from app.apis.catalog import App, LeftOut, Operation
 from app.apis.fingerprint import fingerprints
+from app.apis.security_schemes import SecurityScheme
 from app.apis.signature import signature
 from app.project.approval import Risk
 
@@ -41,6 +42,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
     variables: dict[str, str]
     operations: list[OperationView]
     left_out: list[LeftOut] = []
+    schemes: dict[str, SecurityScheme] = {}
     traits: dict[str, OperationTraits]  # of each operation
 
     @classmethod
@@ -53,6 +55,7 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             variables=app.variables,
             operations=[OperationView.of(each) for each in app.operations.values()],
             left_out=list(app.left_out),
+            schemes=app.schemes,
             traits={
                 name: OperationTraits(each.safe, each.risk, known[name]) for name, each in app.operations.items()
             },

@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from app.apis.security_schemes import Security, SecurityScheme
 from app.project.approval import Risk
 from app.records import Json
 
@@ -54,6 +55,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
     declared_safe: bool | None = None  # `x-safe` of the document
     risk: Risk | None = None  # `x-risk` of the document
     returns: dict[str, Json] = {}  # JSON Schema of the success response, references resolved
+    security: Security | None = None  # if it differs from the app's
 
     @property
     def api(self) -> str:
@@ -85,7 +87,10 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     choices: dict[str, tuple[str, ...]] = {}  # permitted values of the variables with an `enum`
     operations: dict[str, Operation]
     left_out: tuple[LeftOut, ...] = ()
+    schemes: dict[str, SecurityScheme] = {}  # by name
+    security: Security | None = None  # None: the document does not say where its schemes apply
     digest: str  # sha256 of the document
+    source: str | None = None  # the URL of the document
     token_origins: tuple[str, ...] = ()  # that get its credentials, besides the origin of `server`
     protocol: str = "openapi"  # the part of the entry-point group `sage.api_protocols` that parsed it
 

@@ -6,6 +6,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from app.apis.authentication import Authentication
+from app.apis.catalog import App, Operation
 from app.errors import HostError
 from app.records import Call, Json
 from app.security.secret_values import MASK, is_ordinary, is_telling
@@ -14,8 +16,18 @@ _PLAIN: Final = re.compile(r"[A-Za-z]{1,32}([_ -][A-Za-z]{1,32}){0,4}")  # a nam
 
 
 class Credentials(Protocol):
-    async def headers(self, app: str) -> dict[str, str]:
-        """The headers to send with every call to an app; {} if it needs none."""
+    async def of(self, app: App, operation: Operation) -> Authentication:
+        """What to send with a call of an operation; falsy if there is nothing to send.
+
+        Raises HostError if there should be, but it cannot be had.
+        """
+        ...
+
+    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:
+        """Record that the API did not accept what `of` gave. With `renew`, ask for other credentials if possible.
+
+        Returns whether there are others now. Raises HostError if it failed to renew them.
+        """
         ...
 
 
@@ -32,21 +44,21 @@ class BearerTokens:
         self._tokens = dict(tokens)
         self._unreadable = frozenset(unreadable)
 
-    async def headers(self, app: str) -> dict[str, str]:
+    async def of(self, app: App, operation: Operation) -> Authentication:  # noqa: ARG002 - it is for all
         """Raises HostError for an app whose token is unreadable."""
-        if app in self._unreadable:
-            raise HostError("ApiError", f"the server cannot read its token for {app}: check SAGE_SECRET_KEY")
-        return {"Authorization": f"Bearer {self._tokens[app]}"} if app in self._tokens else {}
+        if app.name in self._unreadable:
+            raise HostError("ApiError", f"the server cannot read its token for {app.name}: check SAGE_SECRET_KEY")
+        token = self._tokens.get(app.name)
+        return Authentication() if token is None else bearer(token)
+
+    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:  # noqa: ARG002
+        """They stay what they are."""
+        return False
 
 
-def secret_parts(headers: Mapping[str, str]) -> list[str]:
-    """The texts to remove from answers: each header value, and the part after its scheme; longest first.
-
-    >>> secret_parts({"Authorization": "Bearer abc"})
-    ['Bearer abc', 'abc']
-    """
-    parts = {part for value in headers.values() for part in (value, value.rpartition(" ")[2]) if part}
-    return sorted(parts, key=len, reverse=True)
+def bearer(token: str) -> Authentication:
+    """A token in the header `Authorization` (RFC 6750)."""
+    return Authentication(headers={"Authorization": f"Bearer {token}"})
 
 
 def mask(value: Json) -> Json:

@@ -16,6 +16,7 @@ import structlog
 from app.apis.api_documents import MAX_DOCUMENT_BYTES
 from app.apis.app_view import AppView, OperationTraits
 from app.apis.read_process import LENGTH_BYTES, NEXT, ReadRequest, ReadResult, frame
+from app.apis.sample_call import CallPlan, SampleCall
 from app.errors import ApiDocumentError, InvalidError
 
 log = structlog.get_logger(__name__)
@@ -93,6 +94,12 @@ class DocumentReader:
                 del self._views[next(iter(self._views))]
         return self._views[key]
 
+    async def sample_call(self, request: ReadRequest, content: bytes, plan: CallPlan) -> SampleCall:
+        """A call of a stored document, to be sent. Raises ApiDocumentError, and InvalidError for the plan."""
+        result, _ = await self._read(msgspec.structs.replace(request, call=plan), content)
+        assert result.call is not None
+        return result.call
+
     async def traits(self, name: str, content: bytes, digest: str) -> dict[str, OperationTraits]:
         """Those of the operations of a stored document, wherever it is served. Raises ApiDocumentError."""
         return (await self.view(ReadRequest(name=name, server=_ANYWHERE), content, digest)).traits
@@ -102,7 +109,7 @@ class DocumentReader:
             data = b"".join(map(frame, (msgspec.json.encode(request), *contents)))
             message, document = await self._exchange(data)
         result = msgspec.json.decode(message, type=ReadResult)
-        if result.app is not None or result.wanted:
+        if result.app is not None or result.wanted or result.call is not None:
             return result, document
         if result.defect is not None:
             log.error("an API document cannot be read", name=request.name, cause=result.defect)

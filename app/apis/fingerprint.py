@@ -9,9 +9,12 @@ from app.records import Json
 
 
 def fingerprints(app: App) -> dict[str, str]:
-    """By operation. The URL of the app's server does not count."""
+    """By operation. The URL of the app's server does not count, nor do credentials, which the gateway adds."""
     known: dict[int, str] = {}
-    return {name: _fingerprint(operation, known) for name, operation in app.operations.items()}
+    return {
+        name: _fingerprint(msgspec.structs.replace(operation, security=None), known)
+        for name, operation in app.operations.items()
+    }
 
 
 def _fingerprint(value: Json, known: dict[int, str]) -> str:

@@ -12,6 +12,7 @@ from app.apis.encode import encode
 from app.apis.operations import operations
 from app.apis.protocol import OutgoingRequest
 from app.apis.references import References
+from app.apis.security_schemes import security, security_schemes
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError
 from app.records import Json
@@ -37,7 +38,8 @@ OPENAPI = OpenApi()
 
 def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
     _check_version(document)
-    parsed, left_out = operations(name, document, References(document))
+    references = References(document)
+    parsed, left_out = operations(name, document, references)
     if not parsed and left_out:
         raise ApiDocumentError(left_out[0].reason)
     if not parsed:
@@ -61,6 +63,9 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
             for key, each in parsed.items()
         },
         left_out=tuple(left_out),
+        schemes=security_schemes(document, references),
+        security=security(document, references, "security"),
+        source=source,
         digest=hashlib.sha256(to_json_text(document)).hexdigest(),
     )
 

@@ -11,6 +11,7 @@ from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
 from app.apis.request_body import Body, request_body
+from app.apis.security_schemes import security
 from app.errors import ApiDocumentError
 from app.project.approval import Risk
 from app.records import Json
@@ -74,6 +75,7 @@ def _operation(
         server=_server(node) or _server(item),
         declared_safe=_safety(node, where),
         risk=_risk(node, where),
+        security=security(node, references, where),
     )
 
 

@@ -18,6 +18,7 @@ from app.apis import bundle
 from app.apis.api_documents import parse_document, protocols, read_document
 from app.apis.app_view import AppView
 from app.apis.bound_parameters import bind_parameters, check_bindings
+from app.apis.sample_call import CallPlan, SampleCall, sample_call
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
@@ -36,6 +37,7 @@ class ReadRequest(msgspec.Struct, frozen=True, kw_only=True):
     bind: dict[str, Json] = {}
     check: bool = False  # whether the document has what `bind` names
     store: bool = False  # whether the document is returned, to be stored
+    call: CallPlan | None = None  # to be prepared
     others: list[str] = []  # URLs of documents that it refers to; their texts follow its own, "" for none
 
 
@@ -43,6 +45,7 @@ class ReadResult(msgspec.Struct, frozen=True, kw_only=True):
     """The app, or the reason why there is none."""
 
     app: AppView | None = None
+    call: SampleCall | None = None
     wanted: list[str] = []  # URLs of more documents that it refers to
     refusal: str | None = None
     document_refused: bool = True  # or else the bindings
@@ -107,8 +110,10 @@ def _read(request: ReadRequest, content: bytes, contents: list[bytes]) -> tuple[
     app = parse_document(request.name, document, source=request.source, server=request.server)
     if request.check:
         check_bindings(app, request.bind)
-    view = AppView.of(bind_parameters(app, request.bind))
-    return ReadResult(app=view), _storable(document) if request.store else b""
+    app = bind_parameters(app, request.bind)
+    if request.call is not None:
+        return ReadResult(call=sample_call(app, request.call)), b""
+    return ReadResult(app=AppView.of(app)), _storable(document) if request.store else b""
 
 
 def _readable(content: bytes) -> dict[str, Json]:

@@ -47,6 +47,15 @@ def is_header_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def is_key_header(name: str) -> bool:
+    """Whether a header, or a cookie, of this name may carry a key.
+
+    >>> [is_key_header(name) for name in ("Authorization", "X-API-Key", "Content-Length", "a b")]
+    [True, True, False, False]
+    """
+    return is_header_name(name) and (name.lower() == "authorization" or not is_reserved(name))
+
+
 def is_reserved(name: str) -> bool:
     """Whether the agent may not set it.
 

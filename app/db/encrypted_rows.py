@@ -35,6 +35,8 @@ from app.settings import Settings
 _ENCRYPTED: Sequence[InstrumentedAttribute[Any]] = (  # texts or bytes; those of older versions may be plain
     models.Api.token,
     models.Secret.value,
+    models.ApiCredential.value,
+    models.OAuthAttempt.verifier,
     models.TaskTurn.record,
     models.TaskCall.record,
     models.TaskCall.sealed_arguments,

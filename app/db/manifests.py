@@ -10,7 +10,7 @@ from sqlalchemy import Row, Text, Uuid, bindparam, cast, exists, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import models, skill_sets
+from app.db import api_credentials, models, skill_sets
 from app.db.database import Handle, execute
 from app.db.in_array import in_array
 from app.db.models import SkillState
@@ -31,6 +31,7 @@ _SERVING = (
         _api.server,
         _api.token,
         _api.secret,
+        api_credentials.of_schemes(_api.id).label("has_credentials"),
         _api.bind,
         _api.token_origins,
     )

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity, Leased, listing_indexes
+from app.db.credential_rows import ApiCredential, OAuthAttempt
 from app.db.dataset_rows import Dataset
 from app.db.exam_rows import Exam, ExamSource, ExamTask
 from app.db.quota_rows import ProjectTurn, ProjectUsage
@@ -67,6 +68,7 @@ __all__ = [
     "TASK_MOVES",
     "Adapter",
     "Api",
+    "ApiCredential",
     "Approval",
     "ApprovalState",
     "AuditAction",
@@ -81,6 +83,7 @@ __all__ = [
     "ExamTask",
     "Feedback",
     "Key",
+    "OAuthAttempt",
     "Project",
     "ProjectTurn",
     "ProjectUsage",

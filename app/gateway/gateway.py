@@ -18,6 +18,7 @@ from app.apis.names import nearest
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
+from app.gateway.authenticated_caller import AuthenticatedCaller
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
 from app.gateway.recorded_calls import RecordedCalls
@@ -60,7 +61,6 @@ class Gateway:
         recording: RecordedCalls | None = None,
     ) -> None:
         self._catalog = with_builtins(catalog)
-        self._http = HttpCaller(client, timeout=timeout)
         self._variables = variables
         self._journal = journal
         self._allowed = allowed
@@ -82,6 +82,7 @@ class Gateway:
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
         self._request_secrets = RequestSecrets(variables, credentials, store, self.secrets)
+        self._caller = AuthenticatedCaller(HttpCaller(client, timeout=timeout), self._request_secrets)
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -247,12 +248,9 @@ class Gateway:
         hidden = self._request_secrets.hidden
         started = time.perf_counter()
         try:
-            credentials = await self._request_secrets.headers(self._catalog.apps[operation.app], operation)
-            known = {name.lower() for name in credentials}
-            headers = {name: text for name, text in request.headers.items() if name.lower() not in known}
-            sent = (operation.method, url, headers | credentials, request.content)
             sending = None if self._journal is None or operation.safe else self._journal.sending
-            result = hidden.mask_value(await self._http.send(*sent, clean=hidden.mask, sending=sending))
+            app = self._catalog.apps[operation.app]
+            result = hidden.mask_value(await self._caller.send(app, operation, url, request, sending))
         except HostError as raised:
             error = hidden.mask(f"{raised.kind}: {raised.message}")
         seconds = time.perf_counter() - started

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 
 from app.errors import HostError
+from app.gateway.certificate_transport import CERTIFICATE
 from app.records import Json
 from app.sandbox.frames import MAX_DEPTH, MAX_NODES
 from app.untrusted.http_body import BodyError, BodySizeError, read_body
@@ -32,6 +33,14 @@ _CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the We
 
 Sending: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited when the connection is open, right before a request is written. If it raises, nothing is sent."""
+
+
+class RefusalError(HostError):
+    """The API answered with the status of an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__("ApiError", message)
+        self.status = status
 
 
 class _Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,14 +67,19 @@ class HttpCaller:
         content: bytes | None,
         clean: Callable[[str], str] = str,
         sending: Sending | None = None,
+        certificate: str | None = None,
     ) -> Json:
         """The parsed response: JSON, text, or None if it is empty. Redirects to other servers are refused.
 
-        Raises HostError, an ApiError, for every failure. `clean` removes secrets from a text that is truncated.
+        Raises HostError, an ApiError, for every failure: a RefusalError for an answer with a status of its own.
+        `clean` removes secrets from a text that is truncated, `certificate` names a file for mutual TLS.
         """
+        extensions = self._extensions if sending is None else self._extensions | {"trace": _before(sending)}
+        if certificate is not None:
+            extensions = extensions | {CERTIFICATE: certificate}
         try:
             async with asyncio.timeout(self._timeout):
-                return _result(await self._follow(httpx.URL(url), method, headers, content, sending), clean)
+                return _result(await self._follow(httpx.URL(url), method, headers, content, extensions), clean)
         except (TimeoutError, httpx.TimeoutException) as error:
             raise HostError("ApiError", f"no answer within {self._timeout:g} seconds") from error
         except (httpx.HTTPError, httpx.InvalidURL, httpx.CookieConflict) as error:
@@ -78,9 +92,8 @@ class HttpCaller:
         method: str,
         headers: dict[str, str],
         content: bytes | None,
-        sending: Sending | None,
+        extensions: dict[str, object],
     ) -> _Response:
-        extensions = self._extensions if sending is None else self._extensions | {"trace": _before(sending)}
         for _ in range(_REDIRECTS):
             request = httpx.Request(
                 method, url, headers={**_HEADERS, **headers}, content=content, extensions=extensions
@@ -150,8 +163,8 @@ def _result(answer: _Response, clean: Callable[[str], str]) -> Json:
         raise HostError("ApiError", f"the answer is {size} bytes of {kind}, which is not text") from error
 
 
-def _refusal(status: int, reason: str) -> HostError:
-    return HostError("ApiError", f"Response status code is {status}: {reason}")
+def _refusal(status: int, reason: str) -> RefusalError:
+    return RefusalError(status, f"Response status code is {status}: {reason}")
 
 
 def _short(answer: _Response, clean: Callable[[str], str]) -> str:

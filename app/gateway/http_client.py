@@ -1,5 +1,6 @@
 """The HTTP client for servers that are not ours: live APIs, their documents, and webhooks."""
 
+import ssl
 from collections.abc import Collection
 from http.cookiejar import CookieJar
 from typing import Any, Final
@@ -8,6 +9,8 @@ import httpcore
 import httpx
 
 from app.gateway.bounded_transport import BoundedTransport
+from app.gateway.certificate_transport import CertificateTransport
+from app.gateway.certificates import Certificates
 from app.gateway.ssrf import PublicNetwork
 from app.untrusted.http_transport import HttpTransport, http_transport
 
@@ -30,18 +33,24 @@ def open_client(
     timeout: float = 5,
     network: PublicNetwork | None = None,
     origins: Collection[str] | None = None,
+    certificates: Certificates = Certificates(),  # noqa: B008 - frozen
 ) -> httpx.AsyncClient:
     """Without cookies, and without the proxies that the environment names. At most `kept` idle connections.
 
     If private hosts are not allowed, every connection goes through `network`: those of redirects, too. With
-    `origins` it reaches no others.
+    `origins` it reaches no others. Requests may name an own one of the `certificates`.
     """
     limits = httpx.Limits(
         max_connections=connections, max_keepalive_connections=kept, keepalive_expiry=_IDLE_SECONDS
     )
-    transport: httpx.AsyncBaseTransport = (
-        http_transport(limits) if allow_private_hosts else _PublicTransport(network or PublicNetwork(), limits)
-    )
+
+    def open_transport(tls: ssl.SSLContext) -> httpx.AsyncBaseTransport:
+        if allow_private_hosts:
+            return http_transport(limits, tls)
+        return _PublicTransport(network or PublicNetwork(), limits, tls)
+
+    plain = open_transport(certificates.context())
+    transport = CertificateTransport(plain, open_transport, certificates)
     return httpx.AsyncClient(
         transport=transport if origins is None else BoundedTransport(transport, origins),
         timeout=timeout,
@@ -51,8 +60,7 @@ def open_client(
 
 
 class _PublicTransport(HttpTransport):
-    def __init__(self, network: PublicNetwork, limits: httpx.Limits) -> None:
-        tls = httpx.create_ssl_context(trust_env=False)
+    def __init__(self, network: PublicNetwork, limits: httpx.Limits, tls: ssl.SSLContext) -> None:
         super().__init__(tls)
         self._pool = httpcore.AsyncConnectionPool(  # httpx has no parameter for the network
             ssl_context=tls,

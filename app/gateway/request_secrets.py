@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from app.apis.address import address, origin
 from app.apis.api_documents import encode
+from app.apis.authentication import Authentication
 from app.apis.bound_parameters import filled
 from app.apis.catalog import App, Operation
-from app.apis.credentials import Credentials, SecretStore, secret_parts
+from app.apis.credentials import Credentials, SecretStore
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.records import Json
@@ -48,13 +49,21 @@ class RequestSecrets:
         except HostError as error:
             raise HostError(error.kind, self.hidden.mask(error.message)) from None
 
-    async def headers(self, app: App, operation: Operation) -> dict[str, str]:
+    async def authentication(self, app: App, operation: Operation) -> Authentication:
         """The credentials of the API. Raises HostError if the operation's server may not get them."""
-        headers = await self._credentials.headers(operation.app) if self._credentials else {}
-        if headers and not self._trusts(app, operation):
+        if self._credentials is None:
+            return Authentication()
+        authentication = await self._credentials.of(app, operation)
+        if authentication and not self._trusts(app, operation):
             raise HostError("ApiError", _untrusted(operation))
-        self._hide(*secret_parts(headers))
-        return headers
+        self._hide(*authentication.secret_parts())
+        return authentication
+
+    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:
+        """As `Credentials.refused`."""
+        return self._credentials is not None and await self._credentials.refused(
+            app, operation, self.hidden.mask(reason), renew=renew
+        )
 
     def _trusts(self, app: App, operation: Operation) -> bool:
         """Whether the operation's server may get the API's credentials: a document could send them elsewhere."""

@@ -6,18 +6,13 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
-import structlog
 
 from app.apis.api_documents import parse_document, read_document
 from app.apis.bound_parameters import bind_parameters
 from app.apis.catalog import App, Catalog
-from app.apis.credentials import BearerTokens
 from app.db import manifests
 from app.db.database import Sessions
-from app.errors import SettingError
 from app.release.manifest import ApiDocument
-
-log = structlog.get_logger(__name__)
 
 _KEPT = 3  # versions per API: releases that serve side by side may have different ones
 _Version = tuple[str, str, str | None, str]
@@ -54,11 +49,3 @@ def _parsed(api: ApiDocument, content: bytes) -> App:
     source = None if api.source == "upload" else api.source
     app = parse_document(api.name, read_document(content), source=source, server=api.server)
     return msgspec.structs.replace(bind_parameters(app, api.bind), token_origins=api.token_origins)
-
-
-def bearer_tokens(apis: Sequence[ApiDocument]) -> BearerTokens:
-    """The tokens of the APIs. One that cannot be decrypted is logged, and fails the calls of its API alone."""
-    unreadable = {api.name: api.token for api in apis if isinstance(api.token, SettingError)}
-    for name, error in unreadable.items():
-        log.error("a token cannot be read", api=name, cause=str(error))
-    return BearerTokens({api.name: api.token for api in apis if isinstance(api.token, str)}, unreadable)

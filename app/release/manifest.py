@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Row, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.db import apis, audit, manifests, models, projects, releases, skill_moves, skill_sets
+from app.db import api_credentials, apis, audit, manifests, models, projects, releases, skill_moves, skill_sets
 from app.db.database import Handle
 from app.db.manifests import SkillName
 from app.db.models import AuditAction, ReleaseState, SkillState
@@ -32,6 +32,7 @@ class ApiDocument(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     server: str | None
     token: str | SettingError | None  # or why it cannot be read
+    has_credentials: bool = False  # for the security schemes of the document
     bind: dict[str, Json]
     token_origins: tuple[str, ...] = ()
     digest: str  # of the document, see `manifests.document`
@@ -61,7 +62,9 @@ async def serving(handle: Handle, project_id: UUID, release_id: UUID) -> Serving
         state=found[0].state,
         model=found[0].model,
         prompt=found[0].prompt,
-        documents=[_document(handle, row, row.document) for row in found if row.document is not None],
+        documents=[
+            _document(handle, row, row.document, row.has_credentials) for row in found if row.document is not None
+        ],
     )
 
 
@@ -92,16 +95,24 @@ async def api_documents(session: AsyncSession, release: models.Release) -> Seque
     """Ordered by name. APIs removed since are missing: their tokens are gone."""
     rows = await apis.of_project(session, release.project_id)
     digests = await tools_of(session, release)
-    return [_document(session, row, digests[row.name]) for row in rows if row.name in digests]
+    secured = await api_credentials.secured_apis(session, release.project_id)
+    return [_document(session, row, digests[row.name], row.id in secured) for row in rows if row.name in digests]
 
 
-def _document(handle: Handle, row: models.Api | Row[Any], digest: str) -> ApiDocument:
+async def api_document(session: AsyncSession, row: models.Api) -> ApiDocument:
+    """An API as it is now."""
+    secured = await api_credentials.secured_apis(session, row.project_id)
+    return _document(session, row, row.digest, row.id in secured)
+
+
+def _document(handle: Handle, row: models.Api | Row[Any], digest: str, has_credentials: bool) -> ApiDocument:
     return ApiDocument(
         id=row.id,
         name=row.name,
         source=row.source,
         server=row.server,
         token=_token(handle, row),
+        has_credentials=has_credentials,
         bind=row.bind,
         token_origins=tuple(row.token_origins),
         digest=digest,

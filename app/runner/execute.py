@@ -14,6 +14,7 @@ from app.agent.rollout_loop import Agent, run_rollout
 from app.agent.score import score
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
+from app.credentials.stored_credentials import StoredCredentials
 from app.db import models, offers, suspects, task_queue, trajectories
 from app.db.database import UNAVAILABLE, Sessions, direct, is_lost_connection
 from app.db.models import TaskState
@@ -24,7 +25,7 @@ from app.judge import NamedJudge, ask_judge
 from app.project.project_settings import ProjectSettings
 from app.records import Policy, Stop, Task, Trajectory
 from app.release import manifest
-from app.release.catalogs import Catalogs, bearer_tokens
+from app.release.catalogs import Catalogs
 from app.release.manifest import ApiDocument
 from app.release.project_secrets import ProjectSecrets
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
@@ -122,8 +123,7 @@ class TaskExecutor:
             if is_lost_connection(error):
                 raise
             log.exception("a task failed on an internal error", task=str(row.id))
-            failure = "internal error: the server's log has the details"
-            await self._fail(row, owner, failure, journal)
+            await self._fail(row, owner, "internal error: the server's log has the details", journal)
 
     async def _execute(self, row: models.Task, owner: str, journal: TaskJournal) -> None:
         if suspects.is_condemned(row):
@@ -224,7 +224,7 @@ class TaskExecutor:
             context.catalog,
             self.client,
             variables=row.variables,
-            credentials=bearer_tokens(context.apis),
+            credentials=StoredCredentials(self.sessions, self.client, context.apis, row.principal),
             journal=journal,
             approvals=ApprovalGate(context.settings.approvals, journal.decisions if journal else ()),
             read_only=read_only,

@@ -1,5 +1,6 @@
 """HTTP connections whose loss is an error of httpx, at whatever moment a server resets them."""
 
+import ssl
 from traceback import walk_tb
 
 import httpx
@@ -21,6 +22,6 @@ class HttpTransport(httpx.AsyncHTTPTransport):
             raise httpx.ReadError("the server reset the connection", request=request) from error
 
 
-def http_transport(limits: httpx.Limits) -> HttpTransport:
+def http_transport(limits: httpx.Limits, tls: ssl.SSLContext | bool = True) -> HttpTransport:
     """Without the proxies that the environment names."""
-    return HttpTransport(limits=limits, trust_env=False)
+    return HttpTransport(verify=tls, limits=limits, trust_env=False)

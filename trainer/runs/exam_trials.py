@@ -11,13 +11,15 @@ from app.agent.limits import RolloutLimits
 from app.apis.address import address, origin
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import BearerTokens, SecretStore
+from app.credentials.stored_credentials import StoredCredentials
 from app.db.database import Sessions
 from app.errors import HostError, InvalidError
+from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.gateway.recorded_calls import CallKey, call_key
 from app.project.staging import StagingApi
 from app.records import Call, Trajectory
-from app.release.catalogs import Catalogs, bearer_tokens
+from app.release.catalogs import Catalogs
 from app.release.manifest import ApiDocument
 from app.release.project_secrets import ProjectSecrets
 from app.sandbox.forked_sandbox import ForkedSandbox
@@ -45,13 +47,17 @@ async def open_trials(
         if ground == "recorded":
             yield RecordedTrials(catalog, sandbox, limits, constant_reads(records, catalog.is_read))
             return
-        servers = await (_staging if ground == "staging" else _live)(job, sessions, apis, catalog)
+        servers = _live(job, sessions, catalog)
+        if ground == "staging":
+            servers = await _staging(job, sessions, apis, catalog)
         private = job.deployment.allow_private_hosts
-        async with open_client(allow_private_hosts=private, origins=servers.origins) as client:
+        certificates = Certificates.of(job.deployment)
+        opened = open_client(allow_private_hosts=private, origins=servers.origins, certificates=certificates)
+        async with opened as client:
             yield ApiTrials(
                 catalog=servers.catalog,
                 client=client,
-                credentials=servers.tokens,
+                credentials=servers.tokens or StoredCredentials(sessions, client, apis.documents),
                 store=servers.store,
                 sandbox=sandbox,
                 limits=limits,
@@ -65,15 +71,15 @@ class _Servers(msgspec.Struct, frozen=True, kw_only=True):
     """Where calls go, and with which secrets."""
 
     catalog: Catalog
-    tokens: BearerTokens
+    tokens: BearerTokens | None  # None: those of production
     store: SecretStore
     origins: frozenset[str] | None = None  # that alone may be reached; None: all
     resets: dict[str, str] = {}
 
 
-async def _live(job: Job, sessions: Sessions, apis: ProjectApis, catalog: Catalog) -> _Servers:
+def _live(job: Job, sessions: Sessions, catalog: Catalog) -> _Servers:
     store = ProjectSecrets(sessions, job.project_id)
-    return _Servers(catalog=catalog, tokens=bearer_tokens(apis.documents), store=store)
+    return _Servers(catalog=catalog, tokens=None, store=store)
 
 
 async def _staging(job: Job, sessions: Sessions, apis: ProjectApis, catalog: Catalog) -> _Servers:

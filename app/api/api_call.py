@@ -1,0 +1,101 @@
+"""A route that calls one operation of an API, to see whether it answers."""
+
+import time
+from typing import Annotated
+
+import httpx
+import msgspec
+from litestar import Controller, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+
+from app.api.access import Caller, Db, find_project
+from app.api.api_reading import read_request
+from app.api.problem import problems
+from app.api.submission import Principal
+from app.api.validation import ProjectName, Text
+from app.apis.address import address
+from app.apis.document_reader import DocumentReader
+from app.apis.sample_call import CallPlan, SampleCall
+from app.credentials.stored_credentials import StoredCredentials
+from app.db import apis, manifests
+from app.db.database import Sessions
+from app.errors import HostError, InvalidError
+from app.gateway.authenticated_caller import AuthenticatedCaller
+from app.gateway.http_call import HttpCaller
+from app.gateway.request_secrets import RequestSecrets
+from app.records import Json
+from app.release import manifest
+from app.security.secret_values import SecretValues
+
+_SECONDS = 30.0
+_SHOWN_CHARS = 4_000
+
+
+class ApiCallRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Without an `operation`, one that needs no arguments is chosen. It has to be one that only reads."""
+
+    operation: Annotated[Text, msgspec.Meta(max_length=200)] = ""
+    arguments: dict[str, Json] = {}
+    variables: Annotated[dict[str, Text], msgspec.Meta(max_length=100)] = {}
+    principal: Principal = ""
+
+
+class ApiCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back: the beginning of the `answer` as JSON, or the `error` that the agent would get."""
+
+    operation: str
+    ok: bool
+    answer: str | None = None
+    error: str | None = None
+    seconds: float
+
+
+class ApiCallController(Controller):
+    path = "/apis/{name:str}/test"
+    tags = ("APIs",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @post(status_code=200, summary="Test an API by one call", responses=problems(400, 401, 403, 404))
+    async def try_out(  # noqa: PLR0913 - the parts that it needs
+        self,
+        name: FromPath[str],
+        data: JSONBody[ApiCallRequest],
+        session: Db,
+        access: Caller,
+        sessions: NamedDependency[Sessions],
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+        project: ProjectName = None,
+    ) -> ApiCallView:
+        """With the stored credentials, as a task would. An error of the API is an answer of this route."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        document = await manifest.api_document(session, row)
+        content = await manifests.document(session, row.id, row.digest)
+        request = read_request(row, row.bind)
+        await session.commit()  # no transaction is held during the call
+        call = await document_reader.sample_call(request, content, CallPlan(data.operation, data.arguments))
+        call = msgspec.structs.replace(
+            call, app=msgspec.structs.replace(call.app, token_origins=document.token_origins)
+        )
+        credentials = StoredCredentials(sessions, http_client, [document], data.principal)
+        secrets = RequestSecrets(data.variables, credentials, None, SecretValues())
+        return await _made(call, AuthenticatedCaller(HttpCaller(http_client, timeout=_SECONDS), secrets), data)
+
+
+async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequest) -> ApiCallView:
+    operation = call.app.operations[call.operation]
+    try:
+        url = address(call.app, operation.server or call.app.server, data.variables) + call.request.target
+    except ValueError as error:
+        raise InvalidError(f"variables: {error}") from error
+    started = time.perf_counter()
+    try:
+        answer = await caller.send(call.app, operation, url, call.request)
+    except HostError as error:
+        seconds = time.perf_counter() - started
+        return ApiCallView(operation=call.operation, ok=False, error=caller.mask(error.message), seconds=seconds)
+    text = caller.mask(msgspec.json.encode(answer).decode())
+    seconds = time.perf_counter() - started
+    return ApiCallView(operation=call.operation, ok=True, answer=text[:_SHOWN_CHARS], seconds=seconds)

@@ -1,0 +1,166 @@
+"""Routes for what APIs ask their callers for: credentials by security scheme, for all tasks or a principal's."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+import httpx
+import msgspec
+from litestar import Controller, Request, delete, get, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.api.access import Caller, Db, find_project
+from app.api.api_reading import read_api
+from app.api.credential_view import CredentialView
+from app.api.problem import problems
+from app.api.submission import Principal
+from app.api.validation import ProjectName
+from app.apis.app_view import AppView
+from app.apis.document_reader import DocumentReader
+from app.credentials.consent import begin_consent
+from app.credentials.credential import Credential
+from app.credentials.prepared import prepare
+from app.db import api_credentials, apis, audit, models
+from app.db.models import AuditAction
+from app.errors import InvalidError
+
+OfPrincipal = Annotated[Principal, QueryParameter(description="whose; without one, those for all tasks")]
+
+
+class ConsentView(msgspec.Struct, frozen=True):
+    """The address that a person opens to consent, once, until `expires_at`."""
+
+    url: str
+    expires_at: datetime
+
+
+class CredentialController(Controller):
+    path = "/apis/{name:str}"
+    tags = ("APIs",)
+    opt = {"scope": "admin"}  # noqa: RUF012
+
+    @get("/credentials", summary="List the credentials of an API", responses=problems(400, 401, 403, 404))
+    async def list_credentials(
+        self,
+        name: FromPath[str],
+        session: Db,
+        access: Caller,
+        document_reader: NamedDependency[DocumentReader],
+        project: ProjectName = None,
+    ) -> list[CredentialView]:
+        """Those of all principals. Values are never shown."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        rows: Sequence[models.ApiCredential] = await api_credentials.of_api(session, row.id)
+        schemes = (await read_api(document_reader, session, row, row.bind)).schemes
+        return [CredentialView.stored(each, schemes.get(each.scheme)) for each in rows]
+
+    @put(
+        "/credentials/{scheme:str}",
+        summary="Store credentials of an API",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def store_credentials(  # noqa: PLR0913 - the parameters of the route
+        self,
+        name: FromPath[str],
+        scheme: FromPath[str],
+        data: JSONBody[Credential],
+        session: Db,
+        access: Caller,
+        http_client: NamedDependency[httpx.AsyncClient],
+        document_reader: NamedDependency[DocumentReader],
+        *,
+        project: ProjectName = None,
+        principal: OfPrincipal = "",
+    ) -> CredentialView:
+        """For a security scheme of the document, or, with `place`, for one that it does not declare. Encrypted.
+
+        Effective from the next task on."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        app = await read_api(document_reader, session, row, row.bind)
+        prepared = await prepare(scheme, data, app.schemes, base_of(app), http_client)
+        row = await apis.get(session, owner.id, name, document=False)  # it may be gone
+        stored = await prepared.store(session, row.id, principal)
+        await _audit(session, owner.id, access, AuditAction.SECRET_STORED, name, scheme, principal)
+        await session.commit()
+        return CredentialView.stored(stored, app.schemes.get(scheme))
+
+    @delete(
+        "/credentials/{scheme:str}",
+        summary="Delete credentials of an API",
+        responses=problems(400, 401, 403, 404),
+    )
+    async def delete_credentials(
+        self,
+        name: FromPath[str],
+        scheme: FromPath[str],
+        session: Db,
+        access: Caller,
+        project: ProjectName = None,
+        principal: OfPrincipal = "",
+    ) -> None:
+        """Tasks that begin from then on do without."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        await api_credentials.delete(session, row.id, scheme, principal)
+        await _audit(session, owner.id, access, AuditAction.SECRET_DELETED, name, scheme, principal)
+        await session.commit()
+
+    @get("/authorize", summary="Connect an API by OAuth", responses=problems(400, 401, 403, 404))
+    async def authorize(  # noqa: PLR0913 - the parameters of the route
+        self,
+        name: FromPath[str],
+        request: Request[Any, Any, Any],
+        session: Db,
+        access: Caller,
+        public_url: NamedDependency[str],
+        scheme: Annotated[str | None, QueryParameter(description="needed if there are several")] = None,
+        *,
+        project: ProjectName = None,
+        principal: OfPrincipal = "",
+    ) -> ConsentView:
+        """The address at which a person consents. It leads back to `/oauth/callback` of this server, which stores
+        the tokens: register that address with the API's authorization server."""
+        owner = await find_project(session, access, project)
+        row = await apis.get(session, owner.id, name, document=False)
+        credential = await _to_connect(session, row, scheme, principal)
+        callback = f"{(public_url or str(request.base_url)).rstrip('/')}/oauth/callback"
+        url, expires_at = await begin_consent(session, credential, principal, callback)
+        await session.commit()
+        return ConsentView(url, expires_at)
+
+
+def base_of(app: AppView) -> str:
+    """The address of an API, with the defaults of its variables."""
+    base = app.base_url
+    for name, default in app.variables.items():
+        base = base.replace(f"{{{name}}}", default)
+    return base
+
+
+async def _to_connect(
+    session: AsyncSession, row: models.Api, scheme: str | None, principal: str
+) -> models.ApiCredential:
+    """The principal's own, or else those for all tasks: the client is the same."""
+    rows = await api_credentials.usable(session, row.id, principal)
+    found = {name: each for name, each in rows.items() if each.kind in ("oauth2", "openid")}
+    if scheme is None and len(found) == 1:
+        scheme = next(iter(found))
+    if scheme is None or scheme not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise InvalidError(
+            f"scheme: credentials of OAuth are stored for {known}; store a `client_id` first: "
+            f"PUT /v1/apis/{row.name}/credentials/{scheme or '{scheme}'}"
+        )
+    return found[scheme]
+
+
+async def _audit(
+    session: AsyncSession, project: UUID, access: Any, action: AuditAction, api: str, scheme: str, principal: str
+) -> None:
+    detail = {"name": f"{api}.{scheme}", "principal": principal}
+    await audit.add(session, project, None, access.actor, action, detail)

@@ -1,0 +1,94 @@
+"""The credentials of an API in responses: what is asked for, what is missing, what failed, and never a value."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from app.apis.security_schemes import SchemeKind, SecurityScheme
+from app.db import models
+from app.db.api_credentials import STATIC_TOKEN
+
+CredentialState = Literal["missing", "not_authorized", "ready", "failing"]
+
+
+class CredentialView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the document asks for under the name `scheme`, and what is stored for it.
+
+    `missing`: nothing is, and `send` says which fields of `credentials.<scheme>` to send. `not_authorized`: a
+    person has to consent at the address of `GET /v1/apis/{name}/authorize`. `failing`: the API refused it when it
+    was last used, or no new token could be had; `failure` is the reason. Calls go out without what is missing.
+    """
+
+    scheme: str
+    kind: str
+    principal: str = ""  # "": for all tasks whose principals have none of their own
+    state: CredentialState
+    description: str = ""
+    send: str | None = None
+    expires_at: datetime | None = None  # of the access token; one that can be renewed is renewed before
+    used_at: datetime | None = None
+    failed_at: datetime | None = None
+    failure: str | None = None
+
+    @classmethod
+    def stored(cls, row: models.ApiCredential, scheme: SecurityScheme | None) -> "CredentialView":
+        failing = row.failed_at is not None and (row.used_at is None or row.failed_at >= row.used_at)
+        state: CredentialState = "failing" if failing else "ready"
+        return CredentialView(
+            scheme=row.scheme,
+            kind=row.kind,
+            principal=row.principal,
+            state=state if row.authorized else "not_authorized",
+            description=scheme.description if scheme else "",
+            expires_at=row.expires_at,
+            used_at=row.used_at,
+            failed_at=row.failed_at,
+            failure=row.failure,
+        )
+
+    @classmethod
+    def missing(cls, scheme: SecurityScheme) -> "CredentialView":
+        return CredentialView(
+            scheme=scheme.name,
+            kind=scheme.kind,
+            state="missing",
+            description=scheme.description,
+            send=_SEND[scheme.kind](scheme),
+        )
+
+
+def shared_credentials(
+    schemes: Mapping[str, SecurityScheme], rows: Iterable[models.ApiCredential], *, has_token: bool
+) -> list[CredentialView]:
+    """Those that are for all tasks, and what is missing. A static token takes the place of any other one."""
+    stored = {row.scheme: row for row in rows if row.principal == ""}
+    views = [CredentialView.stored(row, schemes.get(name)) for name, row in stored.items()]
+    if has_token and STATIC_TOKEN not in stored:
+        views.append(CredentialView(scheme=STATIC_TOKEN, kind="http", state="ready"))
+    for name, scheme in schemes.items():
+        if name not in stored and not (has_token and scheme.kind in _BY_TOKEN):
+            views.append(CredentialView.missing(scheme))
+    return sorted(views, key=lambda view: view.scheme)
+
+
+def _oauth(scheme: SecurityScheme) -> str:
+    ways = [_GRANTS[grant] for grant in scheme.flows or ("authorization_code",)]
+    return f"{'; or '.join(ways)}; or a token as `value`"
+
+
+_BY_TOKEN = ("http", "oauth2", "openid")
+_GRANTS = {
+    "authorization_code": "`client_id`, and `client_secret` if the client has one: then a person consents",
+    "client_credentials": "`client_id` and `client_secret`",
+    "password": "`username` and `password`",
+}
+_SEND: Mapping[SchemeKind, Callable[[SecurityScheme], str]] = {
+    "api_key": lambda scheme: f"`value`: the key for the {scheme.place} {scheme.parameter}",
+    "http": lambda scheme: f"`value`: the token after {scheme.prefix}",
+    "basic": lambda _: "`username` and `password`",
+    "oauth2": _oauth,
+    "openid": _oauth,
+    "mutual_tls": lambda _: "`certificate`: the name of a file in SAGE_CLIENT_CERTIFICATES",
+}

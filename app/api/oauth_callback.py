@@ -1,0 +1,43 @@
+"""Where a person comes back to from an authorization server. The state in the address is the permission."""
+
+from html import escape
+from typing import Annotated
+
+import httpx
+from litestar import MediaType, Response, get
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, QueryParameter
+
+from app.credentials.consent import end_consent
+from app.db.database import Sessions
+from app.errors import AppError
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@get("/oauth/callback", include_in_schema=False)
+async def oauth_callback(
+    sessions: NamedDependency[Sessions],
+    http_client: NamedDependency[httpx.AsyncClient],
+    attempt: Annotated[str, QueryParameter(name="state")] = "",
+    code: FromQuery[str] = "",
+    error: FromQuery[str] = "",
+) -> Response[str]:
+    """Stores the tokens, and says so."""
+    if error or not code:
+        return _page(400, "Not connected", f"The authorization server refused: {error[:200] or 'no code'}.")
+    try:
+        await end_consent(sessions, http_client, attempt[:500], code[:4_000])
+    except AppError as failure:
+        return _page(failure.status, "Not connected", f"{failure}.")
+    return _page(200, "Connected", "The tokens are stored. You can close this window.")
+
+
+def _page(status: int, title: str, text: str) -> Response[str]:
+    page = f"<!doctype html><html lang=en><title>{title}</title><h1>{title}</h1><p>{escape(text)}</p></html>"
+    return Response(page, status_code=status, media_type=MediaType.HTML, headers=_HEADERS)

@@ -1,0 +1,66 @@
+"""What identifies a caller to an API, as parts of a request."""
+
+from collections.abc import Mapping, Sequence
+
+import httpx
+import msgspec
+
+
+class Authentication(msgspec.Struct, frozen=True, kw_only=True):
+    """Added to a request by the gateway. `hidden` are texts that must not be seen, besides the values added."""
+
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+    cookies: dict[str, str] = {}
+    certificate: str | None = None  # name of a file of the operator's, for mutual TLS
+    hidden: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.headers or self.query or self.cookies or self.certificate)
+
+    def url(self, url: str) -> str:
+        """The URL with the query parameters. Those of the same names are replaced.
+
+        >>> Authentication(query={"key": "a b"}).url("http://a.test/x?page=1&key=2")
+        'http://a.test/x?page=1&key=a+b'
+        """
+        return str(httpx.URL(url).copy_merge_params(self.query)) if self.query else url
+
+    def merged(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The headers of a request with these. Those of the same names are replaced, cookies are added.
+
+        >>> Authentication(headers={"X-Key": "a"}, cookies={"sid": "b"}).merged({"x-key": "c", "Cookie": "t=d"})
+        {'X-Key': 'a', 'Cookie': 't=d; sid=b'}
+        """
+        added = {name.lower() for name in self.headers}
+        kept = {name: text for name, text in headers.items() if name.lower() not in added}
+        if self.cookies:
+            others = [text for name, text in kept.items() if name.lower() == "cookie"]
+            kept = {name: text for name, text in kept.items() if name.lower() != "cookie"}
+            own = [f"{name}={text}" for name, text in self.cookies.items()]
+            return kept | self.headers | {"Cookie": "; ".join([*others, *own])}
+        return kept | self.headers
+
+    def secret_parts(self) -> list[str]:
+        """The texts to remove from answers: each value, and the part after its scheme; longest first.
+
+        >>> Authentication(headers={"Authorization": "Bearer abc"}).secret_parts()
+        ['Bearer abc', 'abc']
+        """
+        values = [*self.headers.values(), *self.query.values(), *self.cookies.values(), *self.hidden]
+        parts = {part for value in values for part in (value, value.rpartition(" ")[2]) if part}
+        return sorted(parts, key=len, reverse=True)
+
+
+def combined(parts: Sequence[Authentication]) -> Authentication:
+    """All of them in one request. Of the same header, the first one counts."""
+    whole = Authentication()
+    for each in reversed(parts):
+        whole = Authentication(
+            headers=whole.headers | each.headers,
+            query=whole.query | each.query,
+            cookies=whole.cookies | each.cookies,
+            certificate=each.certificate or whole.certificate,
+            hidden=(*whole.hidden, *each.hidden),
+        )
+    return whole

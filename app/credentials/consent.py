@@ -1,0 +1,63 @@
+"""A person's consent: sent to the authorization server with a state of their own, and back with a code."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import httpx
+import msgspec
+from authlib.common.security import generate_token
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.credentials import oauth
+from app.credentials.credential import Credential
+from app.credentials.prepared import PreparedCredential
+from app.credentials.stored_credentials import with_tokens
+from app.db import api_credentials, models
+from app.db.database import Sessions, keys_of
+from app.errors import InvalidError
+
+_CONSENT_SECONDS: Final = 600.0
+
+
+async def begin_consent(
+    session: AsyncSession, row: models.ApiCredential, principal: str, redirect_url: str
+) -> tuple[str, datetime]:
+    """The address to open, and until when. Raises InvalidError if the credential has no such address.
+
+    A principal without a row gets one, for the same client.
+    """
+    credential = _credential(session, row)
+    if credential.authorization_url is None:
+        raise InvalidError(f"scheme: {row.scheme} gets its tokens without a person (grant {credential.grant})")
+    if row.principal != principal:
+        own = msgspec.structs.replace(credential, access_token=None, refresh_token=None)
+        new = PreparedCredential(scheme=row.scheme, kind=row.kind, credential=own, authorized=False)
+        row = await new.store(session, row.api_id, principal)
+    state = generate_token(48)
+    url, verifier = oauth.authorization_address(credential, state, redirect_url)
+    await api_credentials.begin_attempt(
+        session, row.id, state=state, verifier=verifier, redirect_url=redirect_url, seconds=_CONSENT_SECONDS
+    )
+    return url, datetime.now(UTC) + timedelta(seconds=_CONSENT_SECONDS)
+
+
+async def end_consent(sessions: Sessions, client: httpx.AsyncClient, state: str, code: str) -> None:
+    """Get and store the tokens. Raises InvalidError for a state that is unknown, was used, or is too old.
+
+    Raises TokenError if the authorization server gives none.
+    """
+    async with sessions.begin() as session:
+        attempt = await api_credentials.take_attempt(session, state)
+        row = None if attempt is None else await api_credentials.get(session, attempt[0])
+        if attempt is None or row is None:
+            raise InvalidError("this address was used, or is too old: ask for another one")
+        credential, credential_id = _credential(session, row), row.id
+        _, verifier, redirect_url = attempt
+    tokens = await oauth.exchange(client, credential, code, verifier, redirect_url)
+    value = msgspec.json.encode(with_tokens(credential, tokens)).decode()
+    async with sessions.begin() as session:
+        await api_credentials.end_renewal(session, credential_id, value=value, expires_at=tokens.expires_at)
+
+
+def _credential(session: AsyncSession, row: models.ApiCredential) -> Credential:
+    return msgspec.json.decode(keys_of(session).decrypt(row.value or ""), type=Credential)

@@ -1,0 +1,119 @@
+"""What is stored for a security scheme, and what a call gets of it. Pure."""
+
+import base64
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from app.apis.authentication import Authentication
+from app.apis.request_headers import is_key_header
+from app.apis.security_schemes import Grant, KeyPlace, SecurityScheme
+from app.errors import InvalidError
+
+_Text = Annotated[str, msgspec.Meta(max_length=10_000, pattern=r"^[^\x00\r\n]*(?!\n)$")]
+_Url = Annotated[str, msgspec.Meta(max_length=2_000, pattern=r"^https?://[^\s\x00]+(?!\n)$")]
+_Name = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\s\x00;=,]+(?!\n)$")]
+_FileName = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(?!\n)$")]
+_Scopes = Annotated[list[_Name], msgspec.Meta(max_length=200)]
+_SECRETS: Final = ("value", "password", "client_secret", "access_token", "refresh_token")
+
+
+def _about(text: str) -> msgspec.Meta:
+    return msgspec.Meta(description=text)
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which fields are needed depends on the scheme: `credentials` of the API says which.
+
+    `place`, `name` and `prefix` are for APIs whose documents do not declare what they need.
+    """
+
+    value: Annotated[_Text, _about("an API key, or a token")] | None = None
+    username: _Text | None = None
+    password: _Text | None = None
+    certificate: (
+        Annotated[_FileName, _about("a file in SAGE_CLIENT_CERTIFICATES: chain and key in PEM")] | None
+    ) = None
+    grant: Annotated[Grant, _about("of OAuth; default: the first of the document that the fields fit")] | None = (
+        None
+    )
+    client_id: _Text | None = None
+    client_secret: _Text | None = None
+    client_auth: Annotated[
+        Literal["basic", "post"], _about("how the client identifies itself: by a header, or in the form")
+    ] = "basic"
+    scopes: Annotated[_Scopes, _about("of OAuth; default: those that the operations require")] | None = None
+    authorization_url: Annotated[_Url, _about("overrides the document's")] | None = None
+    token_url: Annotated[_Url, _about("overrides the document's")] | None = None
+    access_token: _Text | None = None
+    refresh_token: _Text | None = None
+    place: KeyPlace | None = None
+    name: Annotated[_Name, _about("of the header, query parameter or cookie")] | None = None
+    prefix: Annotated[_Name, _about("before the value, such as Token; default: the scheme's")] | None = None
+
+
+def checked(name: str, credential: Credential, scheme: SecurityScheme | None) -> tuple[Credential, str]:
+    """The credential, and its kind: complete, so that it holds if the document changes.
+
+    `scheme` is the one that the document declares under this name. Raises InvalidError that names the field.
+    """
+    where = f"credentials.{name}"
+    if scheme is None or credential.place is not None:
+        scheme = _own_scheme(name, credential)
+        credential = msgspec.structs.replace(credential, place=scheme.place, name=scheme.parameter)
+    if scheme.kind in ("oauth2", "openid"):
+        return credential, scheme.kind
+    missing = [field for field in needed_fields(scheme.kind) if getattr(credential, field) is None]
+    if missing:
+        raise InvalidError(f"{where}: {scheme.kind} needs {' and '.join(f'`{each}`' for each in missing)}")
+    return credential, scheme.kind
+
+
+def needed_fields(kind: str) -> tuple[str, ...]:
+    """Of a credential, for each kind but those of OAuth, which depend on the grant."""
+    return {"basic": ("username", "password"), "mutual_tls": ("certificate",)}.get(kind, ("value",))
+
+
+def authentication(scheme: SecurityScheme | None, credential: Credential) -> Authentication:
+    """What a call gets. Of OAuth it is the access token, which there must be."""
+    if credential.certificate is not None and credential.value is None:
+        return Authentication(certificate=credential.certificate)
+    if scheme is None:
+        scheme = SecurityScheme(name="", kind="api_key")
+    place = credential.place or scheme.place
+    parameter = credential.name or scheme.parameter
+    prefix = scheme.prefix if credential.prefix is None else credential.prefix
+    if credential.username is not None and credential.access_token is None:
+        pair = base64.b64encode(f"{credential.username}:{credential.password or ''}".encode()).decode()
+        hidden = (credential.password,) if credential.password else ()
+        return Authentication(headers={parameter: f"{prefix or 'Basic'} {pair}"}, hidden=hidden)
+    value = credential.access_token or credential.value or ""
+    text = f"{prefix} {value}" if prefix else value
+    if place == "query":
+        return Authentication(query={parameter: text})
+    if place == "cookie":
+        return Authentication(cookies={parameter: text})
+    return Authentication(headers={parameter: text})
+
+
+def secrets_of(credential: Credential) -> Mapping[str, str]:
+    """The fields that must not be seen."""
+    return {name: text for name in _SECRETS if (text := getattr(credential, name))}
+
+
+def _own_scheme(name: str, credential: Credential) -> SecurityScheme:
+    """Of a credential that the document does not declare."""
+    if credential.certificate is not None:
+        return SecurityScheme(name=name, kind="mutual_tls")
+    if credential.username is not None:
+        return SecurityScheme(name=name, kind="basic", prefix="Basic")
+    if credential.place is None:
+        raise InvalidError(
+            f"credentials.{name}: the document declares no scheme of this name; to send it all the same, say "
+            "where by `place` (header, query or cookie) and `name`"
+        )
+    parameter = credential.name or "Authorization"
+    if credential.place != "query" and not is_key_header(parameter):
+        raise InvalidError(f"credentials.{name}.name: {parameter!r} cannot be the name of a {credential.place}")
+    return SecurityScheme(name=name, kind="api_key", place=credential.place, parameter=parameter)

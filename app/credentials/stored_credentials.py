@@ -1,0 +1,236 @@
+"""The stored credentials of a project's APIs, as the calls of one task get them."""
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+from uuid import UUID
+
+import httpx
+import msgspec
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.apis.authentication import Authentication, combined
+from app.apis.catalog import App, Operation
+from app.apis.credentials import bearer
+from app.apis.security_schemes import chosen
+from app.credentials import oauth
+from app.credentials.credential import Credential, authentication, secrets_of
+from app.credentials.oauth import TOKEN_SECONDS, TokenError
+from app.db import api_credentials, models
+from app.db.api_credentials import STATIC_TOKEN
+from app.db.database import Sessions, keys_of
+from app.errors import HostError, SettingError
+from app.security.secret_values import MASK
+
+log = structlog.get_logger(__name__)
+
+_LEEWAY: Final = timedelta(seconds=30)  # before its expiry, a token is renewed
+_RENEWAL_SECONDS: Final = 2 * TOKEN_SECONDS
+_POLL_SECONDS: Final = 0.2
+_FRESH_SECONDS: Final = 30  # so old, a token that is refused is not the reason
+
+
+class SecuredApi(Protocol):
+    """An API, as far as its credentials are concerned."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def token(self) -> str | SettingError | None:
+        """Sent to all operations that get no other one; or why it cannot be read."""
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether any are stored for schemes of its document."""
+
+
+class _Held(msgspec.Struct, kw_only=True):
+    """One stored credential, as it was when it was last read."""
+
+    id: UUID
+    scheme: str
+    principal: str
+    kind: str
+    authorized: bool
+    expires_at: datetime | None
+    credential: Credential
+    renewed: float = -math.inf  # when this process got the present token, by the monotonic clock
+
+
+class StoredCredentials:
+    """Fulfils `Credentials` for the tasks of one principal, whose own come before those that all share."""
+
+    def __init__(
+        self, sessions: Sessions, client: httpx.AsyncClient, apis: Iterable[SecuredApi], principal: str = ""
+    ) -> None:
+        self._sessions = sessions
+        self._client = client  # for authorization servers
+        self._apis = {api.name: api for api in apis}
+        self._principal = principal
+        self._held: dict[str, dict[str, _Held]] = {}
+        self._noted = set[tuple[str, str]]()
+
+    async def of(self, app: App, operation: Operation) -> Authentication:
+        """Raises HostError if the credentials cannot be read, or a token cannot be renewed."""
+        api = self._apis.get(app.name)
+        if api is None:
+            return Authentication()
+        parts = [await self._part(app, each) for each in await self._chosen(app, operation)]
+        if not any("Authorization" in each.headers for each in parts) and api.token is not None:
+            parts.append(bearer(self._token(app.name, api.token)))
+            await self._note(app.name, STATIC_TOKEN, "")
+        return combined(parts)
+
+    async def refused(self, app: App, operation: Operation, reason: str, *, renew: bool) -> bool:
+        """Renews the OAuth tokens that were sent. Raises HostError if that fails."""
+        api = self._apis.get(app.name)
+        if api is None:
+            return False
+        sent = await self._chosen(app, operation)
+        names = [(each.scheme, each.principal) for each in sent]
+        if not names and api.token is not None:
+            names = [(STATIC_TOKEN, "")]
+        async with self._sessions.begin() as session:
+            for scheme, principal in names:
+                await api_credentials.note_use(session, api.id, scheme, principal, reason)
+        old = [each for each in sent if _is_renewable(each) and time.monotonic() - each.renewed > _FRESH_SECONDS]
+        for each in old if renew else ():
+            await self._renew(app.name, each)
+        return renew and bool(old)
+
+    async def _chosen(self, app: App, operation: Operation) -> list[_Held]:
+        held = await self._of_api(app.name)
+        wanted = app.security if operation.security is None else operation.security
+        names = chosen(wanted, app.schemes, held.keys() & app.schemes.keys())
+        own = [name for name, each in held.items() if name not in app.schemes and each.credential.place]
+        return [held[name] for name in (*names, *own)]
+
+    async def _of_api(self, name: str) -> dict[str, _Held]:
+        if name not in self._held:
+            api = self._apis[name]
+            if not api.has_credentials:
+                return self._held.setdefault(name, {})
+            async with self._sessions() as session:
+                rows = await api_credentials.usable(session, api.id, self._principal)
+                held = {scheme: _read(session, name, row) for scheme, row in rows.items()}
+            self._held[name] = held
+        return self._held[name]
+
+    async def _part(self, app: App, held: _Held) -> Authentication:
+        expires = held.expires_at
+        stale = expires is not None and expires - _LEEWAY < datetime.now(UTC)
+        if _is_renewable(held) and (stale or held.credential.access_token is None):
+            await self._renew(app.name, held)
+        await self._note(app.name, held.scheme, held.principal)
+        return authentication(app.schemes.get(held.scheme), held.credential)
+
+    def _token(self, app: str, token: str | SettingError) -> str:
+        if isinstance(token, SettingError):
+            raise _unreadable(app, token)
+        return token
+
+    async def _note(self, app: str, scheme: str, principal: str) -> None:
+        """Record the use, once a task."""
+        if (app, scheme) not in self._noted:
+            self._noted.add((app, scheme))
+            async with self._sessions.begin() as session:
+                await api_credentials.note_use(session, self._apis[app].id, scheme, principal)
+
+    async def _renew(self, app: str, held: _Held) -> None:
+        """Get another access token: one process asks, the others wait for its answer."""
+        known = held.credential.access_token
+        deadline = time.monotonic() + _RENEWAL_SECONDS
+        while time.monotonic() < deadline:
+            if await self._reload(app, held, known):
+                return
+            async with self._sessions.begin() as session:
+                claimed = await api_credentials.claim_renewal(session, held.id, _RENEWAL_SECONDS)
+            if claimed and await self._reload(app, held, known):  # another process was done meanwhile
+                async with self._sessions.begin() as session:
+                    await api_credentials.release_renewal(session, held.id)
+                return
+            if claimed:
+                return await self._ask(app, held)
+            await asyncio.sleep(_POLL_SECONDS)
+        raise HostError("ApiError", f"no token for {app} within {_RENEWAL_SECONDS:g} seconds")
+
+    async def _reload(self, app: str, held: _Held, known: str | None) -> bool:
+        """Whether there is another token by now."""
+        async with self._sessions() as session:
+            row = await api_credentials.get(session, held.id)
+            if row is None:
+                raise HostError("ApiError", f"the credentials of {app} have been removed")
+            now = _read(session, app, row)
+        held.credential, held.expires_at, held.authorized = now.credential, now.expires_at, now.authorized
+        if not held.authorized:
+            raise _not_connected(app, held)
+        if held.credential.access_token in (None, known):
+            return False
+        held.renewed = time.monotonic()
+        return True
+
+    async def _ask(self, app: str, held: _Held) -> None:
+        try:
+            tokens = await oauth.renewed(self._client, held.credential)
+        except TokenError as error:
+            async with self._sessions.begin() as session:
+                reason = _without(str(error), held.credential)
+                await api_credentials.fail_renewal(session, held.id, reason, authorized=not error.final)
+            log.warning("no new token for an API", api=app, scheme=held.scheme, cause=reason)
+            if error.final:
+                raise _not_connected(app, held) from error
+            raise HostError("ApiError", f"no token for {app}: {reason}") from error
+        held.credential = with_tokens(held.credential, tokens)
+        held.expires_at, held.renewed = tokens.expires_at, time.monotonic()
+        async with self._sessions.begin() as session:
+            value = msgspec.json.encode(held.credential).decode()
+            await api_credentials.end_renewal(session, held.id, value=value, expires_at=tokens.expires_at)
+
+
+def with_tokens(credential: Credential, tokens: oauth.Tokens) -> Credential:
+    """The credential with new tokens."""
+    return msgspec.structs.replace(
+        credential, access_token=tokens.access_token, refresh_token=tokens.refresh_token
+    )
+
+
+def _read(session: AsyncSession, app: str, row: models.ApiCredential) -> _Held:
+    try:
+        value = keys_of(session).decrypt(row.value or "")
+    except SettingError as error:
+        raise _unreadable(app, error) from error
+    return _Held(
+        id=row.id,
+        scheme=row.scheme,
+        principal=row.principal,
+        kind=row.kind,
+        authorized=row.authorized,
+        expires_at=row.expires_at,
+        credential=msgspec.json.decode(value, type=Credential),
+    )
+
+
+def _is_renewable(held: _Held) -> bool:
+    return held.kind in ("oauth2", "openid") and (held.credential.grant is not None)
+
+
+def _without(text: str, credential: Credential) -> str:
+    for secret in sorted(secrets_of(credential).values(), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _unreadable(app: str, error: SettingError) -> HostError:
+    log.error("a credential cannot be read", api=app, cause=str(error))
+    return HostError("ApiError", f"the server cannot read its token for {app}: check SAGE_SECRET_KEY")
+
+
+def _not_connected(app: str, held: _Held) -> HostError:
+    whose = f" for {held.principal}" if held.principal else ""
+    return HostError("ApiError", f"{app} is not connected{whose}: a person has to authorise {held.scheme} first")

@@ -1,0 +1,190 @@
+"""The credentials of APIs, in the database: what is sent, when it was last used, and why it failed."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, case, exists, func, select, update
+from sqlalchemy import delete as sql_delete
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.db import models
+from app.db.database import keys_of
+from app.errors import NotFoundError
+
+STATIC_TOKEN = "bearer_token"
+"""Stands for the token that is stored with an API, in the record of its uses."""
+
+_row = models.ApiCredential
+_attempt = models.OAuthAttempt
+_KEY = ("api_id", "scheme", "principal")
+
+
+async def put(  # noqa: PLR0913 - the columns of a row
+    session: AsyncSession,
+    api_id: UUID,
+    scheme: str,
+    principal: str,
+    *,
+    kind: str,
+    value: str,
+    authorized: bool,
+    expires_at: datetime | None = None,
+) -> models.ApiCredential:
+    """Store what is sent for a scheme, replacing what was stored. A failure of that is forgotten."""
+    given: dict[str, Any] = {
+        "kind": kind,
+        "value": keys_of(session).encrypt(value),
+        "authorized": authorized,
+        "expires_at": expires_at,
+        "renewing_until": None,
+        "failed_at": None,
+        "failure": None,
+    }
+    row = await session.scalar(
+        insert(_row)
+        .values(api_id=api_id, scheme=scheme, principal=principal, **given)
+        .on_conflict_do_update(index_elements=_KEY, set_=given)
+        .returning(_row)
+        .execution_options(populate_existing=True)
+    )
+    assert row is not None  # an upsert always returns its row
+    return row
+
+
+async def of_api(session: AsyncSession, api_id: UUID) -> Sequence[models.ApiCredential]:
+    """Ordered by scheme and principal, those that all share first."""
+    query = select(_row).where(_row.api_id == api_id).order_by(_row.scheme, _row.principal)
+    return (await session.scalars(query.execution_options(populate_existing=True))).all()
+
+
+async def usable(session: AsyncSession, api_id: UUID, principal: str) -> dict[str, models.ApiCredential]:
+    """By scheme: the principal's own, or else those that all share."""
+    query = select(_row).where(_row.api_id == api_id, _row.value.is_not(None), _row.principal.in_({"", principal}))
+    query = query.order_by(case((_row.principal == "", 0), else_=1))
+    return {row.scheme: row for row in await session.scalars(query)}
+
+
+def of_schemes(api_id: Any) -> ColumnElement[bool]:
+    """Whether an API has credentials for schemes of its document."""
+    return exists().where(_row.api_id == api_id, _row.value.is_not(None))
+
+
+async def secured_apis(session: AsyncSession, project_id: UUID) -> set[UUID]:
+    """The APIs of a project that have credentials for schemes of their documents."""
+    api = models.Api
+    return set(await session.scalars(select(api.id).where(api.project_id == project_id, of_schemes(api.id))))
+
+
+async def get(session: AsyncSession, credential_id: UUID) -> models.ApiCredential | None:
+    """As it is now."""
+    return await session.get(_row, credential_id, populate_existing=True)
+
+
+async def of_scheme(session: AsyncSession, api_id: UUID, scheme: str, principal: str) -> models.ApiCredential:
+    """Raises NotFoundError."""
+    found = await session.scalar(select(_row).where(*_which(api_id, scheme, principal)))
+    if found is None:
+        raise _unknown(scheme, principal)
+    return found
+
+
+async def delete(session: AsyncSession, api_id: UUID, scheme: str, principal: str) -> None:
+    """Raises NotFoundError."""
+    gone = sql_delete(_row).where(*_which(api_id, scheme, principal)).returning(_row.id)
+    if await session.scalar(gone) is None:
+        raise _unknown(scheme, principal)
+
+
+async def forget_uses(session: AsyncSession, api_id: UUID) -> None:
+    """Of the token that is stored with the API: it is another one now."""
+    await session.execute(sql_delete(_row).where(*_which(api_id, STATIC_TOKEN, "")))
+
+
+async def note_use(
+    session: AsyncSession, api_id: UUID, scheme: str, principal: str, failure: str | None = None
+) -> None:
+    """Record that it was sent, or why its API refused it."""
+    now = func.statement_timestamp()
+    given: dict[str, Any] = (
+        {"used_at": now} if failure is None else {"used_at": now, "failed_at": now, "failure": failure}
+    )
+    if scheme != STATIC_TOKEN:
+        await session.execute(update(_row).where(*_which(api_id, scheme, principal)).values(given))
+        return
+    new = insert(_row).values(
+        api_id=api_id, scheme=scheme, principal="", kind="http", authorized=True, value=None, **given
+    )
+    await session.execute(new.on_conflict_do_update(index_elements=_KEY, set_=given))
+
+
+async def claim_renewal(session: AsyncSession, credential_id: UUID, seconds: float) -> bool:
+    """Whether the caller alone asks for a new token now, for at most so long."""
+    now = func.clock_timestamp()
+    free = (_row.renewing_until.is_(None)) | (_row.renewing_until < now)
+    claimed = update(_row).where(_row.id == credential_id, free)
+    claimed = claimed.values(renewing_until=now + timedelta(seconds=seconds)).returning(_row.id)
+    return await session.scalar(claimed) is not None
+
+
+async def end_renewal(
+    session: AsyncSession, credential_id: UUID, *, value: str, expires_at: datetime | None
+) -> None:
+    """Store the new tokens."""
+    sealed = keys_of(session).encrypt(value)
+    given = {"value": sealed, "expires_at": expires_at, "authorized": True, "failed_at": None, "failure": None}
+    await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None, **given))
+
+
+async def release_renewal(session: AsyncSession, credential_id: UUID) -> None:
+    """The claim was not needed."""
+    await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None))
+
+
+async def fail_renewal(session: AsyncSession, credential_id: UUID, failure: str, *, authorized: bool) -> None:
+    """`authorized` is whether another attempt may succeed without a person."""
+    given = {"failed_at": func.clock_timestamp(), "failure": failure, "authorized": authorized}
+    await session.execute(update(_row).where(_row.id == credential_id).values(renewing_until=None, **given))
+
+
+async def begin_attempt(
+    session: AsyncSession, credential_id: UUID, *, state: str, verifier: str, redirect_url: str, seconds: float
+) -> None:
+    """Remember that a person was sent to the authorization server. Old attempts are forgotten."""
+    await session.execute(sql_delete(_attempt).where(_attempt.expires_at < func.clock_timestamp()))
+    await session.execute(
+        insert(_attempt).values(
+            state=_hash(state),
+            credential_id=credential_id,
+            verifier=keys_of(session).encrypt(verifier),
+            redirect_url=redirect_url,
+            expires_at=func.clock_timestamp() + timedelta(seconds=seconds),
+        )
+    )
+
+
+async def take_attempt(session: AsyncSession, state: str) -> tuple[UUID, str, str] | None:
+    """The credential, the verifier and the redirect URL of an attempt, once; None if there is none, or no more."""
+    taken = sql_delete(_attempt).where(
+        _attempt.state == _hash(state), _attempt.expires_at > func.clock_timestamp()
+    )
+    row = (
+        await session.execute(taken.returning(_attempt.credential_id, _attempt.verifier, _attempt.redirect_url))
+    ).first()
+    return None if row is None else (row.credential_id, keys_of(session).decrypt(row.verifier), row.redirect_url)
+
+
+def _which(api_id: UUID, scheme: str, principal: str) -> tuple[Any, ...]:
+    return _row.api_id == api_id, _row.scheme == scheme, _row.principal == principal
+
+
+def _hash(state: str) -> str:
+    return hashlib.sha256(state.encode()).hexdigest()
+
+
+def _unknown(scheme: str, principal: str) -> NotFoundError:
+    whose = f" for the principal {principal!r}" if principal else ""
+    return NotFoundError(f"no credentials are stored for {scheme!r}{whose}")

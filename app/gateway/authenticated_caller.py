@@ -1,0 +1,57 @@
+"""Sends requests with the credentials of their API, and renews these when the API no longer accepts them."""
+
+from app.apis.catalog import App, Operation
+from app.apis.protocol import OutgoingRequest
+from app.errors import HostError
+from app.gateway.http_call import HttpCaller, RefusalError, Sending
+from app.gateway.request_secrets import RequestSecrets
+from app.records import Json
+
+_DENIED = (401, 403)
+
+
+class AuthenticatedCaller:
+    """For the calls of one rollout."""
+
+    def __init__(self, http: HttpCaller, secrets: RequestSecrets) -> None:
+        self._http = http
+        self._secrets = secrets
+
+    async def send(
+        self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None = None
+    ) -> Json:
+        """The parsed response. Raises HostError for every failure.
+
+        When the API answers 401 to credentials that can be renewed, they are, and a call that only reads is sent
+        again, once. Another call is not repeated; its error says that it may be.
+        """
+        try:
+            return await self._once(app, operation, url, request, sending)
+        except RefusalError as refusal:
+            if refusal.status not in _DENIED:
+                raise
+            renew = refusal.status == 401
+            if not await self._secrets.refused(app, operation, refusal.message, renew=renew):
+                raise
+            if not operation.safe:
+                reason = f"{refusal.message} (the credentials have been renewed since: call it again)"
+                raise HostError(refusal.kind, reason) from refusal
+        return await self._once(app, operation, url, request, sending)
+
+    def mask(self, text: str) -> str:
+        """The text without the credentials that were sent."""
+        return self._secrets.hidden.mask(text)
+
+    async def _once(
+        self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None
+    ) -> Json:
+        authentication = await self._secrets.authentication(app, operation)
+        return await self._http.send(
+            operation.method,
+            authentication.url(url),
+            authentication.merged(request.headers),
+            request.content,
+            clean=self._secrets.hidden.mask,
+            sending=sending,
+            certificate=authentication.certificate,
+        )
