@@ -24,6 +24,7 @@ from app.project.project_settings import Limits
 from app.release.first_release import FirstRelease
 from app.release.promote import Promoter
 from app.release.reconciler import ReleaseReconciler
+from app.runner.api_refresh import ApiRefresh
 from app.runner.approval_expiry import ApprovalExpiry
 from app.runner.retention_loop import RetentionLoop
 from app.runner.verifier_sender import VerifierSender
@@ -67,6 +68,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         await stack.enter_async_context(verifiers)
         reader = await stack.enter_async_context(DocumentReader())
         await stack.enter_async_context(ApprovalExpiry(sessions))
+        await stack.enter_async_context(ApiRefresh(sessions, reader, documents, settings.api_refresh_hours))
         await stack.enter_async_context(WebhookSender(sessions, webhooks))
         await stack.enter_async_context(VerifierSender(sessions, verifiers))
         await stack.enter_async_context(RetentionLoop(sessions))

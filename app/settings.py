@@ -210,6 +210,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Limit for one call to a live API."""
     allow_private_hosts: bool = True
     """Allow live APIs on loopback and private addresses."""
+    api_refresh_hours: Annotated[float, msgspec.Meta(ge=0, le=8_760)] = 24
+    """Documents of APIs are fetched again after this time, and changes applied. 0: never."""
     ca_file: Path | None = None
     """PEM file of certificate authorities that live APIs, webhooks and verifiers may have besides public ones."""
     client_certificates: Path | None = None

@@ -27,6 +27,8 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
     bind: dict[str, Json]
     token_origins: list[str]
     created_at: datetime
+    checked_at: datetime | None  # its document was last fetched
+    check_failure: str | None  # why it could not be, the last time
 
     @classmethod
     def of(cls, row: models.Api, project: str) -> "ApiSummary":

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import authorize, provide_access
 from app.api.api_call import ApiCallController
+from app.api.api_changes import ApiChangeController
 from app.api.api_credentials import CredentialController
 from app.api.apis import ApiController
 from app.api.approvals import ApprovalController
@@ -62,6 +63,7 @@ _CONTROLLERS = [
     FeedbackController,
     JudgeController,
     ApiController,
+    ApiChangeController,
     ApiCallController,
     CredentialController,
     SecretController,

@@ -28,9 +28,23 @@ class OperationView(msgspec.Struct, frozen=True):
 class OperationTraits(msgspec.Struct, frozen=True):
     """What is decided or compared by, without the schemas."""
 
+    method: str
     safe: bool
     risk: Risk | None
     fingerprint: str
+    arguments: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, operation: Operation, fingerprint: str) -> Self:
+        return cls(
+            operation.method,
+            operation.safe,
+            operation.risk,
+            fingerprint,
+            operation.arguments,
+            operation.required,
+        )
 
 
 class AppView(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +70,5 @@ class AppView(msgspec.Struct, frozen=True, kw_only=True):
             operations=[OperationView.of(each) for each in app.operations.values()],
             left_out=list(app.left_out),
             schemes=app.schemes,
-            traits={
-                name: OperationTraits(each.safe, each.risk, known[name]) for name, each in app.operations.items()
-            },
+            traits={name: OperationTraits.of(each, known[name]) for name, each in app.operations.items()},
         )

@@ -62,6 +62,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
         return f"{self.app}.{self.name}"
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """Their names, those of bound parameters not among them."""
+        return tuple(each.name for each in self.parameters)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The arguments that every call has to give."""
+        return tuple(each.name for each in self.parameters if each.required)
+
+    @property
     def safe(self) -> bool:
         """Whether it is read-only, so that checks may call it and it may be repeated (RFC 9110, section 9.2.1).
 

@@ -52,14 +52,19 @@ class DocumentReader:
             await _kill(self._idle.pop())
 
     async def read(
-        self, request: ReadRequest, content: bytes, fetch: Callable[[str], Awaitable[bytes]] | None = None
+        self,
+        request: ReadRequest,
+        content: bytes,
+        fetch: Callable[[str], Awaitable[bytes]] | None = None,
+        *,
+        check: bool = True,
     ) -> tuple[AppView, bytes]:
         """The app of a new document, and the document as JSON, to be stored with those that it refers to.
 
-        `fetch` gets the text at a URL of the document's own origin. Raises ApiDocumentError, also if the text
-        takes too much to read, and InvalidError for unknown bindings.
+        `fetch` gets the text at a URL of the document's own origin. With `check`, all bindings have to fit. Raises
+        ApiDocumentError, also if the text takes too much to read, and InvalidError for unknown bindings.
         """
-        request = msgspec.structs.replace(request, check=True, store=True)
+        request = msgspec.structs.replace(request, check=check, store=True)
         try:
             async with asyncio.timeout(_WHOLE_SECONDS):
                 return await self._read_with_others(request, content, fetch)

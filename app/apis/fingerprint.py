@@ -10,15 +10,13 @@ from app.records import Json
 
 def fingerprints(app: App) -> dict[str, str]:
     """By operation. The URL of the app's server does not count, nor do credentials, which the gateway adds."""
+    seen = {name: msgspec.structs.replace(each, security=None) for name, each in app.operations.items()}
     known: dict[int, str] = {}
-    return {
-        name: _fingerprint(msgspec.structs.replace(operation, security=None), known)
-        for name, operation in app.operations.items()
-    }
+    return {name: _fingerprint(operation, known) for name, operation in seen.items()}
 
 
 def _fingerprint(value: Json, known: dict[int, str]) -> str:
-    """Schemas share parts, so each is hashed once. `known` is keyed by identity."""
+    """Schemas share parts, so each is hashed once. `known` is keyed by identity, so all values must live on."""
     if id(value) in known:
         return known[id(value)]
     if isinstance(value, msgspec.Struct):

@@ -5,7 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from msgspec import UNSET, UnsetType
-from sqlalchemy import JSON, Row, Text, cast, literal, select
+from sqlalchemy import JSON, Row, Text, cast, func, literal, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -16,7 +16,7 @@ from app.db.database import Handle, keys_of
 from app.errors import NotFoundError, SettingError
 from app.records import Json
 
-_WITHOUT_DOCUMENT: Final = defer(models.Api.document, raiseload=True)
+WITHOUT_DOCUMENT: Final = defer(models.Api.document, raiseload=True)
 
 
 async def put(  # noqa: PLR0913 - the columns of a row
@@ -38,6 +38,7 @@ async def put(  # noqa: PLR0913 - the columns of a row
     as_text = isinstance(document, bytes)
     stored = cast(literal(document.decode(), Text), JSON) if isinstance(document, bytes) else document
     given: dict[str, Any] = {"source": source, "document": stored, "digest": digest, "server": server}
+    given |= {"checked_at": func.clock_timestamp(), "check_failure": None}
     given |= sealed(session, token)
     if bind is not UNSET:
         given["bind"] = bind
@@ -76,13 +77,13 @@ def token_of(handle: Handle, row: models.Api | Row[Any]) -> str | None:
 async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Api]:
     """Ordered by name, without their documents, which may be large."""
     query = select(models.Api).where(models.Api.project_id == project_id).order_by(models.Api.name)
-    return (await session.scalars(query.options(_WITHOUT_DOCUMENT))).all()
+    return (await session.scalars(query.options(WITHOUT_DOCUMENT))).all()
 
 
 async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> models.Api:
     query = select(models.Api).where(models.Api.project_id == project_id, models.Api.name == name)
     query = query.execution_options(populate_existing=True)
-    row = await session.scalar(query if document else query.options(_WITHOUT_DOCUMENT))
+    row = await session.scalar(query if document else query.options(WITHOUT_DOCUMENT))
     if row is None:
         raise _unknown(name)
     return row

@@ -21,6 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
+from app.db.api_change_rows import ApiChange
 from app.db.approval_rows import Approval, ApprovalState
 from app.db.base import Base, Entity, Leased, listing_indexes
 from app.db.credential_rows import ApiCredential, OAuthAttempt
@@ -68,6 +69,7 @@ __all__ = [
     "TASK_MOVES",
     "Adapter",
     "Api",
+    "ApiChange",
     "ApiCredential",
     "Approval",
     "ApprovalState",
@@ -162,6 +164,8 @@ class Api(Entity):
     token: Mapped[str | None]  # encrypted
     bind: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")  # see `apis.bound_parameters`
     token_origins: Mapped[list[str]] = mapped_column(default=list, server_default="{}")  # besides its server's
+    checked_at: Mapped[datetime | None]  # its document was fetched again
+    check_failure: Mapped[str | None]  # why it could not be, the last time
 
 
 class TaskState(StrEnum):

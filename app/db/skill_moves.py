@@ -3,10 +3,11 @@
 The counter row serializes the writers of one project, so that revisions become visible in order.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, or_, select, update
+from sqlalchemy import ColumnElement, Text, or_, select, type_coerce, update
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.db import audit, models
@@ -107,6 +108,18 @@ async def live_versions(session: AsyncSession, project_id: UUID, name: str) -> l
         .order_by(skill.version.desc())
         .execution_options(populate_existing=True)
     )
+    return list(await session.scalars(query))
+
+
+async def callers(session: AsyncSession, project_id: UUID, apis: Sequence[str]) -> list[models.Skill]:
+    """The versions that may be offered to all and call one of these operations, "app.operation"."""
+    skill = models.Skill
+    query = select(skill).where(
+        skill.project_id == project_id,
+        skill.state.in_((SkillState.PROBATION, SkillState.ACTIVE)),
+        type_coerce(skill.apis, ARRAY(Text)).overlap(list(apis)),
+    )
+    query = query.order_by(skill.name, skill.version).execution_options(populate_existing=True)
     return list(await session.scalars(query))
 
 

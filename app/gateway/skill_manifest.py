@@ -6,6 +6,7 @@ a call that it made), `number` (a small number that is neither of the first two:
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import msgspec
 
@@ -15,12 +16,35 @@ PARAMETER, CONSTANT, NUMBER, COMPUTED = "parameter", "constant", "number", "comp
 RESULT = "result:"
 
 
+class CallableOperation(Protocol):
+    """An operation, as far as a manifest is concerned."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def safe(self) -> bool: ...
+    @property
+    def arguments(self) -> Iterable[str]: ...
+    @property
+    def required(self) -> Iterable[str]: ...
+
+
 class AllowedOperation(msgspec.Struct, frozen=True):
     """An operation of a manifest. None and "" permit anything: skills of earlier versions recorded no more."""
 
     method: str = ""  # upper case; "" for a built-in operation too
     safe: bool = False
     arguments: dict[str, list[str]] | None = None  # the origins of each argument, sorted
+
+    def fits(self, operation: CallableOperation) -> bool:
+        """Whether the operation still is what it was, and takes the same arguments."""
+        if self.arguments is None or not self.is_same(operation):
+            return self.is_same(operation)
+        return set(operation.required) <= self.arguments.keys() <= set(operation.arguments)
+
+    def is_same(self, operation: CallableOperation) -> bool:
+        """Whether the operation still does the same, as far as its method shows."""
+        return not self.method or (self.method, self.safe) == (operation.method, operation.safe)
 
 
 class SkillManifest(msgspec.Struct, frozen=True):
@@ -36,18 +60,16 @@ class SkillManifest(msgspec.Struct, frozen=True):
     def permits(self, operation: Operation) -> bool:
         """Whether the operation is in the manifest, and is still what it was."""
         allowed = self.operations.get(operation.api)
-        if allowed is None:
-            return False
-        return not allowed.method or (allowed.method, allowed.safe) == (operation.method, operation.safe)
+        return allowed is not None and allowed.is_same(operation)
 
     def not_in(self, catalog: Catalog) -> list[str]:
-        """The operations that the catalog lacks, or has as something else."""
+        """The operations that the catalog lacks, has as something else, or with other arguments."""
         return [api for api in self.operations if not self._has(catalog, api)]
 
     def _has(self, catalog: Catalog, api: str) -> bool:
         app, _, name = api.partition(".")
         operation = catalog.apps[app].operations.get(name) if app in catalog.apps else None
-        return operation is not None and self.permits(operation)
+        return operation is not None and self.operations[api].fits(operation)
 
     def origins(self, api: str, argument: str) -> frozenset[str] | None:
         """The origins that the argument may have; None: any."""

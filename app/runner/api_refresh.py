@@ -1,0 +1,147 @@
+"""Fetches the document of an API again, and applies what has changed.
+
+A new document serves at once, in a new release, as if it had been registered: the API's server has changed
+already. Skills that call what is gone are quarantined. A document that asks for less supervision than before, by
+`x-risk` or `x-safe`, is only recorded: that is for a person to decide, who registers it again.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Self, get_args
+from uuid import UUID
+
+import httpx
+import msgspec
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from app.apis.api_documents import download
+from app.apis.app_view import AppView, OperationTraits
+from app.apis.document_reader import DocumentReader
+from app.apis.read_process import ReadRequest
+from app.db import api_changes, apis, manifests, models, skill_moves
+from app.db.database import TRANSIENT, Sessions
+from app.db.models import SkillState
+from app.errors import ApiDocumentError
+from app.gateway.skill_manifest import AllowedOperation
+from app.loop import Loop
+from app.project.approval import Risk
+from app.release import manifest
+from app.release.operation_changes import OperationChanges, compare
+from app.skills.admission import stored_manifest
+
+log = structlog.get_logger(__name__)
+
+_RISKS: Final = (None, *get_args(Risk))
+_SECONDS: Final = 60.0  # between looks for what is due
+
+
+async def refresh_api(
+    sessions: Sessions, reader: DocumentReader, client: httpx.AsyncClient, api_id: UUID
+) -> models.ApiChange | None:
+    """The change, or None if there is none. A document that cannot be fetched or read is recorded as such."""
+    async with sessions() as session:
+        row = await session.get(models.Api, api_id, options=[apis.WITHOUT_DOCUMENT])
+        if row is None or row.source == "upload":
+            return None
+        old_content = await manifests.document(session, row.id, row.digest)
+    request = ReadRequest(name=row.name, source=row.source, server=row.server, bind=dict(row.bind))
+    try:
+        content = await download(client, row.source)
+        app, document = await reader.read(request, content, lambda url: download(client, url), check=False)
+        old = await reader.view(request, old_content, row.digest)
+    except ApiDocumentError as error:
+        async with sessions.begin() as session:
+            await api_changes.checked(session, api_id, str(error)[:2_000])
+        return None
+    async with sessions.begin() as session:
+        await api_changes.checked(session, api_id)
+        if app.digest == row.digest or await api_changes.waiting(session, api_id, app.digest):
+            return None
+        return await _change(session, row, old, app, document)
+
+
+async def _change(
+    session: AsyncSession, row: models.Api, old: AppView, new: AppView, document: bytes
+) -> models.ApiChange | None:
+    serving = await manifest.lock_active(session, row.project_id)
+    now = await apis.get(session, row.project_id, row.name, document=False)
+    if (now.digest, now.source) != (row.digest, row.source):  # it was registered again meanwhile
+        return None
+    eased = sorted(name for name, traits in new.traits.items() if _is_eased(old.traits.get(name), traits))
+    changes = compare(old.traits, new.traits)
+    about = msgspec.structs.asdict(changes)
+    change = models.ApiChange(api_id=row.id, digest=new.digest, applied=not eased, eased=eased, skills=[], **about)
+    session.add(change)
+    if not eased:
+        await apis.put(
+            session,
+            row.project_id,
+            row.name,
+            source=row.source,
+            server=row.server,
+            document=document,
+            digest=new.digest,
+        )
+        await manifest.update_tools(session, serving, [row.name], skill_moves.SERVER)
+        change.skills = await _quarantine(session, row, changes, new.traits)
+    await session.flush()
+    return change
+
+
+def _is_eased(old: OperationTraits | None, new: OperationTraits) -> bool:
+    if old is None:
+        return False
+    return _RISKS.index(new.risk) < _RISKS.index(old.risk) or (new.safe and not old.safe)
+
+
+async def _quarantine(
+    session: AsyncSession, row: models.Api, changes: OperationChanges, traits: Mapping[str, OperationTraits]
+) -> list[str]:
+    """Take out the skills that call the API in a way that there is no longer. Returns their ids."""
+    touched = [f"{row.name}.{name}" for name in (*changes.removed, *changes.changed)]
+    rev = await skill_moves.next_rev(session, row.project_id)
+    broken: list[str] = []
+    for skill in await skill_moves.callers(session, row.project_id, touched):
+        operations = stored_manifest(skill).operations
+        gone = [api for api in touched if api in operations and not _fits(operations[api], traits, api)]
+        if gone:
+            reason = f"no longer what they were: {', '.join(gone)}"
+            await skill_moves.move(session, skill, SkillState.QUARANTINED, rev, reason=reason)
+            broken.append(str(skill.id))
+    return broken
+
+
+def _fits(allowed: AllowedOperation, traits: Mapping[str, OperationTraits], api: str) -> bool:
+    now = traits.get(api.partition(".")[2])
+    return now is not None and allowed.fits(now)
+
+
+class ApiRefresh:
+    """Fetches the documents of all projects again, each every `hours`. Any number of processes may."""
+
+    def __init__(
+        self, sessions: Sessions, reader: DocumentReader, client: httpx.AsyncClient, hours: float
+    ) -> None:
+        self._sessions = sessions
+        self._reader = reader
+        self._client = client
+        self._hours = hours
+        self._loop = Loop("fetch API documents again", self._refresh, _SECONDS, expected=TRANSIENT)
+
+    async def __aenter__(self) -> Self:
+        if self._hours:
+            self._loop.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._loop.stop()
+
+    async def _refresh(self) -> float | None:
+        async with self._sessions.begin() as session:
+            due = await api_changes.claim_due(session, self._hours)
+        if due is None:
+            return None
+        change = await refresh_api(self._sessions, self._reader, self._client, due)
+        if change is not None:
+            log.info("an API document has changed", api=str(due), applied=change.applied)
+        return 0
