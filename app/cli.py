@@ -1,6 +1,7 @@
 """The `sage` command. The trainer adds its commands through the entry-point group `sage.commands`.
 
 Each command imports what it needs when it is called, since importing everything would delay `--help` by seconds.
+Those of `app.client` use a running server over REST, the others this machine.
 """
 
 import asyncio
@@ -11,13 +12,21 @@ from pathlib import Path
 
 import click
 
+from app.client.api_commands import apis
+from app.client.approval_commands import approvals
+from app.client.key_commands import create_key, list_keys, revoke_key
+from app.client.listing_group import ListingGroup
+from app.client.project_commands import projects
+from app.client.run_command import run
+from app.client.skill_commands import skills
+from app.client.task_commands import tasks
 from app.errors import AppError, SettingError
 from app.guarded_output import guard_output
 from app.settings import Settings
 
 
 class _Commands(click.Group):
-    """Loads commands from entry points, and shows an AppError as one line."""
+    """Loads commands from entry points, and shows an AppError as one line, with its exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *entry_points(group="sage.commands").names])
@@ -32,13 +41,18 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except AppError as error:
-            raise click.ClickException(str(error)) from error
+            click.ClickException(str(error)).show()
+            ctx.exit(error.exit_code)
 
 
 @click.group(cls=_Commands)
 @click.version_option(package_name="sage-server")
 def main() -> None:
     """An agent server that learns from the tasks it is given."""
+
+
+for _command in (run, tasks, apis, skills, projects, approvals):
+    main.add_command(_command)
 
 
 @main.command("up")
@@ -131,9 +145,10 @@ def migrate_command() -> None:
 def backup_command(file: Path) -> None:
     """Write database, adapters, datasets and keys to FILE, while the server runs, and verify it."""
     from app.machine.backup import back_up  # noqa: PLC0415
-    from app.machine.local_database import use_unmigrated  # noqa: PLC0415
+    from app.machine.local_database import refuse_absent, use_unmigrated  # noqa: PLC0415
 
     settings = Settings.from_env()
+    refuse_absent(settings)
     with use_unmigrated(settings) as url:
         manifest = back_up(url, settings, file)
     click.echo(f"{file}: {sum(manifest.rows.values())} rows, {len(manifest.members)} files, verified")
@@ -163,34 +178,32 @@ def restore_command(file: Path, *, replace: bool) -> None:
         click.echo("set SAGE_SECRET_KEY to what it was: it is not in the backup", err=True)
 
 
-@main.group("keys")
+@main.group("keys", cls=ListingGroup)
 def keys_group() -> None:
     """Manage API keys, and the key that encrypts secrets."""
 
 
-@keys_group.command()
-@click.argument("name")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(["tasks", "skills", "approvals", "admin"]),
-    default=["admin"],
-)
-@click.option("--project", help="limit the key to this project")
-def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
-    """Create a key and show it once."""
-    from app.db import keys, projects  # noqa: PLC0415
+for _command in (create_key, list_keys, revoke_key):
+    keys_group.add_command(_command)
+
+
+@keys_group.command("create-admin")
+@click.argument("name", default="admin")
+def create_admin(name: str) -> None:
+    """Create an admin key in the database itself, and print it: the first one, or after all were lost.
+
+    The database is the one at DATABASE_URL, or the embedded one of SAGE_DATA_DIR.
+    """
+    from app.db import keys  # noqa: PLC0415
     from app.db.database import open_database  # noqa: PLC0415
-    from app.machine.local_database import use_database  # noqa: PLC0415
+    from app.machine.local_database import use_existing  # noqa: PLC0415
 
     async def make(url: str) -> str:
         async with open_database(url) as database, database.sessions.begin() as session:
-            owner = (await projects.by_name(session, project)).id if project else None
-            _, secret = await keys.create(session, name, list(scopes), owner)
+            _, secret = await keys.create(session, name, ["admin"])
             return secret
 
-    with use_database(Settings.from_env()) as url:
+    with use_existing(Settings.from_env()) as url:
         click.echo(asyncio.run(make(url)))
 
 
@@ -198,10 +211,10 @@ def create(name: str, scopes: tuple[str, ...], project: str | None) -> None:
 def rotate() -> None:
     """Encrypt all stored secrets with a new key."""
     from app.db.encrypted_rows import rotate_keys  # noqa: PLC0415
-    from app.machine.local_database import use_database  # noqa: PLC0415
+    from app.machine.local_database import use_existing  # noqa: PLC0415
 
     settings = Settings.from_env()
-    with use_database(settings) as url:
+    with use_existing(settings) as url:
         report = rotate_keys(url, settings)
     click.echo(f"the key {report.key} encrypts the stored secrets; {report.encrypted} were encrypted anew")
     if report.unreadable:

@@ -7,6 +7,7 @@ class AppError(Exception):
     """An expected error. The message is for the caller, what is wrong and what to do; the cause is for the log."""
 
     status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1  # of a command that it ends
 
 
 class InvalidError(AppError):

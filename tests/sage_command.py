@@ -26,10 +26,11 @@ class SageCommand:
         self.api, self.url = api, url
 
     async def run(self, command: str, *options: str, **env: str) -> CommandResult:
+        """`command` may have several words: `skills list`."""
         key = self.api.client.headers["Authorization"].removeprefix("Bearer ")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "app.cli", command, "--url", self.url, *options),
-            env={**os.environ, "KEY": key, **env},
+            *(sys.executable, "-m", "app.cli", *command.split(), "--url", self.url, *options),
+            env={**os.environ, "SAGE_KEY": key, **env},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

@@ -35,10 +35,11 @@ def test_help_lists_the_commands_of_the_app_and_of_the_trainer() -> None:
     shown = CliRunner().invoke(main, ["--help"])
     assert shown.exit_code == 0, shown.output
     listed = {line.split()[0] for line in shown.output.partition("Commands:")[2].splitlines() if line.strip()}
-    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "keys", "manifests"}
+    own = {"up", "serve", "runner", "worker", "migrate", "backup", "restore", "doctor", "manifests"}
+    client = {"run", "tasks", "apis", "skills", "keys", "projects", "approvals"}
     training = {"collect", "export", "train", "runs", "releases"}
     demo = {"demo-apis", "bootstrap", "environments", "eval", "models", "reproduce", "simulate-live"}
-    assert listed == own | training | demo
+    assert listed == own | client | training | demo
 
 
 def test_every_command_reports_an_invalid_setting_in_one_line() -> None:
@@ -57,7 +58,9 @@ def test_every_command_reports_an_invalid_setting_in_one_line() -> None:
         )
 
 
-@pytest.mark.parametrize("command", [("runs",), ("releases",), ("train",), ("export", "--out", "x"), ("eval",)])
+@pytest.mark.parametrize(
+    "command", [("runs",), ("releases",), ("train",), ("export", "--out", "x"), ("tasks",), ("eval",)]
+)
 @pytest.mark.parametrize(
     ("env", "url"),
     [
@@ -71,9 +74,9 @@ def test_commands_call_the_server_that_the_settings_name(
     command: tuple[str, ...], env: dict[str, str], url: str, tmp_path: Path
 ) -> None:
     make_token(tmp_path)  # of the demo APIs, for `eval`
-    unset = {"SAGE_URL": None, "SAGE_HOST": None, "KEY": "x", "SAGE_DATA_DIR": str(tmp_path)}
+    unset = {"SAGE_URL": None, "SAGE_HOST": None, "SAGE_KEY": "x", "SAGE_DATA_DIR": str(tmp_path)}
     ended = CliRunner().invoke(main, command, env={**unset, **env})
-    assert ended.exit_code == 1
+    assert ended.exit_code == (1 if command == ("eval",) else 5)
     assert f"{url} does not answer" in ended.output
 
 
@@ -116,19 +119,21 @@ async def test_up_refuses_a_database_of_a_newer_version(tmp_path: Path, empty_da
     assert err.startswith("Error: the database has schema from_the_future")
 
 
-async def test_a_created_key_is_shown_and_valid(empty_database_url: str) -> None:
-    code, out, err = await sage("keys", "create", "ops", "--scope", "tasks", DATABASE_URL=empty_database_url)
+async def test_an_admin_key_is_created_in_the_database_itself(empty_database_url: str) -> None:
+    code, out, err = await sage("keys", "create-admin", "ops", DATABASE_URL=empty_database_url)
     assert code == 0, err
     async with open_database(empty_database_url) as database, database.sessions() as session:
         key, _ = await keys.by_secret(session, out.strip()) or (None, None)
     assert key is not None
-    assert (key.name, key.scopes) == ("ops", ["tasks"])
+    assert (key.name, key.scopes) == ("ops", ["admin"])
 
 
-async def test_the_command_knows_all_scopes() -> None:
-    code, out, err = await sage("keys", "create", "--help")
-    assert code == 0, err
-    assert f"[{'|'.join(keys.Scope)}]" in out
+@pytest.mark.parametrize("command", [("keys", "create-admin"), ("keys", "rotate"), ("backup", "copy.tar")])
+async def test_no_database_is_created_where_no_server_has_one(command: tuple[str, ...], tmp_path: Path) -> None:
+    code, out, err = await sage(*command, DATABASE_URL="", SAGE_DATA_DIR=str(tmp_path / "data"))
+    assert (code, out) == (1, "")
+    assert err.startswith(f"Error: {tmp_path}/data is no server's data directory: set SAGE_DATA_DIR")
+    assert not os.listdir(tmp_path)
 
 
 async def test_the_key_for_secrets_is_created_by_the_migration_and_rotated(
@@ -150,12 +155,6 @@ async def test_the_key_for_secrets_is_created_by_the_migration_and_rotated(
     assert ring.ids()[1:] == before
     async with open_database(empty_database_url, keys=ring) as database, database.sessions.begin() as session:
         assert await secrets.use(session, project.id, "mail") == "hunter2"
-
-
-async def test_a_key_for_an_unknown_project_is_refused(empty_database_url: str) -> None:
-    code, _, err = await sage("keys", "create", "ops", "--project", "none", DATABASE_URL=empty_database_url)
-    assert (code, err.count("\n")) == (1, 1)
-    assert "'none'" in err
 
 
 async def test_a_worker_without_a_database_is_refused_in_one_line(tmp_path: Path) -> None:

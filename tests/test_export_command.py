@@ -13,6 +13,7 @@ import pytest
 
 from app.agent.prompt_compact import Compact
 from app.agent.prompt_full import Full
+from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
 from app.db import models, tasks, trajectories
 from app.db.database import Sessions
@@ -21,7 +22,6 @@ from app.records import Offer, Stop, Task, Turn
 from tests.api_app import ApiApp, open_api_app
 from tests.http_server import served
 from tests.rows import trajectory_of, turn_of
-from trainer.client import SageClient
 from trainer.sft_data.chat_records import read_records
 from trainer.sft_data.export_chats import ExportFilter, export_chats
 
@@ -157,6 +157,6 @@ async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
 
 async def test_a_refused_key_is_reported_and_nothing_is_written(shop: Shop, tmp_path: Path) -> None:
     code, _, stderr = await shop.export(tmp_path / "out.jsonl", key="sage_bad")
-    assert code == 1
+    assert code == 6
     assert stderr.startswith("Error: UnauthorizedError")
     assert os.listdir(tmp_path) == []

@@ -31,7 +31,7 @@ async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:
     text, env = README.read_text(), settings(tmp_path, DEFAULT_MODEL)
     async with running(env, tmp_path) as up:
         follow(text, Reader(up, env, tmp_path))
-        async with client_of(env, up.line("export KEY=").removeprefix("export KEY=")) as client:
+        async with client_of(env, up.key()) as client:
             (first,) = (await client.get("/v1/tasks?project=demo")).json()["tasks"]
             await check_shown(text, "first", f"/v1/tasks/{first['id']}", client)
             assert SECOND in text
@@ -95,7 +95,7 @@ class Reader:
     def __init__(self, up: Up, env: Mapping[str, str], directory: Path) -> None:
         self._up = up
         self._ports = {"8000": env["SAGE_PORT"], "8100": env["SAGE_DEMO_PORT"]}
-        self._filled = {"KEY": up.line("export KEY=").removeprefix("export KEY=")}
+        self._filled: dict[str, str] = {}
         commands_of_venv = Path(sys.executable).parent
         self.env = {**env, "PATH": f"{commands_of_venv}:{env['PATH']}", "no_proxy": "*", "COLUMNS": "200"}
         self.directory = directory
@@ -133,6 +133,6 @@ class Reader:
         return "\n".join(self._up.lines)
 
     def _fill(self, command: str) -> str:
-        """`ID=…` is the id of the last answer, `KEY=sage_…` the key that was printed."""
+        """`ID=…` is the id of the last answer."""
         start, name = re.match(r"((?:export )?(\w+)=)", command).groups()  # type: ignore[union-attr]
         return f"{start}{self._filled[name]}"

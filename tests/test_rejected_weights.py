@@ -57,7 +57,7 @@ async def test_a_rejected_adapter_that_is_added_again_does_not_serve(
     await _rejected(shell.api, content_hash(brought))
     add = ("releases", "--add", str(brought))
     ended = await shell.run(*add, "--activate", SAGE_DATA_DIR=str(tmp_path / "data"))
-    assert ended.code == 1
+    assert ended.code == 6
     assert "the weights of release 3 were rejected (as release 2, see its evidence)" in ended.err
     ended = await shell.run(*add, "--canary", "10", SAGE_DATA_DIR=str(tmp_path / "data"))
     assert "the weights of release 4 were rejected" in ended.err

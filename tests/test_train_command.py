@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from app.client.sage_client import SageClient
 from app.db import releases
 from app.db.database import Sessions
 from app.db.models import RunState
@@ -17,7 +18,6 @@ from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app
 from tests.sage_command import SageCommand
-from trainer.client import SageClient
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_releases_are_listed_activated_and_rolled_back(shell: SageCommand)
     assert listed[1].endswith("fewer solved")
     refused = await shell.run("releases", "2", "--activate")
     assert (refused.code, refused.err.startswith("Error: ConflictError: release 2 was rejected")) == (
-        1,
+        6,
         True,
     )
     assert "--allow-rejected" in refused.err

@@ -42,6 +42,12 @@ class Up:
     def line(self, start: str) -> str:
         return next(line for line in self.lines if line.startswith(start))
 
+    def key(self) -> str:
+        """The first admin key, where the printed line finds it."""
+        path = Path(self.line("export KEY=").removeprefix("export KEY=$(cat ").removesuffix(")"))
+        assert path.stat().st_mode & 0o777 == 0o600
+        return path.read_text().strip()
+
     def process_id(self, name: str) -> int:
         return next(pid for pid in descendants(self.process.pid) if name in command_of(pid))
 
@@ -92,7 +98,7 @@ async def running(env: Mapping[str, str], directory: Path) -> AsyncIterator[Up]:
 async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_path: Path) -> None:
     env = settings(tmp_path)
     async with running(env, tmp_path) as up:
-        key = up.line("export KEY=").removeprefix("export KEY=")
+        key = up.key()
         assert "--max-loras 26" in command_of(up.process_id(PROCESSES[0])), "each of 24 tasks may keep an adapter"
         assert len(up.process_ids("app.cli runner")) == RUNNERS
         async with client_of(env, key) as client:
@@ -107,7 +113,8 @@ async def test_killed_processes_are_restarted_and_stopped_ones_stay_gone(tmp_pat
         await up.process.wait()
         await gone(born - {up.postgres()} - descendants(up.postgres()))
     async with running(env, tmp_path) as up:
-        assert key not in up.line("export KEY=")
+        assert up.key() == key
+        assert key not in "\n".join(up.lines)
         async with client_of(env, key) as client:
             assert (await client.get(f"/v1/tasks/{task}")).status_code == 200, "the first key is still good"
         born = up.everything()

@@ -1,6 +1,7 @@
 """The project `demo`: the APIs that the demo services offer, for a first task within a minute."""
 
 import json
+import shlex
 
 import httpx
 import msgspec
@@ -60,7 +61,9 @@ async def _put(url: str, documents: dict[str, tuple[str, dict[str, Json]]]) -> N
 def first_task(address: str, task: dict[str, str]) -> list[str]:
     """Shell lines that submit a task, follow its events and show its result."""
     auth, body = '-H "Authorization: Bearer $KEY"', json.dumps(task | {"project": PROJECT})
+    named = f"--project {PROJECT} --scenario {shlex.quote(task['scenario'])}" if "scenario" in task else ""
     return [
+        f"  sage run {shlex.quote(task['instruction'])} {named}   # or, without it:",
         f"  curl -s {address}/v1/tasks {auth} -d '{body}'",
         "  ID=...   # the id in that answer",
         f"  curl -sN {address}/v1/tasks/$ID/events {auth}   # its events, as they happen",

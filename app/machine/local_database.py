@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from app.db import embedded_postgres
 from app.db.encrypted_rows import prepare_secrets
 from app.db.migrate import migrate
-from app.errors import DatabaseError
+from app.errors import DatabaseError, SettingError
 from app.loop import Loop
 from app.machine.data_dir_lock import DataDirLockedError, lock_data_dir
 from app.settings import Settings
@@ -51,6 +51,23 @@ def use_database(settings: Settings) -> Iterator[str]:
     with use_unmigrated(settings) as url:
         migrate(url)
         yield url
+
+
+@contextmanager
+def use_existing(settings: Settings) -> Iterator[str]:
+    """Like `use_database`. Raises SettingError where it would create a database: no server uses that one."""
+    refuse_absent(settings)
+    with use_database(settings) as url:
+        yield url
+
+
+def refuse_absent(settings: Settings) -> None:
+    """Raises SettingError if no database is configured and the data directory has none."""
+    if not settings.database_url and not _directory(settings).is_dir():
+        raise SettingError(
+            f"{settings.data_dir.absolute()} is no server's data directory: set SAGE_DATA_DIR to the one that "
+            "`sage up` prints, or DATABASE_URL"
+        )
 
 
 @contextmanager

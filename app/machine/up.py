@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
 
 import click
 
@@ -20,6 +22,7 @@ from app.machine.prepare_model import prepare_model
 from app.machine.supervise import Supervisor
 from app.ports import Port, base_url, check_ports
 from app.release.first_release import FirstRelease
+from app.security.admin_key_file import admin_key_file, read_admin_key, write_admin_key
 from app.setting_lists import urls_in
 from app.settings import Settings
 
@@ -56,7 +59,8 @@ async def _run(settings: Settings, stack: AsyncExitStack) -> None:
     demo = await register_demo(url, base_url("127.0.0.1", settings.demo_port)) if settings.demo else None
     await supervisor.start(_workers(settings, url))
     await supervisor.ready()
-    click.echo(_welcome(settings, await _first_key(url), demo))
+    has_key = await _keep_first_key(url, settings.data_dir)
+    click.echo(_welcome(settings, has_key=has_key, demo=demo))
     await asyncio.Event().wait()
 
 
@@ -142,20 +146,26 @@ async def _ensure_project(settings: Settings, url: str) -> None:
                 await FirstRelease.of(settings).create_project(session, PROJECT)
 
 
-async def _first_key(url: str) -> str | None:
-    """Create the first admin key. Returns its secret, or None if there is a key already."""
+async def _keep_first_key(url: str, data_dir: Path) -> bool:
+    """Create the first admin key, in a file of the data directory. False if that file has no valid key."""
     async with open_database(url) as database, database.sessions.begin() as session:
+        kept = read_admin_key(data_dir)
+        if kept and await keys.by_secret(session, kept):
+            return True
         if await keys.listing(session):
-            return None
+            return False
         _, secret = await keys.create(session, "admin", ["admin"])
-        return secret
+        write_admin_key(data_dir, secret)  # before the commit: a key that nobody has is of no use
+        return True
 
 
-def _welcome(settings: Settings, secret: str | None, demo: DemoIndex | None) -> str:
+def _welcome(settings: Settings, *, has_key: bool, demo: DemoIndex | None) -> str:
     address = base_url(settings.host, settings.port)
-    key = secret or "...  # shown at the first start; create another: sage keys create NAME"
+    file = admin_key_file(settings.data_dir.absolute())
+    key = f"$(cat {shlex.quote(str(file))})" if has_key else "...  # create one: sage keys create-admin"
     lines = [f"  API   {address}   docs {address}/docs   manual {address}/manual"]
     lines += [f"  logs  {settings.data_dir / 'logs'}"]
+    lines += [f"  key   {file}, where `sage` commands on this machine find it"] if has_key else []
     lines += ["", f"  export KEY={key}"]
     if demo is not None:
         lines += first_task(address, demo.task)

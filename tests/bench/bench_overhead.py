@@ -27,13 +27,13 @@ from typing import Any
 import click
 from tqdm import tqdm
 
+from app.client.sage_client import SageClient
 from tests.bench.deepen import deepen
 from tests.bench.results_file import write_results
 from tests.bench.straight import Request, Straight
 from tests.bench.traffic import draw_traffic, kinds_of, submission
 from tests.processes import command_of, cpu_seconds_of, descendants, free_ports
 from tests.vllm.server import SEED_POLICY, WITH_LORA, VllmServer
-from trainer.client import SageClient
 from trainer.demo.simulate_live.ended import ended_task
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +177,7 @@ def agent_server(
         try:
             assert process.stdout is not None
             key = next(line for line in process.stdout if line.strip().startswith("export KEY="))
-            key = key.strip().removeprefix("export KEY=")
+            key = Path(key.strip().removeprefix("export KEY=$(cat ").removesuffix(")")).read_text().strip()
             yield Town(f"http://127.0.0.1:{port}", key, process.pid, env)
         finally:
             process.terminate()

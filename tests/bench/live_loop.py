@@ -30,13 +30,13 @@ import httpx
 import msgspec
 from tqdm import tqdm
 
+from app.client.options import server_options
+from app.client.sage_client import SageClient
 from app.errors import AppError
 from app.ports import check_port
 from app.run_settings import read_settings
 from tests.bench.traffic import draw_traffic, kinds_of, submission
-from trainer.cli.options import server_options
 from trainer.cli.watch_run import watch_run
-from trainer.client import SageClient
 from trainer.demo.simulate_live.ended import ended_task
 from trainer.demo.simulate_live.lesson import teach
 from trainer.environments.office.documents import APP_NAMES

@@ -22,11 +22,11 @@ import click
 import httpx
 import yaml
 
+from app.client.options import server_options
+from app.client.sage_client import SageClient
 from app.errors import AppError
 from app.ports import check_port
 from tests.bench.watch_tasks import TASKS, WatchTask, read_state, seed
-from trainer.cli.options import server_options
-from trainer.client import SageClient
 from trainer.demo.simulate_live.ended import ended_task
 
 _NAME = "changes"

@@ -1,31 +1,26 @@
 """`sage environments`."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainer.cli.options import server_options
-from trainer.cli.tables import columns
+from app.client.listing import Listing
+from app.client.options import server_command
 
-_HEAD = ("environment", "version", "options and their defaults")
+if TYPE_CHECKING:
+    from app.client.server_session import ServerSession
 
 
 @click.command()
-@server_options
-def environments(url: str, key: str) -> None:
+@server_command
+def environments(session: "ServerSession") -> None:
     """List the environments that the server's workers have installed."""
-    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
-
-    with SageClient(url, key) as server:
-        found = server.request("GET", "/v1/environments")
-    if not found:
-        click.echo("no worker has reported its environments yet: is one running?", err=True)
-        return
-    click.echo(columns([_HEAD, *((each["name"], each["version"], _options(each["options"])) for each in found)]))
+    session.show_list("/v1/environments", _LISTING)
 
 
-def _options(schema: dict[str, Any]) -> str:
+def _options(schema: Mapping[str, Any]) -> str:
     """
     >>> _options({"properties": {"site": {"default": None}, "city": {}}})
     'city (required) site=null'
@@ -34,3 +29,10 @@ def _options(schema: dict[str, Any]) -> str:
         f"{name}={json.dumps(option['default'])}" if "default" in option else f"{name} (required)"
         for name, option in sorted(schema["properties"].items())
     )
+
+
+_LISTING = Listing(
+    ("environment", "version", "options and their defaults"),
+    lambda each: (each["name"], each["version"], _options(each["options"])),
+    empty="no worker has reported its environments yet: is one running?",
+)

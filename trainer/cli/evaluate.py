@@ -12,10 +12,10 @@ import click
 import msgspec
 from tqdm import tqdm
 
+from app.client.options import find_key, url_option
 from app.plugins import registry
 from app.ports import base_url
 from app.settings import Settings
-from trainer.cli.options import url_option
 from trainer.demo.admin_token import read_token
 from trainer.demo.defaults import ENVIRONMENT
 from trainer.environment import Split
@@ -68,7 +68,11 @@ class EvaluationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--key", envvar="KEY", help="an admin key of the server  [env KEY]")
+@click.option(
+    "--key",
+    envvar=["SAGE_KEY", "KEY"],
+    help="an admin key of the server  [env SAGE_KEY; default: the one of `sage up` on this machine]",
+)
 @url_option
 @click.option(
     "--services",
@@ -113,8 +117,11 @@ def evaluate(**given: Any) -> None:
     or --adapter a model is evaluated in this process, without a server.
     """
     options = msgspec.convert(given, EvaluationOptions)
-    if not options.in_this_process and options.key is None:
-        raise click.UsageError("give --key, an admin key of the server (or --in-process, which needs no server)")
+    if not options.in_this_process:
+        key = find_key(options.url, options.key)
+        if key is None:
+            raise click.UsageError("set SAGE_KEY to an admin key (or --in-process, which needs no server)")
+        options = msgspec.structs.replace(options, key=key)
     if not options.in_this_process and options.scenarios % options.sites:
         raise click.BadParameter(
             f"{options.scenarios} scenarios cannot be spread evenly over {options.sites} sites"

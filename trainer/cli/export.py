@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from trainer.cli.options import project_option, server_options
+from app.client.options import project_option, server_options
 
 
 @click.command()
@@ -31,7 +31,7 @@ def export(  # noqa: PLR0913 - the command's options
 ) -> None:
     """Write the scored tasks of a running server as chats that TRL and LLaMA-Factory read."""
     # Imported here because all that a rollout needs takes a second, which `sage --help` need not wait for.
-    from trainer.client import SageClient  # noqa: PLC0415
+    from app.client.sage_client import SageClient  # noqa: PLC0415
     from trainer.sft_data.chat_records import write_records  # noqa: PLC0415
     from trainer.sft_data.export_chats import ExportFilter, export_chats  # noqa: PLC0415
 

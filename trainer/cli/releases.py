@@ -1,24 +1,24 @@
 """`sage releases`."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from app.client.options import project_option, server_command
 from app.errors import NotFoundError
 from app.settings import Settings
-from trainer.cli.options import project_option, server_options
-from trainer.cli.tables import columns, release_row, show_release
+from trainer.cli.tables import RELEASES
 
 if TYPE_CHECKING:
-    from trainer.client import SageClient
-
-_HEAD = ("release", "state", "model", "created", "active since", "reason of the gate")
+    from app.client.sage_client import SageClient
+    from app.client.server_session import ServerSession
 
 
 @click.command()
-@server_options
+@server_command
 @project_option
 @click.argument("number", type=click.IntRange(1), required=False)
 @click.option("--activate", is_flag=True, help="serve it; activating an older release rolls back")
@@ -37,8 +37,7 @@ _HEAD = ("release", "state", "model", "created", "active since", "reason of the 
 )
 @click.option("--reason", help="why it is added; shown as the reason of the gate")
 def releases(  # noqa: PLR0913 - an argument for each option
-    url: str,
-    key: str,
+    session: "ServerSession",
     project: str | None,
     number: int | None,
     activate: bool,
@@ -49,28 +48,25 @@ def releases(  # noqa: PLR0913 - an argument for each option
     reason: str | None,
 ) -> None:
     """List releases, newest first, or show release NUMBER."""
-    from trainer.client import SageClient  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
-
     if add and number:
         raise click.UsageError("--add creates a release: do not name another")
     if reason and not add:
         raise click.UsageError("--reason needs --add DIR")
     if not (number or add) and (activate or canary is not None or shadow):
         raise click.UsageError("name the release: `sage releases` lists them")
-    with SageClient(url, key) as server:
-        if not (number or add):
-            found = server.request("GET", "/v1/releases", project=project)
-            click.echo(columns([_HEAD, *map(release_row, found)]))
-            return
-        allowed = {"allow_rejected": str(allow_rejected).lower()}
-        path = _add(server, add, project, reason) if add else _path(server, number, project)
-        if activate:
-            server.request("POST", f"{path}/activate", **allowed)
-        if canary is not None:
-            server.request(*_canary(path, canary), **(allowed if canary else {}))
-        if shadow:
-            server.request("POST", f"{path}/shadow", {"tasks": shadow})
-        click.echo(show_release(_all_of(server, path)))
+    if not (number or add):
+        session.show_list("/v1/releases", RELEASES, project=project)
+        return
+    server = session.server
+    path = _add(server, add, project, reason) if add else _path(server, number, project)
+    if activate:
+        server.request("POST", f"{path}/activate", allow_rejected=allow_rejected)
+    if canary is not None:
+        server.request(*_canary(path, canary), allow_rejected=allow_rejected if canary else None)
+    if shadow:
+        server.request("POST", f"{path}/shadow", {"tasks": shadow})
+    release = server.request("GET", path)
+    session.show(release, lambda release: _all_of(server, path, release))
 
 
 def _path(server: "SageClient", number: int | None, project: str | None) -> str:
@@ -98,12 +94,12 @@ def _canary(path: str, percent: float) -> tuple[str, str, object]:
     return "POST", f"{path}/canary", {"percent": percent}
 
 
-def _all_of(server: "SageClient", path: str) -> dict[str, Any]:
+def _all_of(server: "SageClient", path: str, release: Mapping[str, Any]) -> dict[str, Any]:
     """The release with the figures of its canary or watch, and the results of its shadow tasks."""
-    release: dict[str, Any] = server.request("GET", path)
+    shown = dict(release)
     if release["state"] == "canary":
-        release["canary"] = server.request("GET", f"{path}/canary")
+        shown["canary"] = server.request("GET", f"{path}/canary")
     if release["watched"]:
-        release["watch"] = server.request("GET", f"{path}/watch")
+        shown["watch"] = server.request("GET", f"{path}/watch")
     shadows = server.request("GET", f"{path}/shadow")
-    return release | ({"shadow": shadows} if shadows["tasks"] else {})
+    return shown | ({"shadow": shadows} if shadows["tasks"] else {})

@@ -14,9 +14,9 @@ import httpx
 import msgspec
 from tqdm import tqdm
 
+from app.client.options import server_options
+from app.client.sage_client import SageClient
 from app.ports import check_port
-from trainer.cli.options import server_options
-from trainer.client import SageClient
 from trainer.demo.admin_token import read_token
 from trainer.demo.simulate_live.simulation import Simulation, SimulationState
 from trainer.demo.simulate_live.simulation_plan import SimulationPlan

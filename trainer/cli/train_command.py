@@ -1,15 +1,18 @@
 """`sage train`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 import msgspec
 
+from app.client.options import project_option, server_command
 from app.run_settings import RunKind, RunSettings, read_settings
-from trainer.cli.options import project_option, server_options
 from trainer.cli.tables import show_result
+
+if TYPE_CHECKING:
+    from app.client.server_session import ServerSession
 
 
 @click.command(
@@ -21,7 +24,7 @@ from trainer.cli.tables import show_result
     )
     + "; since and until are times."
 )
-@server_options
+@server_command
 @project_option
 @click.option(
     "--kind",
@@ -32,27 +35,24 @@ from trainer.cli.tables import show_result
 )
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="a setting; repeatable")
 @click.option("--follow/--no-follow", default=True, show_default=True, help="follow it to its end")
-def train(url: str, key: str, project: str | None, kind: str, given: tuple[str, ...], follow: bool) -> None:
+def train(session: "ServerSession", project: str | None, kind: str, given: tuple[str, ...], follow: bool) -> None:
     """Start a training run on a server, and follow it. `data` may also name a file here, which is uploaded.
 
     Exits with code 1 if the run fails. Interrupting the command does not stop the run.
     """
     from trainer.cli.watch_run import watch_run  # noqa: PLC0415  httpx takes a moment, which `--help` need not wait for
-    from trainer.client import SageClient  # noqa: PLC0415
 
-    settings = _settings(kind, given)
-    with SageClient(url, key) as server:
-        file = Path(settings.get("data", ""))
-        if file.is_file():
-            settings["data"] = server.upload("/v1/datasets", file, project=project, name=file.name[:200])["id"]
-            click.echo(f"uploaded {file}", err=True)
-        body = {"project": project, "settings": settings}
-        run = server.request("POST", "/v1/training-runs", body)
-        click.echo(f"run {run['id']}", err=follow)
-        if not follow:
-            click.echo(f"follow it with: sage runs {run['id']} --follow")
-            return
-        show_result(watch_run(server, UUID(run["id"])))
+    server, settings = session.server, _settings(kind, given)
+    file = Path(settings.get("data", ""))
+    if file.is_file():
+        settings["data"] = server.upload("/v1/datasets", file, project=project, name=file.name[:200])["id"]
+        click.echo(f"uploaded {file}", err=True)
+    run = server.request("POST", "/v1/training-runs", {"project": project, "settings": settings})
+    if not follow:
+        session.confirm(run, f"run {run['id']}\nfollow it with: sage runs {run['id']} --follow")
+        return
+    click.echo(f"run {run['id']}", err=True)
+    show_result(session, watch_run(server, UUID(run["id"])))
 
 
 def _settings(kind: str, given: tuple[str, ...]) -> dict[str, Any]:

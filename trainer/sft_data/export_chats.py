@@ -13,9 +13,9 @@ import msgspec
 from app.agent.prompt_profiles import PROFILES
 from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
+from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
 from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn
-from trainer.client import SageClient
 from trainer.sft_data.chat_records import record_of
 
 _PAGE = 200

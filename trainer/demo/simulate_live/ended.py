@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from trainer.client import SageClient, ServerError
+from app.client.sage_client import SageClient, ServerError
 
 _ENDED = ("done", "failed", "cancelled")
 _PAUSE_SECONDS = 0.2

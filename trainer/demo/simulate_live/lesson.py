@@ -12,9 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from app.client.sage_client import SageClient
 from app.model_catalog import SEED
 from app.settings import Settings
-from trainer.client import SageClient
 from trainer.demo.simulate_live.ended import ended_run
 from trainer.sft_data.collection import CollectionSettings, ExpertAccess, collect
 

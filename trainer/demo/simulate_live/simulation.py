@@ -7,9 +7,9 @@ from statistics import fmean
 
 import msgspec
 
+from app.client.sage_client import SageClient
 from app.errors import InvalidError
 from trainer.atomic_write import write_atomically
-from trainer.client import SageClient
 from trainer.demo.simulate_live.simulation_plan import SimulationPlan
 from trainer.demo.simulate_live.town import Day, Services, Town
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import msgspec
 
+from app.client.sage_client import SageClient
 from app.records import Json
-from trainer.client import SageClient
 from trainer.demo.simulate_live.ended import ended_task
 from trainer.demo.simulate_live.simulation_plan import HOSTILE, Arm, SimulationPlan
 from trainer.environments.office.documents import APP_NAMES

@@ -1,0 +1,85 @@
+"""`sage apis`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from app.client.listing import listing_of
+from app.client.listing_group import ListingGroup
+from app.client.options import project_option, server_command
+from app.errors import SettingError
+
+if TYPE_CHECKING:
+    from app.client.server_session import ServerSession
+
+_LISTING = listing_of("name", "project", "has_token", "created_at", "source")
+
+_OPERATIONS = listing_of("method", "path", "signature", items="operations")
+
+
+@click.group(cls=ListingGroup)
+def apis() -> None:
+    """Add, list and show the APIs of a project, which its agent may call."""
+
+
+@apis.command("list")
+@server_command
+@project_option
+def list_apis(session: "ServerSession", project: str | None) -> None:
+    """List the APIs of a project."""
+    session.show_list("/v1/apis", _LISTING, project=project)
+
+
+@apis.command("show")
+@server_command
+@click.argument("name")
+@project_option
+def show_api(session: "ServerSession", name: str, project: str | None) -> None:
+    """Show an API and its operations."""
+    session.show(session.server.request("GET", f"/v1/apis/{name}", project=project), table=_OPERATIONS)
+
+
+@apis.command("add")
+@server_command
+@click.argument("name")
+@click.argument("document")
+@project_option
+@click.option("--server", help="URL that overrides the server named in the document")
+@click.option("--token-env", metavar="VAR", help="the environment variable that holds the API's bearer token")
+def add_api(session: "ServerSession", name: str, document: str, token_env: str | None, **place: Any) -> None:
+    """Add or replace an API by its OpenAPI document: a URL, a file, or `-` for standard input.
+
+    The agent calls its operations as `apis.NAME.<operation>(...)`.
+    """
+    body = {"name": name, **place, **_document(document)}
+    if token_env is not None:
+        body["bearer_token"] = _token(token_env)
+    session.show(session.server.request("POST", "/v1/apis", body), table=_OPERATIONS)
+
+
+@apis.command("remove")
+@server_command
+@click.argument("name")
+@project_option
+def remove_api(session: "ServerSession", name: str, project: str | None) -> None:
+    """Remove an API and its token."""
+    session.confirm(session.server.request("DELETE", f"/v1/apis/{name}", project=project), f"removed {name}")
+
+
+def _document(place: str) -> dict[str, str]:
+    """Raises BadParameter for a file that cannot be read."""
+    if place.lower().startswith(("http://", "https://")):
+        return {"url": place}
+    try:
+        return {"document": sys.stdin.read() if place == "-" else Path(place).read_text()}
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{place!r} is neither a URL nor a file that can be read: {error}") from error
+
+
+def _token(variable: str) -> str:
+    if not os.environ.get(variable):
+        raise SettingError(f"the environment variable {variable} is not set: put the API's token there")
+    return os.environ[variable]

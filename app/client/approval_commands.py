@@ -1,0 +1,59 @@
+"""`sage approvals`."""
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from app.client.listing import listing_of
+from app.client.listing_group import ListingGroup
+from app.client.options import page_options, project_option, server_command
+
+if TYPE_CHECKING:
+    from app.client.server_session import ServerSession
+
+APPROVAL_STATES = ("waiting", "approved", "refused", "expired", "withdrawn")
+_LISTING = listing_of("id", "state", "requested_at", "task_id", "operation", items="approvals")
+_DECISIONS = {
+    "approve": ("approve", "Let a call be made; its task goes on."),
+    "reject": ("refuse", "Refuse a call; the agent is told why, and its task goes on."),
+}
+
+
+@click.group(cls=ListingGroup)
+def approvals() -> None:
+    """Decide about API calls that wait for a person."""
+
+
+@approvals.command("list")
+@server_command
+@project_option
+@click.option("--state", type=click.Choice(APPROVAL_STATES), help="list only those in this state")
+@click.option("--task", "task_id", type=click.UUID, help="of this task")
+@page_options
+def list_approvals(session: "ServerSession", **only: Any) -> None:
+    """List approvals, newest first."""
+    session.show_list("/v1/approvals", _LISTING, **only)
+
+
+@approvals.command("show")
+@server_command
+@click.argument("approval", type=click.UUID)
+def show_approval(session: "ServerSession", approval: UUID) -> None:
+    """Show the call with its arguments, and the decision."""
+    session.show(session.server.request("GET", f"/v1/approvals/{approval}"))
+
+
+def _add_decision(name: str, decision: str, summary: str) -> None:
+    @approvals.command(name, help=summary)
+    @server_command
+    @click.argument("approval", type=click.UUID)
+    @click.option("--reason", default="", help="kept; the agent reads it if the call is refused")
+    def decide(session: "ServerSession", approval: UUID, reason: str) -> None:
+        body = {"decision": decision, "reason": reason}
+        decided = session.server.request("POST", f"/v1/approvals/{approval}", body)
+        session.confirm(decided, f"{decided['operation']} is {decided['state']}")
+
+
+for _name, (_decision, _summary) in _DECISIONS.items():
+    _add_decision(_name, _decision, _summary)

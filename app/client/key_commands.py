@@ -1,0 +1,48 @@
+"""`sage keys`, as far as it works over REST."""
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from app.client.listing import listing_of
+from app.client.options import server_command
+
+if TYPE_CHECKING:
+    from app.client.server_session import ServerSession
+
+KEY_SCOPES = ("tasks", "skills", "approvals", "admin")
+_LISTING = listing_of("id", "prefix", "project", "scopes", "created_at", "revoked_at", "name")
+
+
+@click.command("list")
+@server_command
+def list_keys(session: "ServerSession") -> None:
+    """List keys, without their secrets."""
+    session.show_list("/v1/keys", _LISTING)
+
+
+@click.command("revoke")
+@server_command
+@click.argument("key_id", metavar="ID", type=click.UUID)
+def revoke_key(session: "ServerSession", key_id: UUID) -> None:
+    """Revoke a key, effective immediately."""
+    session.confirm(session.server.request("DELETE", f"/v1/keys/{key_id}"), f"revoked {key_id}")
+
+
+@click.command("create")
+@server_command
+@click.argument("name")
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice(KEY_SCOPES), default=["tasks"], show_default=True
+)
+@click.option("--project", help="limit the key to this project  [default: all that your key can access]")
+def create_key(session: "ServerSession", name: str, scopes: tuple[str, ...], project: str | None) -> None:
+    """Create a key, and print its secret: it is shown only here.
+
+    Where no key is at hand, `sage keys recover` makes one on the machine of the database.
+    """
+    created = session.server.request("POST", "/v1/keys", {"name": name, "scopes": scopes, "project": project})
+    valid = f"for {', '.join(created['scopes'])} in {created['project'] or 'all projects'}"
+    click.echo(f"the key {created['name']}, {valid}, is shown only here:", err=True)
+    session.confirm(created, created["secret"])

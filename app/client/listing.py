@@ -1,0 +1,56 @@
+"""What a table shows of the rows of a listing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The last column may be long. `items` names the rows in a page; None: the answer is the list itself.
+    `empty` is said of one without rows.
+    """
+
+    head: Sequence[str]
+    row: Callable[[Mapping[str, Any]], Sequence[object]]
+    items: str | None = None
+    empty: str = ""
+
+    def rows_of(self, answer: Any) -> list[Sequence[object]]:
+        return [self.row(each) for each in (answer if self.items is None else answer[self.items])]
+
+
+def listing_of(*fields: str, items: str | None = None) -> Listing:
+    """A column for each field. A time is shown as an age.
+
+    >>> listing_of("name", "state").rows_of([{"name": "a", "state": None}])
+    [('a', '-')]
+    """
+    head = ["age" if name == "created_at" else name.removesuffix("_at").replace("_", " ") for name in fields]
+    return Listing(head, lambda row: tuple(_shown(name, row[name]) for name in fields), items)
+
+
+def age(moment: str) -> str:
+    """Of a time of the server, in its largest unit.
+
+    >>> age("2026-01-01T00:00:00Z").endswith("d")
+    True
+    """
+    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
+    unit, length = next(((unit, length) for unit, length in _UNITS if seconds >= length), _UNITS[-1])
+    return f"{seconds // length:.0f}{unit}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if name.endswith("_at"):
+        return age(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

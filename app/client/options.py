@@ -1,0 +1,113 @@
+"""Options of all commands that use a running server."""
+
+from collections.abc import Callable
+from functools import wraps
+from ipaddress import ip_address
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from app.ports import base_url
+from app.security.admin_key_file import admin_key_file, read_admin_key
+from app.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def server_command(command: Callable[..., None]) -> Callable[..., None]:
+    """--url, --key and --json, for a command whose first argument is the open `ServerSession`."""
+
+    @server_options
+    @json_option
+    @wraps(command)
+    def connected(*, url: str, key: str, as_json: bool, **options: Any) -> None:
+        # Imported here because httpx and rich take a moment, which `sage --help` need not wait for.
+        from app.client.server_session import ServerSession  # noqa: PLC0415
+
+        with ServerSession(url, key, as_json=as_json) as session:
+            command(session, **options)
+
+    return connected
+
+
+def server_options(command: F) -> F:
+    """--url and --key."""
+    return url_option(key_option(command))
+
+
+def key_option(command: F) -> F:
+    """--key. On the machine of the server, the first admin key is the default."""
+    return click.option(
+        "--key",
+        envvar=["SAGE_KEY", "KEY"],
+        callback=_key,
+        help="a key of the server  [env SAGE_KEY; default: the admin key of `sage up` on this machine]",
+    )(command)
+
+
+def url_option(command: F) -> F:
+    return click.option(
+        "--url",
+        envvar="SAGE_URL",
+        default=_here,
+        show_default="the one at SAGE_HOST and SAGE_PORT",
+        is_eager=True,  # the default of --key depends on it
+        callback=_url,
+        help="the server  [env SAGE_URL]",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="print the server's answer as JSON")(command)
+
+
+def project_option(command: F) -> F:
+    return click.option("--project", help="default: the only one that the key can access")(command)
+
+
+def page_options(command: F) -> F:
+    """--limit and --cursor, of listings."""
+    limit = click.option(
+        "--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="maximum number of rows"
+    )
+    return limit(click.option("--cursor", help="where the page before this one ended")(command))
+
+
+def find_key(url: str, given: str | None) -> str | None:
+    """The key that was given, or the admin key in the data directory, which is sent to no other machine."""
+    return given or (read_admin_key(Settings.from_env().data_dir) if _is_here(url) else None)
+
+
+def _here() -> str:
+    """The address of a server with these settings."""
+    settings = Settings.from_env()
+    return base_url(settings.host, settings.port)
+
+
+def _url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname:
+        raise click.BadParameter(f"{value!r} is no URL: it begins with http:// or https://", context, parameter)
+    return value
+
+
+def _key(context: click.Context, parameter: click.Parameter, value: str | None) -> str:  # noqa: ARG001
+    """Raises UsageError if there is none."""
+    if (key := find_key(context.params["url"], value)) is not None:
+        return key
+    file = admin_key_file(Settings.from_env().data_dir)
+    raise click.UsageError(
+        f"no key: set SAGE_KEY to a key of {context.params['url']}, or SAGE_DATA_DIR to the data directory of the "
+        f"`sage up` on this machine: there is no {file} that you may read",
+        context,
+    )
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or url == _here():
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,65 @@
+"""`sage tasks`."""
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from app.client.listing import listing_of
+from app.client.options import page_options, project_option, server_command
+from app.records import Stop
+
+if TYPE_CHECKING:
+    from app.client.server_session import ServerSession
+
+TASK_STATES = ("accepted", "running", "waiting", "done", "failed", "cancelled")
+_LISTING = listing_of("id", "state", "score", "created_at", "instruction", items="tasks")
+
+
+@click.command()
+@server_command
+@project_option
+@click.argument("task", type=click.UUID, required=False)
+@click.option(
+    "--follow", is_flag=True, help="show what it did, and follow it to its end; exit codes as of `sage run`"
+)
+@click.option("--cancel", is_flag=True, help="cancel it")
+@click.option("--state", type=click.Choice(TASK_STATES), help="list only tasks in this state")
+@click.option(
+    "--stop", "stop_reason", type=click.Choice([each.value for each in Stop]), help="ended for this reason"
+)
+@click.option("--scenario", help="of this scenario")
+@click.option("--since", "created_after", type=click.DateTime(), help="submitted after this time, UTC")
+@click.option("--until", "created_before", type=click.DateTime(), help="submitted before this time, UTC")
+@click.option("--min-score", type=float, help="scored, with at least this score")
+@page_options
+def tasks(session: "ServerSession", task: UUID | None, follow: bool, cancel: bool, **only: Any) -> None:
+    """List tasks, newest first, or show TASK."""
+    if task is None:
+        if follow or cancel:
+            raise click.UsageError("name the task: `sage tasks` lists them")
+        times = {name: only[name] and _in_utc(only[name]) for name in ("created_after", "created_before")}
+        session.show_list("/v1/tasks", _LISTING, **only | times)
+        return
+    path = f"/v1/tasks/{task}"
+    shown = session.server.request(*(("POST", f"{path}/cancel") if cancel else ("GET", path)))
+    if follow:
+        from app.client.follow_task import follow_task  # noqa: PLC0415  as ServerSession
+
+        sys.exit(follow_task(session, task))
+    session.show(shown, _with_names, code="check")
+
+
+def _in_utc(time: datetime) -> str:
+    return time.replace(tzinfo=UTC).isoformat()
+
+
+def _with_names(task: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names of its skills alone, and without links."""
+    skills = {
+        kind: ", ".join(f"{each['name']} v{each['version']}" for each in of) for kind, of in task["skills"].items()
+    }
+    return {name: value for name, value in task.items() if name != "links"} | {"skills": skills}

@@ -1,0 +1,131 @@
+"""What a task does, told on standard error as its events arrive."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.text import Text
+
+from app.agent.action import extract_code
+from app.client.sage_client import ServerEvent
+from app.client.terminal_output import python_code, terminal, visible
+
+Data = Mapping[str, Any]
+
+_LONGEST_VALUE = 60  # characters of an argument
+_LONGEST_OUTPUT = 4_000  # characters of a turn's output
+_DOING = {"turn": "its code runs", "call": "its code runs", "observation": "the model writes"}
+
+
+class TaskStory:
+    """Use it as a context manager. On a terminal, a line below the story says what the task does now."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.last_id = "0"  # of the events told
+        self._console = terminal(stderr=True)
+        self._console.quiet = quiet
+        self._status = self._console.status(Text("queued"))
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self._console.quiet:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._status.stop()
+
+    def tell(self, event: ServerEvent) -> None:
+        if event.kind == "turn":
+            self._tell_turn(event.data)
+        else:
+            for line in _LINES.get(event.kind, _other)(event):
+                self._console.print(line, soft_wrap=True)
+        waits = event.kind == "approval" and event.data["status"] == "wanted"
+        doing = "it waits for a person" if waits else _DOING.get(event.kind, "the model writes")
+        self._status.update(Text(doing))
+        self.last_id = event.id or self.last_id
+
+    def lost(self) -> None:
+        """Say that the connection was lost."""
+        self._status.update(Text("the server does not answer: trying again"))
+
+    def _tell_turn(self, data: Data) -> None:
+        """Its words, then its code."""
+        text, code = data["text"], extract_code(data["text"])
+        words = text.partition("```")[0] if code is not None else text
+        self._console.print(Text(f"turn {data['turn'] + 1}, {data['tokens']} tokens", "bold"), soft_wrap=True)
+        if words.strip():
+            self._console.print(Text(visible(words.strip())), soft_wrap=True)
+        if code is not None:
+            self._console.print(python_code(code, self._console), soft_wrap=not self._console.is_terminal)
+
+
+def _call(event: ServerEvent) -> Iterator[Text]:
+    data = event.data
+    line = Text(f"  {data['api']}({_arguments(data['arguments'])})", "cyan").append(
+        f"  {data['seconds']:.2f} s", "dim"
+    )
+    yield line.append(f"  {visible(data['error'])}", "red") if data["error"] else line
+
+
+def _observation(event: ServerEvent) -> Iterator[Text]:
+    text = visible(event.data["text"].rstrip())
+    if len(text) > _LONGEST_OUTPUT:
+        text = f"{text[:_LONGEST_OUTPUT]}\n... {len(text) - _LONGEST_OUTPUT:,} more characters"
+    yield Text(text, "dim" if event.data["outcome"] == "ok" else "red")
+
+
+def _skill(event: ServerEvent) -> Iterator[Text]:
+    data = event.data
+    version = f" v{data['version']}" if "version" in data else ""
+    reason = f": {visible(data['reason'])}" if data.get("reason") else ""
+    yield Text(f"skill {data['status']}: {data['name']}{version}{reason}", "magenta")
+
+
+def _approval(event: ServerEvent) -> Iterator[Text]:
+    data = event.data
+    if data["status"] == "wanted":
+        yield Text(f"{data['api']}({_arguments(data['arguments'])}) waits for a person:", "yellow")
+        yield Text(f"  sage approvals approve {data['id']}\n  sage approvals reject {data['id']}", "yellow")
+    else:
+        reason = f": {visible(data['reason'])}" if data.get("reason") else ""
+        yield Text(f"{data['api']} was {data['status']} by {visible(data['decided_by'])}{reason}", "yellow")
+
+
+def _done(event: ServerEvent) -> Iterator[Text]:
+    data = event.data
+    score = "" if data["score"] is None else f", score {data['score']:.4g}"
+    spent = f"{data['turns']} turns, {data['generated_tokens']} tokens, {data['calls']} calls"
+    stop = f" ({data['stop_reason']})" if data["stop_reason"] not in (None, "completed", data["state"]) else ""
+    yield Text(f"{data['state']}{stop}{score}: {spent}", "bold green" if data["state"] == "done" else "bold red")
+    if data["failure"]:
+        yield Text(visible(data["failure"]), "red")
+
+
+def _other(event: ServerEvent) -> Iterator[Text]:
+    shown = {name: value for name, value in event.data.items() if name != "at"}
+    yield Text(f"{event.kind}: {json.dumps(shown)}", "yellow")
+
+
+_LINES: Mapping[str, Callable[[ServerEvent], Iterator[Text]]] = {
+    "call": _call,
+    "observation": _observation,
+    "skill": _skill,
+    "approval": _approval,
+    "done": _done,
+}
+
+
+def _arguments(arguments: Data) -> str:
+    """As in a call.
+
+    >>> _arguments({"to": "iris", "page": 2})
+    "to='iris', page=2"
+    """
+    return ", ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+
+
+def _value(value: object) -> str:
+    text = visible(repr(value))
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

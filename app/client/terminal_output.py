@@ -1,0 +1,120 @@
+"""Answers of the server as text: tables and fields, for terminals by rich, otherwise as plain aligned lines."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_GAP = 2  # spaces between columns
+_TEXT_WIDTH = 16  # the least that the last column of a table needs on a terminal
+_LONGEST = 160  # characters of a cell
+
+
+def show_json(answer: object) -> None:
+    """In ASCII: a terminal must not obey what is in it."""
+    click.echo(json.dumps(answer, indent=2))
+
+
+def show_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """The last column wraps on a terminal; one too narrow for the others gets a block of lines for each row."""
+    cells = [[_cell(str(cell)) for cell in row] for row in rows]
+    console = terminal()
+    if not console.is_terminal:
+        click.echo(columns([head, *cells]))
+        return
+    widths = [max(map(cell_len, column)) + _GAP for column in zip(head, *cells, strict=True)]
+    if sum(widths[:-1]) + min(widths[-1], _TEXT_WIDTH) > console.width:
+        for row in cells:
+            console.print(_grid(zip(head, row, strict=True)), "")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for name in head:
+        table.add_column(name, no_wrap=name != head[-1], overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def show_fields(values: Mapping[str, Any]) -> None:
+    """A line for each field that is set; a nested one is named such as `figures candidate sgc`."""
+    lines = [line for name, value in values.items() for line in _lines(name, value)]
+    console = terminal()
+    if console.is_terminal:
+        console.print(_grid(lines))
+    else:
+        click.echo(columns(lines))
+
+
+def columns(rows: Iterable[Sequence[object]]) -> str:
+    """Align the cells of all rows in columns."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "".join(cell + " " * (width - cell_len(cell) + _GAP) for cell, width in zip(row, widths, strict=True))
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters escaped: a terminal would obey those of an agent or an API.
+
+    >>> visible("a\tb\n\x1b[2J")
+    'a\tb\n\\x1b[2J'
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """Prints text as it is: no markup, no emoji, no colours but those of a style."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def python_code(source: str, console: Console) -> RenderableType:
+    """Python, highlighted on a terminal."""
+    text = visible(source).rstrip()
+    if not console.is_terminal:
+        return Text(text)
+    return Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+
+
+def _cell(text: str) -> str:
+    """One line, of bounded length."""
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+
+def _grid(lines: Iterable[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in lines:
+        grid.add_row(Text(name, "bold"), Text(value))
+    return grid
+
+
+def _lines(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The lines of a field.
+
+    >>> list(_lines("figures", {"sgc": {"mean": 60.0, "low": 51.25, "high": 68.0}, "rules": None}))
+    [('figures sgc', '60 [51.25, 68]')]
+    """
+    if value is None or value == "" or value == [] or value == {}:
+        return
+    if isinstance(value, dict) and value.keys() == {"mean", "low", "high"}:
+        yield name, f"{value['mean']:.4g} [{value['low']:.4g}, {value['high']:.4g}]"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _lines(f"{name} {key}", inner)
+    elif isinstance(value, float):
+        yield name, f"{value:.4g}"
+    else:
+        yield name, visible(value if isinstance(value, str) else json.dumps(value))

@@ -1,0 +1,190 @@
+"""`sage apis`, `skills`, `keys`, `projects`, `approvals` and `tasks` against the real server."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import main
+from app.client.approval_commands import APPROVAL_STATES
+from app.client.key_commands import KEY_SCOPES
+from app.client.skill_commands import SKILL_STATES
+from app.client.task_commands import TASK_STATES
+from app.db import keys, models, skills
+from app.db.database import Sessions
+from app.db.keys import Scope
+from app.security.admin_key_file import write_admin_key
+from tests.api_app import open_api_app
+from tests.http_server import served
+from tests.ledger import Ledger
+from tests.rows import new_skill
+from tests.sage_command import SageCommand
+
+WIDE = {"COLUMNS": "120", "FORCE_COLOR": "1", "TERM": "xterm"}
+NARROW = WIDE | {"COLUMNS": "40"}
+
+
+@pytest.fixture
+async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[SageCommand]:
+    async with open_api_app(committed, database_url, directory=tmp_path) as api, served(api) as client:
+        yield SageCommand(api, str(client.base_url))
+
+
+async def test_tasks_are_listed_filtered_shown_and_cancelled(shell: SageCommand) -> None:
+    first = await shell.api.submit("count my mails", scenario="count")
+    await shell.api.submit("a long story\nwith \x1b[2J control characters")
+    listed = await shell.run("tasks")
+    lines = [line.split(maxsplit=4) for line in listed.out.splitlines()]
+    assert lines[0] == ["id", "state", "score", "age", "instruction"]
+    assert lines[1][1:] == ["accepted", "-", lines[1][3], "a long story with \\x1b[2J control characters"]
+    assert lines[2][0] == str(first)
+    assert str(first) in (await shell.run("tasks", "--scenario", "count", "--state", "accepted")).out
+    assert len((await shell.run("tasks", "--state", "failed")).out.splitlines()) == 1
+    assert len((await shell.run("tasks", "--until", "2020-01-01")).out.splitlines()) == 1
+    page = await shell.run("tasks", "--limit", "1")
+    assert "there are more: --cursor " in page.err
+    cursor = page.err.split()[-1]
+    assert str(first) in (await shell.run("tasks", "--limit", "1", "--cursor", cursor)).out
+    shown = await shell.run("tasks", str(first))
+    assert ["scenario", "count"] in [line.split() for line in shown.out.splitlines()]
+    assert "cancelled" in (await shell.run("tasks", str(first), "--cancel")).out
+    unknown = await shell.run("tasks", str(uuid4()), "--cancel")
+    assert (unknown.code, unknown.err.startswith("Error: NotFoundError: ")) == (6, True)
+
+
+async def test_json_is_what_the_server_answers(shell: SageCommand) -> None:
+    task = await shell.api.submit("write café \x1b[31m")
+    for path, command in {
+        "/v1/tasks": ("tasks",),
+        f"/v1/tasks/{task}": ("tasks", str(task)),
+        "/v1/apis": ("apis",),
+        "/v1/skills": ("skills list",),
+        "/v1/keys": ("keys",),
+        "/v1/projects": ("projects",),
+        "/v1/projects/demo/usage": ("projects usage", "demo"),
+        "/v1/approvals": ("approvals list",),
+        "/v1/training-runs": ("runs",),
+        "/v1/releases": ("releases",),
+        "/v1/environments": ("environments",),
+    }.items():
+        limit = "?limit=20" if command[0] in ("tasks", "skills list", "approvals list", "runs") else ""
+        answer = (await shell.api.client.get(path + limit)).json()
+        ended = await shell.run(*command, "--json")
+        assert json.loads(ended.out) == answer, ended.err
+        assert "\x1b" not in ended.out
+
+
+async def test_a_terminal_gets_a_table_and_a_narrow_one_a_block_for_each_row(shell: SageCommand) -> None:
+    task = await shell.api.submit("archive " + "every one of my mails " * 9, scenario="archive")
+    wide, narrow = await shell.run("tasks", **WIDE), await shell.run("tasks", **NARROW)
+    assert f"{task}  accepted" in wide.out
+    assert "archive every one of my mails every one" in wide.out, "the instruction wraps"
+    assert str(task) in narrow.out.replace("\n", "").replace(" " * 13, ""), "no id is cut"
+    assert "accepted" in narrow.out
+    assert max(map(len, narrow.out.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 40
+
+
+async def test_projects_are_created_and_shown(shell: SageCommand) -> None:
+    assert (await shell.run("projects create", "desk")).out == "created desk\n"
+    listed = (await shell.run("projects")).out.splitlines()
+    assert [line.split()[0] for line in listed] == ["name", "demo", "desk"]
+    assert "weight" in (await shell.run("projects show", "desk")).out
+    assert "queued" in (await shell.run("projects usage", "desk")).out
+    taken = await shell.run("projects create", "desk")
+    assert (taken.code, "ConflictError" in taken.err) == (6, True)
+
+
+async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_path: Path) -> None:
+    file = tmp_path / "ledger.json"
+    file.write_text(json.dumps(Ledger().document("http://ledger.test")))
+    added = await shell.run("apis add", "ledger", str(file), "--token-env", "TOKEN", TOKEN="hush")
+    assert added.code == 0, added.err
+    assert "add_entry" in added.out
+    assert "hush" not in added.out
+    assert [line.split()[:3] for line in (await shell.run("apis")).out.splitlines()] == [
+        ["name", "project", "has"],
+        ["ledger", "demo", "yes"],
+    ]
+    assert (await shell.run("apis show", "ledger")).out == added.out
+    assert (await shell.run("apis remove", "ledger")).out == "removed ledger\n"
+    assert (await shell.run("apis remove", "ledger", "--json")).code == 6
+    missing = await shell.run("apis add", "ledger", str(tmp_path / "none.json"))
+    assert (missing.code, "neither a URL nor a file" in missing.err) == (2, True)
+    unset = await shell.run("apis add", "ledger", str(file), "--token-env", "TOKEN", TOKEN="")
+    assert unset.err == "Error: the environment variable TOKEN is not set: put the API's token there\n"
+
+
+async def test_skills_are_listed_shown_retired_and_restored(shell: SageCommand) -> None:
+    task = await shell.api.submit()
+    async with shell.api.sessions.begin() as session:
+        source = "def greet(name: str) -> str:\n    return apis.mail.send_mail(to=name)\n"
+        skill = await skills.add(session, shell.api.demo.id, new_skill("greet", source, task))
+    listed = (await shell.run("skills", "--name", "greet")).out
+    assert str(skill.id) in listed
+    shown = await shell.run("skills show", str(skill.id))
+    assert shown.out.endswith(source)
+    assert "evidence" in shown.out
+    highlighted = (await shell.run("skills show", str(skill.id), **WIDE)).out
+    assert "\x1b[" in highlighted.partition("greet")[0]
+    assert (await shell.run("skills retire", str(skill.id))).out == "greet v1 is retired\n"
+    assert (await shell.run("skills restore", str(skill.id))).out.startswith("greet v1 is ")
+    assert (await shell.run("skills search", "greet iris")).out.splitlines() == ["id  name  version  signature"]
+
+
+async def test_a_created_key_may_do_tasks_only_unless_a_scope_is_named(shell: SageCommand) -> None:
+    created = await shell.run("keys create", "ci", "--project", "demo")
+    assert created.code == 0, created.err
+    assert created.err == "the key ci, for tasks in demo, is shown only here:\n"
+    async with shell.api.sessions() as session:
+        key, _ = await keys.by_secret(session, created.out.strip()) or (None, None)
+    assert key is not None
+    assert (key.name, key.scopes, key.project_id) == ("ci", ["tasks"], shell.api.demo.id)
+    made = json.loads((await shell.run("keys create", "boss", "--scope", "admin", "--json")).out)
+    assert made["scopes"] == ["admin"]
+    assert str(key.id) in (await shell.run("keys")).out
+    assert (await shell.run("keys revoke", str(key.id))).out == f"revoked {key.id}\n"
+    refused = await shell.run("tasks", SAGE_KEY=created.out.strip())
+    assert refused.code == 6
+    assert refused.err.startswith("Error: UnauthorizedError: this key is unknown or was revoked: set SAGE_KEY to")
+    unknown = await shell.run("keys create", "ci", "--project", "none")
+    assert (unknown.code, "'none'" in unknown.err) == (6, True)
+
+
+async def test_approvals_are_listed_and_decided(shell: SageCommand) -> None:
+    await shell.api.submit()
+    assert (await shell.run("approvals", "--state", "waiting")).out.splitlines() == [
+        "id  state  requested  task id  operation"
+    ]
+    unknown = await shell.run("approvals reject", str(uuid4()), "--reason", "no")
+    assert (unknown.code, "NotFoundError" in unknown.err) == (6, True)
+
+
+async def test_the_admin_key_of_this_machine_is_found_and_sent_to_no_other(
+    shell: SageCommand, tmp_path: Path
+) -> None:
+    secret = shell.api.client.headers["Authorization"].removeprefix("Bearer ")
+    write_admin_key(tmp_path, secret)
+    assert (tmp_path / "admin.key").stat().st_mode & 0o777 == 0o600
+    found = await shell.run("projects", SAGE_KEY="", KEY="", SAGE_DATA_DIR=str(tmp_path))
+    assert found.code == 0, found.err
+    env = {"KEY": None, "SAGE_KEY": None, "SAGE_DATA_DIR": str(tmp_path), "SAGE_URL": "http://192.0.2.1:8000"}
+    away = CliRunner().invoke(main, ["projects"], env=env)
+    assert away.exit_code == 2
+    assert "no key: set SAGE_KEY to a key of http://192.0.2.1:8000" in away.output
+    wrong = CliRunner().invoke(main, ["projects", "--url", "localhost:8000"], env=env)
+    assert (wrong.exit_code, "it begins with http://" in wrong.output) == (2, True)
+
+
+def test_the_commands_know_all_states_and_scopes() -> None:
+    assert tuple(models.TaskState) == TASK_STATES
+    assert tuple(models.SkillState) == SKILL_STATES
+    assert tuple(models.ApprovalState) == APPROVAL_STATES
+    assert tuple(Scope) == KEY_SCOPES
+
+
+def test_ids_are_checked_before_the_server_is_asked() -> None:
+    ended = CliRunner().invoke(main, ["tasks", "none"], env={"SAGE_KEY": "x", "SAGE_URL": "http://127.0.0.1:9"})
+    assert (ended.exit_code, "'none' is not a valid UUID" in ended.output) == (2, True)
