@@ -27,15 +27,20 @@ class SageCommand:
 
     async def run(self, command: str, *options: str, **env: str) -> CommandResult:
         """`command` may have several words: `skills list`."""
+        return await self.ended(await self.start(command, *options, **env))
+
+    async def ended(self, process: asyncio.subprocess.Process) -> CommandResult:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+        return CommandResult(process.returncode or 0, out.decode(), err.decode())
+
+    async def start(self, command: str, *options: str, **env: str) -> asyncio.subprocess.Process:
         key = self.api.client.headers["Authorization"].removeprefix("Bearer ")
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "app.cli", *command.split(), "--url", self.url, *options),
             env={**os.environ, "SAGE_KEY": key, **env},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await asyncio.wait_for(process.communicate(), 60)
-        return CommandResult(process.returncode or 0, out.decode(), err.decode())
 
     async def run_id(self) -> UUID:
         """The id of the newest run, once it exists."""
