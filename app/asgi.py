@@ -9,7 +9,7 @@ from app.agent.prompt_profiles import prompt_hash
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
 from app.api.http_server import Shutdown
-from app.api.readiness import readiness_checks
+from app.api.readiness import check_scope, readiness_checks
 from app.apis.document_reader import DocumentReader
 from app.broker.celery_broker import worker_notifier
 from app.composition import Parts, freeze_memory, load_parts, open_listener, open_services
@@ -17,6 +17,7 @@ from app.datasets.data_location import DataRules
 from app.datasets.dataset_store import DatasetStore
 from app.db.disk_space import DiskSpace
 from app.db.migrate import check_schema
+from app.engine.model_scope import ModelScope
 from app.gateway.certificates import Certificates
 from app.gateway.http_client import open_client
 from app.hot_swap.loader import AdapterLoader
@@ -53,6 +54,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
         sessions = services.database.sessions
         loader = await stack.enter_async_context(AdapterLoader(services.engine, sessions, services.adapters))
         prompt = prompt_hash(parts.profile, parts.tokenizer)
+        scope = ModelScope.of(settings.model, parts.tokenizer.card)
         promoter = Promoter(sessions, loader, prompt)
         reconciler = await stack.enter_async_context(ReleaseReconciler(sessions, promoter, prompt))
         listener = await stack.enter_async_context(open_listener(settings))
@@ -90,9 +92,11 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
                 "database": lambda: check_schema(services.database.engine),
                 "engine": services.engine.ready,
                 "adapters": loader.ready,
+                "model": lambda: check_scope(sessions, scope),
                 **readiness_checks(sessions, DiskSpace(sessions, settings), shutdown),
             },
             occupancy=services.engine.occupancy,
+            model_scope=scope,
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
             data_rules=DataRules.of(settings),

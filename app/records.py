@@ -15,6 +15,7 @@ class Stop(StrEnum):
     """Why a rollout ended."""
 
     COMPLETED = "completed"  # the agent called complete_task
+    NOTHING_DONE = "nothing_done"  # it did so without an API call or an answer, and with no score above 0
     NO_CODE = "no_code"  # a turn without a python block
     TURN_LIMIT = "turn_limit"
     TOKEN_LIMIT = "token_limit"  # generated tokens

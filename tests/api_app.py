@@ -22,6 +22,7 @@ from app.db import keys, models, projects
 from app.db.database import Sessions
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
+from app.engine.model_scope import ModelScope
 from app.engine.replica import ReplicaState
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
@@ -99,6 +100,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     http_client: httpx.AsyncClient | None = None,
     documents_at_once: int = 2,
     first_release: FirstRelease = BASE_ALONE,
+    model_scope: ModelScope = ModelScope(),  # noqa: B008  frozen
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -126,6 +128,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 occupancy=lambda: BUSY,
                 datasets=DatasetStore((directory or Path("data")) / "datasets"),
                 data_rules=data_rules,
+                model_scope=model_scope,
             )
 
     app = create_app(open_dependencies)

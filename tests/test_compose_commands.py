@@ -51,7 +51,7 @@ async def test_the_commands_start_a_server_that_executes_a_task_and_a_run(
     await composed.until_healthy("model-server", ports["engine"])
     await composed.until_healthy("demo-apis", ports["demo-apis"])
     await composed.until_healthy("api", ports["api"])
-    key = (await composed.run("api", "sage", "keys", "create", "admin")).strip()
+    key = (await composed.run("api", "sage", "keys", "create-admin")).strip()
     async with _client(ports["api"], key) as client:
         await _register(client, f"http://127.0.0.1:{ports['demo-apis']}")
         body = {"instruction": "archive every one of my mails from iris", "project": "demo"}

@@ -25,7 +25,7 @@ async def test_a_session_that_is_killed_while_a_turn_is_run_again_is_no_doubt(pr
         await turns.end(session, task_id, "left", 0, turn)
         await task_queue.hand_back(session, "left")
     before = descendants(os.getpid())
-    engine = ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task()"))
+    engine = ScriptedEngine(project.tokenizer, block("apis.supervisor.complete_task(answer=1)"))
     async with project.runner(engine, OPTIONS):
         await until(lambda: bool(descendants(os.getpid()) - before))
         await asyncio.sleep(0.3)  # its code runs by now

@@ -17,7 +17,7 @@ from tests.rest_reference import openapi_document
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted(DIRECTORY.glob("*.md"))]
 
-_OTHERS = {"SAGE_URL", "SAGE_CHAOS_EVENTS", "SAGE_CHAOS_SEED"}  # of commands and tests
+_OTHERS = {"SAGE_URL", "SAGE_KEY", "SAGE_CHAOS_EVENTS", "SAGE_CHAOS_SEED"}  # of commands and tests
 
 pytestmark = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 

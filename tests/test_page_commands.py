@@ -17,6 +17,7 @@ from tests.test_up import Up, client_of, running
 
 REPOSITORY = Path(__file__).parents[1]
 README, TUTORIAL = REPOSITORY / "README.md", REPOSITORY / "app/manual/tutorial.md"
+COMMAND_LINE = REPOSITORY / "app/manual/command-line.md"
 SERVE = ("make serve", f"SAGE_MODEL={SEED} make serve")
 NOT_RUN = """\
 SAGE_MODEL=/models/Qwen3-8B make serve
@@ -42,6 +43,12 @@ async def test_readme_does_and_shows_what_happens(tmp_path: Path) -> None:
 
 async def test_the_tutorial_does_what_it_shows(tmp_path: Path) -> None:
     text, env = TUTORIAL.read_text(), settings(tmp_path, SEED)
+    async with running(env, tmp_path) as up:
+        follow(text, Reader(up, env, tmp_path))
+
+
+async def test_the_page_of_the_command_line_does_what_it_shows(tmp_path: Path) -> None:
+    text, env = COMMAND_LINE.read_text(), settings(tmp_path, SEED)
     async with running(env, tmp_path) as up:
         follow(text, Reader(up, env, tmp_path))
 

@@ -21,7 +21,7 @@ _DONE = "\napis.supervisor.complete_task(answer=answer)"
 _FORGE = (
     "import json, os, time\ndef send(*m):\n    b = json.dumps(m).encode()\n"
     "    os.write(3, len(b).to_bytes(4, 'big') + b)\ndef f(): pass\n"
-    "channel = apis.ledger.add_entry._channel\napis.supervisor.complete_task()\n"
+    "channel = apis.ledger.add_entry._channel\napis.supervisor.complete_task(answer=1)\n"
 )
 _ANSWERS = {
     "deep lists": "answer = 1\nfor _ in range(60): answer = [answer]",

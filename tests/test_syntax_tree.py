@@ -118,7 +118,7 @@ def test_an_honest_function_is_far_from_the_limits() -> None:
 async def test_a_task_that_writes_a_deep_function_ends_normally(form: str, project: LedgerProject) -> None:
     source = f"def deep(n):\n    {_BODIES[form](990)}\n"
     writing = block(f"apis.ledger.list_entries()\n{source}")
-    engine = ScriptedEngine(project.tokenizer, writing, block("apis.supervisor.complete_task()"))
+    engine = ScriptedEngine(project.tokenizer, writing, block("apis.supervisor.complete_task(answer=1)"))
     async with project.runner(engine, limits=RolloutLimits(turn_tokens=30_000, task_tokens=60_000)):
         row = await project.ended(await project.submit())
     assert (row.state, row.stop, row.failure) == (TaskState.DONE, Stop.COMPLETED, None)

@@ -1,6 +1,6 @@
 """An OpenAPI document in responses: its operations as the agent sees them, and never its token."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -40,7 +40,7 @@ class ApiSummary(msgspec.Struct, frozen=True, kw_only=True):
 class ApiView(ApiSummary, frozen=True, kw_only=True):
     """An API with its operations. `variables` are those of the server URL, with their defaults.
 
-    Operations of the document that cannot be called are `left_out`.
+    Operations of the document that cannot be called are `left_out`; `remarks` are about a new document.
     """
 
     description: str
@@ -49,10 +49,16 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
     operations: list[OperationView]
     left_out: list[LeftOut]
     credentials: list[CredentialView]  # for all tasks
+    remarks: list[str] = []
 
     @classmethod
     def full(
-        cls, row: models.Api, project: str, app: AppView, stored: Iterable[models.ApiCredential]
+        cls,
+        row: models.Api,
+        project: str,
+        app: AppView,
+        stored: Iterable[models.ApiCredential],
+        remarks: Sequence[str] = (),
     ) -> "ApiView":
         return ApiView(
             project=project,
@@ -63,6 +69,7 @@ class ApiView(ApiSummary, frozen=True, kw_only=True):
             operations=app.operations,
             left_out=app.left_out,
             credentials=shared_credentials(app.schemes, stored, has_token=_has_token(row)),
+            remarks=list(remarks),
             **columns(row, ApiSummary, "project", "has_token"),
         )
 

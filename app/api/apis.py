@@ -22,6 +22,7 @@ from app.apis.read_process import ReadRequest
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis
+from app.engine.model_scope import ModelScope
 from app.errors import ApiDocumentError, InvalidError
 from app.records import Json
 from app.release import manifest
@@ -104,12 +105,13 @@ class ApiController(Controller):
         access: Caller,
         http_client: NamedDependency[httpx.AsyncClient],
         document_reader: NamedDependency[DocumentReader],
+        model_scope: NamedDependency[ModelScope],
     ) -> ApiView:
         """Fetches, parses and stores the document, replacing one of the same name.
 
         Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. If tasks have
         started with the active release, a new release with the new tools becomes active: rolling back restores the
-        documents."""
+        documents. `remarks` say what to look at, such as a model that was not made for this API."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
         content = await _content(data, http_client)
@@ -142,7 +144,8 @@ class ApiController(Controller):
         await manifest.update_tools(session, serving, [data.name], access.actor)
         stored = await api_credentials.of_api(session, row.id)
         await session.commit()
-        return ApiView.full(row, project.name, app, stored)
+        remark = model_scope.remark([data.name])
+        return ApiView.full(row, project.name, app, stored, [] if remark is None else [remark])
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:

@@ -14,6 +14,7 @@ from app.datasets.dataset_store import DatasetStore
 from app.db.database import Sessions
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
+from app.engine.model_scope import ModelScope
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.project.project_settings import Limits
 from app.records import Offer
@@ -50,5 +51,6 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     data_rules: DataRules = DataRules()
     public_url: str = ""  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers
+    model_scope: ModelScope = ModelScope()
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit

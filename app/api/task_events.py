@@ -20,11 +20,12 @@ from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
 
 _RESPONSE = response_spec(
-    "`event` is turn, call, observation, skill, approval, prompt or done; `id` counts up; `data` is JSON, "
+    "`event` is turn, call, observation, skill, approval, prompt, remark or done; `id` counts up; `data` is JSON, "
     "with the time at which it was stored (`at`). "
     "The `status` of a skill is offered, skipped (it cannot be loaded), used, written or refused (it holds a "
     "secret, or attempted a call beyond its manifest). "
     "The `status` of an approval is wanted, approved, refused or expired. "
+    "A remark is about the deployment, such as a model that was not made for the project's APIs. "
     "A prompt means that the task goes on under another prompt than it began under, because no runner has that. "
     "To resume, send the last id as `Last-Event-ID`."
 )

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.columns import columns
-from app.db import approvals, models, offers, projects, quotas, releases, skills, verifications
+from app.db import approvals, events, models, offers, projects, quotas, releases, skills, verifications
 from app.project.project_settings import Limits
 from app.records import Json, Stop
 
@@ -153,6 +153,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     attempt: int
     prompt_hash: str | None  # of the prompt that it began under
     seconds: float | None  # from the first start to the end
+    remarks: list[str] = []  # about the deployment, such as a model that was not made for the project's APIs
     links: TaskLinks
 
     @classmethod
@@ -197,7 +198,10 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
     if task.state is models.TaskState.ACCEPTED:
         limit = await quotas.exhausted(session, project, limits)
     asked = await verifications.of_task(session, task.id)
-    return TaskView.full(task, project.name, await _skills_of(session, task.id), release, approval, limit, asked)
+    used = await _skills_of(session, task.id)
+    view = TaskView.full(task, project.name, used, release, approval, limit, asked)
+    remarks = [each["text"] for each in await events.of_kind(session, task.id, "remark")]
+    return msgspec.structs.replace(view, remarks=remarks)
 
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:

@@ -103,6 +103,10 @@ def _done(event: ServerEvent) -> Iterator[Text]:
         yield Text(visible(data["failure"]), "red")
 
 
+def _remark(event: ServerEvent) -> Iterator[Text]:
+    yield Text(visible(event.data["text"]), "yellow")
+
+
 def _other(event: ServerEvent) -> Iterator[Text]:
     shown = {name: value for name, value in event.data.items() if name != "at"}
     yield Text(f"{event.kind}: {json.dumps(shown)}", "yellow")
@@ -113,6 +117,7 @@ _LINES: Mapping[str, Callable[[ServerEvent], Iterator[Text]]] = {
     "observation": _observation,
     "skill": _skill,
     "approval": _approval,
+    "remark": _remark,
     "done": _done,
 }
 

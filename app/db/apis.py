@@ -1,5 +1,6 @@
 """The OpenAPI documents of projects, in the database."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -78,6 +79,14 @@ async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models
     """Ordered by name, without their documents, which may be large."""
     query = select(models.Api).where(models.Api.project_id == project_id).order_by(models.Api.name)
     return (await session.scalars(query.options(WITHOUT_DOCUMENT))).all()
+
+
+async def names_by_project(session: AsyncSession) -> dict[UUID, set[str]]:
+    """Of all projects that have an API."""
+    named: dict[UUID, set[str]] = defaultdict(set)
+    for project_id, name in await session.execute(select(models.Api.project_id, models.Api.name)):
+        named[project_id].add(name)
+    return named
 
 
 async def get(session: AsyncSession, project_id: UUID, name: str, *, document: bool = True) -> models.Api:

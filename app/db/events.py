@@ -70,6 +70,13 @@ async def has(session: AsyncSession, task_id: UUID, kind: str) -> bool:
     return await session.scalar(found.limit(1)) is not None
 
 
+async def of_kind(session: AsyncSession, task_id: UUID, kind: str) -> Sequence[dict[str, Json]]:
+    """The data of the task's events of this kind, in order."""
+    event = models.TaskEvent
+    query = select(event.data).where(event.task_id == task_id, event.kind == kind).order_by(event.seq)
+    return (await session.scalars(query)).all()
+
+
 async def after(
     session: AsyncSession, task_id: UUID, seq: int = 0, limit: int = 500
 ) -> Sequence[models.TaskEvent]:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import Row, Select, distinct, func, select
+from sqlalchemy import Row, Select, distinct, func, or_, select
 from sqlalchemy import delete as sql_delete
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -19,6 +19,7 @@ from app.db.models import ExamSource, TaskState
 from app.db.scores import proven
 from app.errors import InvalidError, NotFoundError
 from app.project.holdout import OWN_WORK, is_held_out, kind_of
+from app.records import Stop
 
 _READ = 20_000  # served tasks to choose from, newest first
 _KINDS, _TASKS_EACH = 200, 3  # of an exam from the log, unless it says otherwise
@@ -200,7 +201,8 @@ _COLUMNS = ("id", "instruction", "scenario", "variables", "check_code", "score",
 def _scored(project_id: UUID) -> Select[Any]:
     return (
         select(*(getattr(_task, name) for name in _COLUMNS))
-        .where(_task.project_id == project_id, proven().is_not(None), _task.state == TaskState.DONE)
+        .where(_task.project_id == project_id, proven().is_not(None))
+        .where(or_(_task.state == TaskState.DONE, _task.stop == Stop.NOTHING_DONE))
         .order_by(_task.finished_at.desc(), _task.id)
         .limit(_READ)
     )

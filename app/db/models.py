@@ -173,7 +173,7 @@ class TaskState(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"  # for a person's approval of a call; nothing of it runs
     DONE = "done"  # the rollout ended; `stop` is the reason
-    FAILED = "failed"  # it could not be executed; `failure` is the reason
+    FAILED = "failed"  # it could not be executed, or nothing was done; `failure` is the reason
     CANCELLED = "cancelled"
 
 

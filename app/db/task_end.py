@@ -9,6 +9,7 @@ from app.db import models, verifications, webhooks
 from app.db.database import execute
 from app.db.models import ApprovalState, TaskState
 from app.project.webhook import WebhookEvent
+from app.records import Stop
 
 _approval = models.Approval
 _EVENTS: dict[TaskState, WebhookEvent] = {
@@ -58,5 +59,6 @@ async def clean_up(session: AsyncSession, task_id: UUID) -> None:
     if row.settings.get("webhook"):
         data = {"state": row.state, "stop_reason": row.stop, "score": row.score, "scenario": row.scenario}
         await webhooks.enqueue(session, row.project_id, task_id, _EVENTS[row.state], data)
-    if row.settings.get("verifier") and row.state is TaskState.DONE and not row.check_code:
+    executed = row.state is TaskState.DONE or row.stop is Stop.NOTHING_DONE
+    if row.settings.get("verifier") and executed and not row.check_code:
         await verifications.enqueue(session, row.project_id, task_id)

@@ -130,7 +130,7 @@ class TaskExecutor:
             await self._give_up(row, owner, journal)
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
-        await journal.begin_attempt(self.agent.prompt_hash)
+        await journal.begin_attempt(self.agent, self.settings.model, [each.name for each in context.apis])
         secrets = journal.secrets
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
@@ -263,9 +263,9 @@ class TaskExecutor:
         outcome: task_queue.TaskOutcome,
         journal: TaskJournal,
     ) -> None:
-        secrets = journal.secrets
-        outcome = secrets.mask_value(outcome)
-        trajectory = msgspec.structs.replace(trajectory, phases=phase_seconds())
+        secrets, outcome = journal.secrets, journal.secrets.mask_value(outcome)
+        end = {"stop": outcome.stop or trajectory.stop, "phases": phase_seconds()}
+        trajectory = msgspec.structs.replace(trajectory, **end)
         async with self.sessions.begin() as session:
             if not await task_queue.finish(session, row.id, owner, outcome):
                 log.warning("another runner has the task, this rollout is dropped", task=str(row.id))

@@ -11,6 +11,9 @@ from app.errors import SandboxError
 from app.records import Stop, Trajectory
 from app.security.secret_values import SecretValues
 
+_STATES = {Stop.CANCELLED: TaskState.CANCELLED, Stop.NOTHING_DONE: TaskState.FAILED}  # others: done
+_NOTHING_DONE = "the agent ended the task without a single API call or answer"
+
 
 async def tell_end(
     session: AsyncSession, task_id: UUID, outcome: task_queue.TaskOutcome, secrets: SecretValues
@@ -26,9 +29,13 @@ async def tell_end(
 def outcome_of(
     trajectory: Trajectory, scored: float | None, failure: str | None, *, judged_by: str | None = None
 ) -> task_queue.TaskOutcome:
+    """A task that was completed without a call or an answer has failed, unless its score says otherwise."""
+    stop = trajectory.stop
+    if stop is Stop.COMPLETED and not (trajectory.calls or trajectory.answer is not None or scored):
+        stop, failure = Stop.NOTHING_DONE, failure or _NOTHING_DONE
     return task_queue.TaskOutcome(
-        state=TaskState.CANCELLED if trajectory.stop == Stop.CANCELLED else TaskState.DONE,
-        stop=trajectory.stop,
+        state=_STATES.get(stop, TaskState.DONE),
+        stop=stop,
         answer=trajectory.answer,
         failure=failure,
         score=scored,

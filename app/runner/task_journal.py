@@ -3,17 +3,18 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import structlog
 
 from app.agent.hooks import RolloutHooks
-from app.agent.rollout_loop import ResumeState
+from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, turns
 from app.db.database import UNAVAILABLE, Sessions, direct, reading
+from app.engine.model_scope import ModelScope
 from app.gateway.call_journal import InDoubtError
 from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
@@ -83,15 +84,23 @@ class TaskJournal(RolloutHooks):
         )
 
     @timed(Phase.JOURNAL)
-    async def begin_attempt(self, prompt_hash: str) -> None:
-        """Report, as an event, that a task goes on under another prompt than it began under."""
+    async def begin_attempt(self, agent: Agent, model: str, apis: Iterable[str]) -> None:
+        """Report, as events, that `model`, as SAGE_MODEL names it, was not made for the project's APIs, and that
+        the task goes on under another prompt than it began under.
+        """
+        remark = ModelScope.of(model, agent.tokenizer.card).remark(apis)
+        if remark is not None:
+            async with self._sessions.begin() as session:
+                await task_queue.hold(session, self._task.id, self._owner)
+                if not await events.has(session, self._task.id, "remark"):
+                    await events.append(session, self._task.id, "remark", {"text": remark})
         was = self._task.prompt
-        if was in (None, prompt_hash):
+        if was in (None, agent.prompt_hash):
             return
         log.warning("no runner has the prompt that the task began under", task=str(self._task.id), was=was)
         async with self._sessions.begin() as session:
             await task_queue.hold(session, self._task.id, self._owner)
-            await events.append(session, self._task.id, "prompt", {"was": was, "now": prompt_hash})
+            await events.append(session, self._task.id, "prompt", {"was": was, "now": agent.prompt_hash})
 
     @timed(Phase.JOURNAL)
     async def on_sampled(self, index: int, turn: Turn) -> None:

@@ -12,7 +12,7 @@ from app.db import exams, judgements, projects, releases, training_data
 from app.db.models import Release, ReleaseState, ScoreSource, SkillState, TaskState
 from app.db.skill_evidence import GOOD
 from app.db.training_data import LoggedSkill, LoggedTask
-from app.records import BASE, Trajectory
+from app.records import BASE, Stop, Trajectory
 from app.run_settings import RunKind, RunSettings
 from app.skills.skill_checks import is_wrapper
 from trainer.experience.chain_rewards import SkillMakers
@@ -39,7 +39,7 @@ async def read_window(session: AsyncSession, project_id: UUID, settings: RunSett
         session, project_id, since=settings.since, until=settings.until, limit=settings.limit
     )
     trusted = await _trusted_judges(session, project_id, rows)
-    reasons = {row.id: _why_dropped(row, trusted) for row in rows}
+    reasons = {row.id: why_dropped(row, trusted) for row in rows}
     if settings.kind is RunKind.LOGGED and settings.since is None:
         learned = await training_data.learned_until(session, project_id)
         usable = [row for row in rows if reasons[row.id] is None]
@@ -81,10 +81,11 @@ async def _trusted_judges(session: AsyncSession, project_id: UUID, rows: Sequenc
     return {name for name, agreement in found.items() if agreement.suffices(least)}
 
 
-def _why_dropped(row: LoggedTask, trusted: Collection[str | None]) -> DropReason | None:
+def why_dropped(row: LoggedTask, trusted: Collection[str | None]) -> DropReason | None:
+    """Why a task is not learned from; None if it is. `trusted` are judges."""
     if row.state is TaskState.CANCELLED:
         return DropReason.CANCELLED
-    if row.state is TaskState.FAILED:
+    if row.state is TaskState.FAILED and row.stop is not Stop.NOTHING_DONE:
         return DropReason.FAILED
     if row.score_source is ScoreSource.JUDGE and row.judged_by not in trusted:
         return DropReason.UNPROVEN_JUDGE

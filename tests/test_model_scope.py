@@ -1,0 +1,62 @@
+"""A model that was made for some APIs alone says so wherever another one is added or used."""
+
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+import pytest
+
+from app.api.health import ReadinessCheck
+from app.api.readiness import check_scope
+from app.db.database import Sessions
+from app.engine.model_scope import ModelScope
+from app.engine.tokenizer import read_card
+from app.model_catalog import SEED, SEED_DIR
+from tests.api_app import ApiApp, open_api_app
+from tests.approving import ApprovingProject
+from tests.ledger import Ledger
+from trainer.environments.office.documents import APP_NAMES
+
+SCOPE = ModelScope.of(SEED, read_card(SEED_DIR))
+REMARK = "will do nothing useful with ledger: set SAGE_MODEL to an instruct model"
+
+
+@pytest.fixture
+async def api(committed: Sessions, database_url: str) -> AsyncIterator[ApiApp]:
+    checks: Mapping[str, ReadinessCheck] = {"model": lambda: check_scope(committed, SCOPE)}
+    async with open_api_app(committed, database_url, checks, model_scope=SCOPE) as opened:
+        yield opened
+
+
+def test_the_seed_policy_was_made_for_the_office_suite() -> None:
+    assert SCOPE.apis == set(APP_NAMES)
+    assert SCOPE.remark(APP_NAMES) is None
+    assert ModelScope.of("any", {}).remark(["ledger"]) is None
+
+
+async def test_an_api_that_the_model_was_not_made_for_is_remarked_on(api: ApiApp) -> None:
+    body = {"document": Ledger().document("http://ledger.test")}
+    known = (await api.client.post("/v1/apis", json={**body, "name": "mail"})).json()
+    assert known["remarks"] == []
+    ready = (await api.client.get("/readyz")).json()
+    assert (ready["components"], ready["warnings"]) == ({"model": "ready"}, {})
+    [remark] = (await api.client.post("/v1/apis", json={**body, "name": "ledger"})).json()["remarks"]
+    assert REMARK in remark
+    answer = await api.client.get("/readyz")
+    assert (answer.status_code, answer.json()["components"]) == (200, {"model": "ready"})
+    assert answer.json()["warnings"]["model"].startswith("1 of 1 projects with APIs have some that the model seed")
+
+
+async def test_its_tasks_say_so_first_and_once(demo: ApprovingProject) -> None:
+    project = demo.project
+    project.tokenizer = msgspec.structs.replace(project.tokenizer, card=read_card(SEED_DIR))
+    task_id = await project.submit()
+    await demo.rules({"default": "write"})
+    async with project.runner(demo.engine("print(apis.ledger.add_entry(text='one'))")):
+        await demo.decide(await demo.waiting(task_id), "approve")  # which makes it two attempts
+        await project.ended(task_id)
+    events = await project.events(task_id)
+    assert [kind for kind, _ in events].count("remark") == 1
+    kind, data = events[0]
+    assert (kind, REMARK in data["text"]) == ("remark", True)
+    shown = (await demo.api.client.get(f"/v1/tasks/{task_id}")).json()
+    assert shown["remarks"] == [data["text"]]
