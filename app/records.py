@@ -55,6 +55,14 @@ class Probe(msgspec.Struct, frozen=True):
     points: tuple[ProbePoint, ...]  # where the adapter changes the logprobs most
 
 
+class RunPart(msgspec.Struct, frozen=True):
+    """How much is done of what a training run does now."""
+
+    phase: str  # "rollouts" or "exam tasks"
+    done: int
+    total: int
+
+
 class Task(msgspec.Struct, frozen=True):
     """One instruction to execute. Tasks of the same scenario differ only in details."""
 

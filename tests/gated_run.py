@@ -83,6 +83,8 @@ class Run:
     def __init__(self) -> None:
         self.lost = False
 
+    def part(self, phase: str, done: int, total: int) -> None: ...
+
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None: ...
 
     async def hold(self, session: AsyncSession) -> None:  # noqa: ARG002

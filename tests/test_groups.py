@@ -69,9 +69,12 @@ async def test_a_group_is_compared_position_by_position_and_shares_no_library() 
             libraries.append(InMemoryLibrary(retrieval=by_scenario))
             return libraries[-1]
 
-        collector = GroupCollector(episode_runner, SETTINGS, new_library)
+        reports: list[tuple[int, int]] = []
+        collector = GroupCollector(episode_runner, SETTINGS, new_library, report=lambda *of: reports.append(of))
         chains = draw_chains(episode_runner.environment, "train", SETTINGS, 1)
         rollouts = await collector.collect(chains, seed=1)
+    total = SETTINGS.pairs * SETTINGS.group
+    assert reports == [(done, total) for done in range(1, total + 1)]
     for begin in range(0, len(REWARDED), SETTINGS.group):
         seen = [(place, step) for chain in REWARDED[begin:][: SETTINGS.group] for place, step in enumerate(chain)]
         steps = [step for _, step in seen]

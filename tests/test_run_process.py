@@ -109,6 +109,19 @@ async def test_a_process_whose_worker_has_died_does_not_start(committed: Session
     assert (await now(committed, run)).state is RunState.QUEUED
 
 
+async def test_the_row_shows_how_much_is_done_while_the_run_goes_on(
+    committed: Sessions, env: dict[str, str]
+) -> None:
+    run = await queued(committed, RunSettings(steps=20))
+    running = asyncio.create_task(process(PRETEND, run.id, env))
+    async with asyncio.timeout(30):
+        while (part := (await now(committed, run)).part) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert (part["phase"], part["total"]) == ("rollouts", 20)
+    assert await running == 0
+    assert (await now(committed, run)).part is None
+
+
 async def test_without_a_database_the_run_stays_queued(committed: Sessions, env: dict[str, str]) -> None:
     run = await queued(committed, RunSettings())
     away = env | {"DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing"}

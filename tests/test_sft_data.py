@@ -39,6 +39,9 @@ class Steps:
         self.reported: list[tuple[int, int, dict[str, Json]]] = []
         self._cancel_at = cancel_at
 
+    def part(self, phase: str, done: int, total: int) -> None:
+        """Not of interest here."""
+
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
         self.reported.append((index, total, metrics))
         if index == self._cancel_at:

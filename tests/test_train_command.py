@@ -10,10 +10,11 @@ from uuid import uuid4
 import pytest
 
 from app.client.sage_client import SageClient
-from app.db import releases
+from app.db import releases, run_queue
 from app.db.database import Sessions
 from app.db.models import RunState
 from app.errors import AdapterError
+from app.records import RunPart
 from tests.api_app import open_api_app
 from tests.http_server import served
 from tests.listening_app import listening_app
@@ -41,6 +42,21 @@ async def test_train_follows_the_run_and_tells_what_it_left(shell: SageCommand) 
     assert "WARNING, step 2: no signal" in ended.err
     run = (await shell.api.client.get(f"/v1/training-runs/{await shell.run_id()}")).json()
     assert (run["kind"], run["settings"]["steps"], run["settings"]["skills"]) == ("rollout", 2, False)
+
+
+async def test_train_shows_how_much_is_done_of_what_the_run_does_now(shell: SageCommand) -> None:
+    training = asyncio.create_task(shell.run("train"))
+    run_id = await shell.run_id()
+    async with shell.api.sessions.begin() as session:
+        await run_queue.claim(session, "worker", 30, run_id)
+        await run_queue.extend(session, run_id, "worker", 30, part=RunPart("exam tasks", 3, 12))
+    shown = (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"]
+    assert shown == {"phase": "exam tasks", "done": 3, "total": 12}
+    await asyncio.sleep(1)  # the bar is redrawn at most ten times a second
+    async with shell.api.sessions.begin() as session:
+        await run_queue.finish(session, run_id, "worker", RunState.DONE, result={"decision": "passed"})
+    assert "exam tasks 3/12" in (await training).err
+    assert (await shell.api.client.get(f"/v1/training-runs/{run_id}")).json()["part"] is None
 
 
 async def test_a_run_that_fails_ends_the_command_with_its_named_error(shell: SageCommand) -> None:

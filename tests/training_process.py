@@ -22,6 +22,7 @@ async def simulate(job: Job, progress: RunProgress) -> Result:
     (job.directory / "adapters").mkdir(exist_ok=True)
     (job.directory / "learner.checkpoint").touch()
     for index in range(1, job.settings.steps + 1):
+        progress.part("rollouts", index, job.settings.steps)
         await asyncio.sleep(PAUSE)
         await progress.step(index, job.settings.steps, {"reward": index / 10})
         _misbehave(job, index)

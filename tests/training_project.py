@@ -33,7 +33,11 @@ class ProgressRecorder:
     def __init__(self, ends_at: int = 0) -> None:
         self.metrics: dict[int, dict[str, Json]] = {}
         self.total = 0
+        self.parts: list[tuple[str, int, int]] = []
         self._ends_at = ends_at
+
+    def part(self, phase: str, done: int, total: int) -> None:
+        self.parts.append((phase, done, total))
 
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
         self.metrics[index] = metrics

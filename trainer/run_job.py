@@ -56,6 +56,9 @@ def runs_directory(settings: Settings) -> Path:
 class RunProgress(Protocol):
     """Receives the progress of a run."""
 
+    def part(self, phase: str, done: int, total: int) -> None:
+        """Show how much is done of what the run does now. Returns at once: it is a hint."""
+
     async def step(self, index: int, total: int, metrics: dict[str, Json]) -> None:
         """Report step `index` of `total`, from 1, as done. Raises RunCancelledError; ConflictError if lost."""
 

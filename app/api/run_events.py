@@ -17,11 +17,13 @@ from app.db.database import Sessions
 from app.db.models import RunState
 from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
+from app.records import Json
 
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
 
 _RESPONSE = response_spec(
-    "`event` is state (queued, running), step or done; `data` is JSON: the metrics of a step, otherwise the run. "
+    "`event` is state (queued, running), step, part or done; `data` is JSON: the metrics of a step, how much is "
+    "done of what the run does now (rollouts, exam tasks), otherwise the run. "
     "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. "
     "A run that resumes from its checkpoint repeats steps."
 )
@@ -59,6 +61,7 @@ class _RunReader:
         self._run_id = run_id
         self._project = project
         self._position = position  # the last step sent
+        self._part: dict[str, Json] | None = None  # the last one sent
         self._attempt: tuple[RunState, int] | None = None  # the last state sent, and of which attempt
 
     async def read(self) -> EventBatch:
@@ -71,6 +74,9 @@ class _RunReader:
             self._attempt = run.state, run.attempt
             messages.append(message("state", RunView.full(run, self._project, None)))
         messages += [message("step", StepView.of(row), row.index) for row in steps]
+        if run.part is not None and run.part != self._part:
+            self._part = run.part
+            messages.append(message("part", run.part))
         self._position = steps[-1].index if steps else min(self._position, run.step)
         ended = not steps and run.state not in _OPEN
         if ended:

@@ -8,7 +8,7 @@ import msgspec
 
 from app.api.columns import columns
 from app.db import models
-from app.records import Json
+from app.records import Json, RunPart
 from app.run_settings import RunKind
 
 
@@ -26,7 +26,9 @@ class RunLinks(msgspec.Struct, frozen=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in a list. `step` of `steps` are done; `steps` is 0 while it is unknown."""
+    """A run in a list. `step` of `steps` are done; `steps` is 0 while it is unknown. `part` is what it does now,
+    if that is counted.
+    """
 
     id: UUID
     project: str
@@ -34,6 +36,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     state: models.RunState
     step: int
     steps: int
+    part: RunPart | None
     failure: str | None  # "InvalidError: what is wrong, and what to do"
     cancel_requested: bool
     attempt: int

@@ -5,6 +5,7 @@
 
 from uuid import UUID
 
+import msgspec
 from sqlalchemy import Update, and_, case, delete, exists, func, select, update
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 from sqlalchemy.exc import IntegrityError
@@ -14,7 +15,7 @@ from sqlalchemy.orm import aliased
 from app.db import lease, models
 from app.db.models import RUN_MOVES, RunState
 from app.db.runs import notify, write
-from app.records import Json
+from app.records import Json, RunPart
 
 MAX_LOSSES = 3  # processes that a run may lose without progress
 _LOST = (
@@ -40,7 +41,8 @@ async def claim(
     if run_id is not None:
         which.append(_run.id == run_id)
     started_at = func.coalesce(_run.started_at, func.clock_timestamp())
-    claimed = _queue.claim(owner, lease_seconds, *which, state=RunState.RUNNING, started_at=started_at)
+    now = {"state": RunState.RUNNING, "started_at": started_at, "part": None}
+    claimed = _queue.claim(owner, lease_seconds, *which, **now)
     try:
         async with session.begin_nested():
             return await write(session, claimed)
@@ -48,9 +50,18 @@ async def claim(
         return None
 
 
-async def extend(session: AsyncSession, run_id: UUID, owner: str, lease_seconds: float) -> bool:
-    """Renew the lease. Returns whether cancellation was requested; ConflictError if the owner lost the run."""
-    return await _write_held(session, run_id, owner, _queue.extend(owner, lease_seconds, _run.id == run_id))
+async def extend(
+    session: AsyncSession, run_id: UUID, owner: str, lease_seconds: float, *, part: RunPart | None = None
+) -> bool:
+    """Renew the lease, and store how much is done, if that is new.
+
+    Returns whether cancellation was requested. Raises ConflictError if the owner lost the run.
+    """
+    renewed = _queue.extend(owner, lease_seconds, _run.id == run_id)
+    if part is not None:
+        renewed = renewed.values(part=msgspec.to_builtins(part))
+        await notify(session, run_id)
+    return await _write_held(session, run_id, owner, renewed)
 
 
 async def hold(session: AsyncSession, run_id: UUID, owner: str) -> bool:
@@ -88,7 +99,8 @@ async def finish(
     """False, and nothing is written: the run is no longer the owner's."""
     if state not in RUN_MOVES[RunState.RUNNING] - {RunState.QUEUED}:
         raise ValueError(f"a run cannot end as {state}")
-    finished = _queue.finish(owner, _run.id == run_id, state=state, failure=failure, result=result)
+    end = {"state": state, "failure": failure, "result": result, "part": None}
+    finished = _queue.finish(owner, _run.id == run_id, **end)
     return await write(session, finished) is not None
 
 
@@ -96,7 +108,7 @@ async def hand_back(session: AsyncSession, run_id: UUID, owner: str) -> bool:
     """Requeue a run whose process was asked to stop; the attempt does not count."""
     state = case((_run.cancel_requested, RunState.CANCELLED), else_=RunState.QUEUED)
     finished_at = case((_run.cancel_requested, func.clock_timestamp()), else_=None)
-    changes = {"state": state, "finished_at": finished_at, "attempt": _run.attempt - 1}
+    changes = {"state": state, "finished_at": finished_at, "attempt": _run.attempt - 1, "part": None}
     return await write(session, _queue.hand_back(owner, _run.id == run_id, **changes)) is not None
 
 
@@ -111,6 +123,7 @@ async def requeue_expired(session: AsyncSession) -> list[UUID]:
     state = case((_run.cancel_requested, RunState.CANCELLED), (too_often, RunState.FAILED), else_=RunState.QUEUED)
     expired = _queue.requeue_expired(
         state=state,
+        part=None,
         losses=losses,
         lost_at=func.greatest(_run.lost_at, _run.step),
         failure=case((too_often, _LOST), else_=None),

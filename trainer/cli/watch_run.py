@@ -27,6 +27,9 @@ def watch_run(server: SageClient, run_id: UUID) -> dict[str, Any]:
             if event.kind == "step":
                 _show_step(bar, event.data["index"], event.data["metrics"])
                 continue
+            if event.kind == "part":
+                bar.set_description("{phase} {done}/{total}".format(**event.data))
+                continue
             bar.total = event.data["steps"] or None
             bar.set_description(event.data["state"])
             if event.kind == "done":

@@ -33,13 +33,27 @@ class Evaluator:
     base: str = ""  # the base model of the adapters
     fetch: Callable[[str], Awaitable[object]] | None = None  # makes sure that an adapter is in `adapters`
     about: Mapping[str, Json] = field(default_factory=dict)  # the environment, for the record
+    report: Callable[[int, int], object] | None = None  # is told how many tasks of how many are done
 
     @property
     def prompt_hash(self) -> str:
         return self.agent.prompt_hash
 
-    async def evaluate(self, model: str, scenarios: Sequence[Scenario]) -> list[TaskResult]:
-        """As `evaluate_scenarios`, with the library on, and with the adapter `model` or the base model."""
+    async def evaluate(
+        self, model: str, scenarios: Sequence[Scenario], before: int = 0, after: int = 0
+    ) -> list[TaskResult]:
+        """As `evaluate_scenarios`, with the library on, and with the adapter `model` or the base model.
+
+        Other models' tasks, `before` this one's and `after` them, count in what is reported.
+        """
+        done, total = before, before + sum(len(each.tasks) for each in scenarios) + after
+
+        def ended(tasks: int) -> None:
+            nonlocal done
+            done += tasks
+            if self.report is not None:
+                self.report(done, total)
+
         if self.fetch is not None:
             await self.fetch(model)
         if model != BASE:
@@ -51,6 +65,7 @@ class Evaluator:
             library=True,
             new_library=self.new_library,
             at_once=self.at_once,
+            report=ended,
         )
 
 
@@ -87,9 +102,10 @@ async def evaluate_pair(
 ) -> PairedResults:
     """Both models on one sample of held-out scenarios, all tasks of each, with the library on."""
     sample = evaluator.environment.scenarios(_SPLIT, scenarios, seed)
+    tasks = sum(len(each.tasks) for each in sample)
     return PairedResults(
-        candidate=await evaluator.evaluate(candidate, sample),
-        incumbent=await evaluator.evaluate(incumbent, sample),
+        candidate=await evaluator.evaluate(candidate, sample, after=tasks),
+        incumbent=await evaluator.evaluate(incumbent, sample, before=tasks),
         settings={
             "split": _SPLIT,
             "scenarios": scenarios,

@@ -1,8 +1,9 @@
 """Groups of chains: the same tasks, rolled out G times in parallel, each time with a library of its own."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 
 import msgspec
@@ -38,12 +39,14 @@ class GroupCollector:
     settings: RunSettings
     new_library: LibraryFactory
     crowd: Crowd | None = None
+    report: Callable[[int, int], object] | None = None  # chains rolled out, and of how many
     at_once: int = 128  # chains in flight: twice an engine's batch, so that it stays full while code runs
 
     async def collect(self, chains: Sequence[Chain], seed: int) -> list[ChainRollout]:
         """G rollouts of each chain, in the order of `chains`."""
         rule: RewardRule = registry.load("sage.rewards", self.settings.reward)
         slots = asyncio.Semaphore(self.at_once)
+        done, total = count(1), len(chains) * self.settings.group
 
         async def roll_out(number: int, member: int) -> list[Episode]:
             async with slots:
@@ -51,7 +54,10 @@ class GroupCollector:
                 library = self.new_library() if self.settings.skills else None
                 seeds = [rng.getrandbits(31) for _ in chain.tasks]
                 mix = self._mix(chain, library, f"crowd {seed} {number}") if library is not None else None
-                return await self.runner.run_chain(chain, library, seeds, mix)
+                episodes = await self.runner.run_chain(chain, library, seeds, mix)
+                if self.report is not None:
+                    self.report(next(done), total)
+                return episodes
 
         async def roll_out_group(number: int) -> list[ChainRollout]:
             scenario = chains[number].scenario

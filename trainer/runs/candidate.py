@@ -46,6 +46,7 @@ async def evaluate_adapter(
             temperature=job.deployment.temperature,
             base=job.deployment.model,
             fetch=partial(fetch_adapter, job),
+            report=partial(progress.part, "exam tasks"),
             about=environment.about | ({"skills_before": len(grown)} if environment.own else {}),
         )
         rules = GateRules(perfect_counts=not environment.own)  # a user's check may be true whatever happens

@@ -43,6 +43,7 @@ async def train_on_rollouts(
             job.directory,
             grown,
             updating=partial(sleep_during_updates, job.deployment),
+            rolled_out=partial(progress.part, "rollouts"),
         )
 
         async def report(step: TrainingStep) -> None:
@@ -73,6 +74,7 @@ class RolloutTraining:
     directory: Path
     grown: Sequence[IndexedSkill] = ()
     updating: UpdateContext = nullcontext  # entered for each update
+    rolled_out: Callable[[int, int], object] | None = None  # is told how many chains of a step are done
     _served: PublishedAdapter | None = field(default=None, init=False)
 
     async def run(self, report: Callable[[TrainingStep], Awaitable[None]]) -> PublishedAdapter:
@@ -101,7 +103,7 @@ class RolloutTraining:
     def _collector(self, policy: PublishedAdapter, crowd: Crowd) -> GroupCollector:
         agent = replace(self.stack.agent, temperature=1.0)  # engines report logprobs for no other temperature
         runner = EpisodeRunner(agent, self.stack.environment, Policy(policy.hash))
-        return GroupCollector(runner, self.settings, self.stack.new_library, crowd)
+        return GroupCollector(runner, self.settings, self.stack.new_library, crowd, self.rolled_out)
 
     async def _serve_latest(self) -> PublishedAdapter:
         """Load the current policy into the engine under a name of its own, and unload the one before it."""

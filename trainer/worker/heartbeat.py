@@ -18,6 +18,7 @@ from app.db.database import TRANSIENT, Sessions, open_database
 from app.db.models import RunState
 from app.errors import ConflictError, first_line
 from app.liveness import LivenessReporter
+from app.records import RunPart
 
 log = structlog.get_logger(__name__)
 
@@ -39,13 +40,20 @@ class Heartbeat:
     """Beats from `start` until `stop`. Calls `cancel`, in its own thread, when the run is to be cancelled."""
 
     def __init__(
-        self, database_url: str, lease: RunLease, cancel: Callable[[], object], notify_socket: str = ""
+        self,
+        database_url: str,
+        lease: RunLease,
+        cancel: Callable[[], object],
+        notify_socket: str = "",
+        part: Callable[[], RunPart | None] = lambda: None,
     ) -> None:
-        """Signs of life go to `notify_socket`, whether the database answers or not."""
+        """Signs of life go to `notify_socket`, whether the database answers or not. Each beat writes `part`."""
         self._url = database_url
         self._life = LivenessReporter(notify_socket)
         self._lease = lease
         self._cancel = cancel
+        self._part = part
+        self._written: RunPart | None = None  # the last part
         self._cancelled_at: float | None = None
         self._asked_to_stop = False
         self._ended = threading.Event()
@@ -91,7 +99,7 @@ class Heartbeat:
                 await asyncio.to_thread(self._ended.wait, min(_BEAT_SECONDS, self._lease.lease_seconds / 4))
 
     async def _beat(self, sessions: Sessions) -> None:
-        lease, stopping, cancelled = self._lease, self._asked_to_stop, False
+        lease, stopping, cancelled, part = self._lease, self._asked_to_stop, False, self._part()
         if lease.worker and os.getppid() != lease.worker:
             self._exit(LOST, "the worker has died")
         try:
@@ -99,7 +107,10 @@ class Heartbeat:
                 if stopping:
                     await run_queue.hand_back(session, lease.run_id, lease.owner)
                 else:
-                    cancelled = await run_queue.extend(session, lease.run_id, lease.owner, lease.lease_seconds)
+                    new = part if part != self._written else None
+                    about = lease.run_id, lease.owner, lease.lease_seconds
+                    cancelled = await run_queue.extend(session, *about, part=new)
+                    self._written = part
         except ConflictError as lost:
             self._exit(LOST, str(lost))
         if stopping:

@@ -26,7 +26,7 @@ from app.db.models import RunState
 from app.errors import StorageError, first_line
 from app.guarded_output import guard_output
 from app.liveness import LivenessReporter
-from app.records import Json
+from app.records import Json, RunPart
 from app.run_settings import read_settings
 from app.settings import Settings
 from trainer.parent_death import exit_with_parent
@@ -66,13 +66,15 @@ async def _attempt(lease: RunLease, settings: Settings, execute: ExecuteRun) -> 
         if run is None:
             log.info("the run is not queued, or its project has a running one", run=str(lease.run_id))
             return 0
-        work = asyncio.create_task(_work(run, settings, RowProgress(database.sessions, lease), execute))
+        progress = RowProgress(database.sessions, lease)
+        work = asyncio.create_task(_work(run, settings, progress, execute))
         loop = asyncio.get_running_loop()
         heartbeat = Heartbeat(
             settings.database_url,
             lease,
             lambda: loop.call_soon_threadsafe(work.cancel),
             settings.notify_socket,
+            lambda: progress.latest,
         )
         signal.signal(signal.SIGTERM, lambda *_: heartbeat.hand_back())
         heartbeat.start()
@@ -150,6 +152,10 @@ class RowProgress:
     def __init__(self, sessions: Sessions, lease: RunLease) -> None:
         self._sessions = sessions
         self._lease = lease
+        self.latest: RunPart | None = None  # which the heartbeat writes
+
+    def part(self, phase: str, done: int, total: int) -> None:
+        self.latest = RunPart(phase, done, total)
 
     async def step(self, index: int, total: int, metrics: dict[str, Any]) -> None:
         run_id, owner = self._lease.run_id, self._lease.owner
