@@ -29,7 +29,11 @@ NARROW = WIDE | {"COLUMNS": "40"}
 
 @pytest.fixture
 async def shell(committed: Sessions, database_url: str, tmp_path: Path) -> AsyncIterator[SageCommand]:
-    async with open_api_app(committed, database_url, directory=tmp_path) as api, served(api) as client:
+    async with (
+        Ledger().client() as services,
+        open_api_app(committed, database_url, directory=tmp_path, http_client=services) as api,
+        served(api) as client,
+    ):
         yield SageCommand(api, str(client.base_url))
 
 
@@ -109,6 +113,14 @@ async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_p
         ["ledger", "demo", "yes"],
     ]
     assert (await shell.run("apis show", "ledger")).out == added.out
+    called = await shell.run("apis test", "ledger", "--operation", "list_entries")
+    assert (called.code, [line.split()[:2] for line in called.out.splitlines()][1:3]) == (
+        0,
+        [["ok", "true"], ["answer", "[]"]],
+    )
+    unknown = await shell.run("apis test", "ledger", "--operation", "none")
+    assert (unknown.code, "none" in unknown.err) == (6, True)
+    assert (await shell.run("apis test", "ledger", "--arguments", "{")).code == 2
     assert (await shell.run("apis remove", "ledger")).out == "removed ledger\n"
     assert (await shell.run("apis remove", "ledger", "--json")).code == 6
     missing = await shell.run("apis add", "ledger", str(tmp_path / "none.json"))

@@ -1,5 +1,6 @@
 """`sage apis`."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -58,6 +59,24 @@ def add_api(session: "ServerSession", name: str, document: str, token_env: str |
     if token_env is not None:
         body["bearer_token"] = _token(token_env)
     session.show(session.server.request("POST", "/v1/apis", body), table=_OPERATIONS)
+
+
+@apis.command("test")
+@server_command
+@click.argument("name")
+@project_option
+@click.option("--operation", default="", help="one that only reads  [default: one that needs no arguments]")
+@click.option("--arguments", default="{}", metavar="JSON", help="of the operation")
+@click.option("--principal", default="", help="the user on whose behalf it is called")
+def test_api(session: "ServerSession", name: str, project: str | None, arguments: str, **call: Any) -> None:
+    """Call one operation with the stored credentials, and show the answer. Exits with code 1 if it fails."""
+    try:
+        body = {**call, "arguments": json.loads(arguments)}
+    except ValueError as error:
+        raise click.BadParameter(f"{arguments!r} is not JSON: {error}", param_hint="--arguments") from error
+    result = session.server.request("POST", f"/v1/apis/{name}/test", body, project=project)
+    session.show(result)
+    sys.exit(0 if result["ok"] else 1)
 
 
 @apis.command("remove")

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 revision = "0038"
-down_revision = "0033"
+down_revision = "0034"
 
 
 def upgrade() -> None:
