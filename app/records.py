@@ -73,8 +73,17 @@ class Task(msgspec.Struct, frozen=True):
     variables: dict[str, str] = {}  # values for the server variables of the project's OpenAPI documents
 
 
+class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What an API answered a call with, besides the result."""
+
+    status: int
+    headers: dict[str, str] = {}  # those that agents may see
+    body: Json = None  # of a status that is an error: JSON, or text
+    attempts: int = 1  # times that the request was sent
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """One API call from the sandbox, and its result."""
+    """One API call from the sandbox, and its result. Bytes, in arguments too, are recorded by length and hash."""
 
     seq: int  # position among the calls of the rollout, from 0
     turn: int
@@ -82,6 +91,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Json]
     result: Json = None
     error: str | None = None  # the error raised in the agent's code; None if the call returned
+    response: CallResponse | None = None  # None if no answer came, or an earlier version recorded it
     seconds: float = 0.0
     skill: str | None = None  # the name of the offered skill that made it
 

@@ -14,6 +14,8 @@ from app.db import apis, models, task_queue
 from app.db.database import Sessions
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.event_loop import longest_stall
+from tests.processes import free_ports
+from tests.raw_server import http_answer, raw_server
 
 DOCUMENT = {
     "openapi": "3.1.0",
@@ -133,6 +135,19 @@ async def test_a_document_is_accepted_as_an_object_and_as_text(api: ApiApp, docu
     assert len((await api.client.get("/v1/apis")).json()) == 1
 
 
+async def test_a_server_that_does_not_answer_is_remarked_on_and_not_replaced(api: ApiApp) -> None:
+    (port,) = free_ports(1)
+    document = json.dumps(DOCUMENT | {"servers": [{"url": f"http://127.0.0.1:{port}/v1"}]}).encode()
+    async with raw_server(http_answer(document, "Content-Type: application/json")) as url:
+        made = await api.client.post("/v1/apis", json={"name": "mail", "url": f"{url}/openapi.json"})
+    assert made.json()["base_url"] == f"http://127.0.0.1:{port}/v1"
+    (remark,) = made.json()["remarks"]
+    assert remark.startswith(f"the document's server http://127.0.0.1:{port}/v1 does not answer (")
+    assert remark.endswith(f"came from {url}: if the API is there, send the document again with `server`")
+    uploaded = await api.client.post("/v1/apis", json={"name": "mail", "document": DOCUMENT})
+    assert uploaded.json()["remarks"] == []
+
+
 @pytest.mark.parametrize(
     ("body", "hint"),
     [
@@ -142,7 +157,7 @@ async def test_a_document_is_accepted_as_an_object_and_as_text(api: ApiApp, docu
         ({"name": "mail", "url": "/etc/passwd"}, "http://"),
         ({"name": "mail", "url": "file:///etc/passwd"}, "http://"),
         ({"name": "mail", "url": "http://[broken"}, "http"),
-        ({"name": "mail", "document": {"swagger": "2.0"}}, "Swagger 2"),
+        ({"name": "mail", "document": {"swagger": "1.2"}}, "2.0 (Swagger)"),
         ({"name": "mail", "document": {"openapi": "3.1.0", "paths": {}}}, "paths"),
         ({"name": "mail", "document": "a: [not yaml"}, "line"),
         ({"name": "mail", "document": 7}, "document"),

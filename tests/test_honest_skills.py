@@ -67,4 +67,4 @@ def repeat(guard: SkillGuard, call: SkillCall, trajectory: Trajectory, catalog: 
     for made in trajectory.calls[first : first + call.calls]:
         app, _, name = made.api.partition(".")
         guard.check(entered, catalog.apps[app].operations[name], made.arguments)
-        guard.returned(entered, made.api, made.result if made.error is None else made.error)
+        guard.returned(entered, made)

@@ -22,7 +22,7 @@ GZIP = "Content-Encoding: gzip"
 async def ask(answer: bytes) -> Json:
     """What a call returns whose API sends these bytes."""
     async with raw_server(answer) as url, open_client(allow_private_hosts=True) as client:
-        return await HttpCaller(client, timeout=20).send("GET", url, {}, None)
+        return (await HttpCaller(client, timeout=20).send("GET", url, {}, None)).value
 
 
 async def refusal(answer: bytes) -> str:
@@ -92,7 +92,7 @@ async def test_an_answer_in_countless_parts_does_not_hold_up_the_loop() -> None:
 async def test_a_character_set_that_is_none_is_read_as_utf_8(charset: str) -> None:
     kind = f"Content-Type: text/plain; charset={charset}"
     assert await ask(http_answer("é".encode(), kind)) == "é"
-    assert "not text" in await refusal(http_answer(b"\xff\xfe\xfd", kind))
+    assert await ask(http_answer(b"\xff\xfe\xfd", kind)) == b"\xff\xfe\xfd"
     assert "404: no mail" in await refusal(http_answer(b"no mail", kind, status="404 Not Found"))
 
 

@@ -43,7 +43,7 @@ async def test_the_gateway_reads_a_direct_answer_which_has_no_stream() -> None:
         answer = await HttpCaller(client, timeout=30).send(
             "GET", f"http://office{DEMO}/supervisor/show_passwords", {}, None
         )
-    assert "mail" in answer
+    assert "mail" in answer.value
 
 
 async def test_a_direct_change_is_visible_over_http() -> None:

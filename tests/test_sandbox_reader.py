@@ -116,6 +116,22 @@ async def test_integers_beyond_the_range_of_a_float_are_rejected(bits: int, fits
             await _read_call(-number)
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"$": "bytes", "v": "no base64!"},
+        {"$": "bytes", "v": ["AAAA"]},
+        {"$": "object", "v": "AAAA"},
+        {"$": "set", "v": []},
+        {"$": ["bytes"], "v": ""},
+        {"a": [{"$": "bytes"}]},
+    ],
+)
+async def test_forged_bytes_are_rejected(forged: Json) -> None:
+    with pytest.raises(ViolationError, match="no honest sandbox"):
+        await _read_call(forged)
+
+
 async def test_padding_does_not_buy_a_run_more_bytes_than_its_calls_need() -> None:
     stream = asyncio.StreamReader()
     frame = b" " * 1000 + b'["out","n",""]'

@@ -17,6 +17,7 @@ from app.gateway.skill_manifest import (
     widenings,
 )
 from app.gateway.value_origins import ValueOrigins
+from app.records import Call
 from app.sandbox.protocol import EnteredSkill
 
 PASSWORD = "hunter2-and-more"
@@ -221,7 +222,7 @@ def test_a_skill_that_remembers_what_it_read_cannot_pass_it_on_in_a_later_call()
     guard = SkillGuard({"send": GuardedSkill.of(manifest(PARAMETER), "def send(text: str) -> None: ...")})
     first, second = EnteredSkill("send", {"text": "iris"}), EnteredSkill("send", {"text": "omar"})
     guard.check(first, operation("mail.list"), {})
-    guard.returned(first, "mail.list", "a long secret")
+    guard.returned(first, Call(seq=0, turn=0, api="mail.list", arguments={}, result="a long secret"))
     for _ in range(2):
         with pytest.raises(HostError) as refused:
             guard.check(second, operation("mail.send", "POST"), {"text": "a long secret"})
@@ -238,7 +239,7 @@ def test_a_skill_without_a_manifest_is_not_restricted() -> None:
     other = EnteredSkill("unknown", {})
     guard = SkillGuard({})
     guard.check(other, operation("mail.send", "POST"), {"text": "anything"})
-    guard.returned(other, "mail.send", None)
+    guard.returned(other, Call(seq=0, turn=0, api="mail.send", arguments={}, result=None))
     assert guard.take_refusals() == []
 
 

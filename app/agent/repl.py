@@ -73,7 +73,7 @@ class Repl:
             return self._session
         self._session = await self._sandbox.open(
             self._gateway.names(),
-            self._gateway,
+            self._gateway.answer_call,
             self._start.limits,
             prelude=[Function(offer.name, offer.source) for offer in self._start.offers],
             seed=self._start.seed,

@@ -44,7 +44,7 @@ async def score(
 async def _open(sandbox: Sandbox, gateway: Gateway, limits: SessionLimits, now: datetime | None) -> Session:
     for left in reversed(range(_TRIES)):
         try:
-            return await sandbox.open(gateway.names(), gateway, limits, now=now)
+            return await sandbox.open(gateway.names(), gateway.answer_call, limits, now=now)
         except SandboxError as error:
             if not left:
                 raise

@@ -19,6 +19,7 @@ from app.api.validation import AppName, ProjectName, Text
 from app.apis.api_documents import download
 from app.apis.document_reader import DocumentReader
 from app.apis.read_process import ReadRequest
+from app.apis.server_remark import server_remark
 from app.credentials.credential import Credential
 from app.credentials.prepared import prepare
 from app.db import api_credentials, apis
@@ -31,8 +32,9 @@ Url = Annotated[Text, msgspec.Meta(max_length=2_000, examples=["http://127.0.0.1
 Document = Annotated[
     dict[str, Json] | str,
     msgspec.Meta(
-        description="an OpenAPI 3.0 or 3.1 document: as an object, or as JSON or YAML text. `x-safe: true` at an "
-        "operation marks it as read-only, `x-safe: false` as writing, where the method does not show it"
+        description="an OpenAPI 3.0, 3.1 or 3.2 or Swagger 2.0 document: as an object, or as JSON or YAML text. "
+        "`x-safe: true` at an operation marks it as read-only, `x-safe: false` as writing, where the method does "
+        "not show it"
     ),
 ]
 Server = Annotated[Text, msgspec.Meta(max_length=2_000, description="overrides the server named in the document")]
@@ -111,7 +113,8 @@ class ApiController(Controller):
 
         Without `bearer_token`, `bind` or `token_origins` a replaced API keeps them; null removes. If tasks have
         started with the active release, a new release with the new tools becomes active: rolling back restores the
-        documents. `remarks` say what to look at, such as a model that was not made for this API."""
+        documents. `remarks` say what to look at, such as a server that does not answer, or a model that was not
+        made for this API."""
         project = await find_project(session, access, data.project)
         await session.commit()  # no transaction is held while a document is fetched
         content = await _content(data, http_client)
@@ -144,8 +147,10 @@ class ApiController(Controller):
         await manifest.update_tools(session, serving, [data.name], access.actor)
         stored = await api_credentials.of_api(session, row.id)
         await session.commit()
-        remark = model_scope.remark([data.name])
-        return ApiView.full(row, project.name, app, stored, [] if remark is None else [remark])
+        remarks = [model_scope.remark([data.name])]
+        if data.url is not None and data.server is None:
+            remarks.append(await server_remark(http_client, app, data.url))
+        return ApiView.full(row, project.name, app, stored, [each for each in remarks if each is not None])
 
     @get(summary="List APIs", responses=problems(400, 401, 403, 404))
     async def index(self, session: Db, access: Caller, project: ProjectName = None) -> list[ApiSummary]:

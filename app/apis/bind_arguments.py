@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 
-from app.apis.catalog import Operation
+from app.apis.binary_values import are_files, holds_bytes, takes_bytes
+from app.apis.catalog import Operation, Parameter
 from app.apis.names import nearest
 from app.apis.schema_validator import Check, TooComplexError, start_counting
 from app.apis.signature import call_form
@@ -30,12 +31,23 @@ def bind(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> 
                 raise _type_error(operation, f"missing the required argument {name!r}")
             continue
         value, check = given[name], checks.get(name)
+        if holds_bytes(value):
+            bound[name] = _files(operation, parameter, value)
+            continue
         if check is not None and (reason := _reason(check, value)):
             if value is None and not parameter.required:
                 continue
             raise HostError("ValidationError", f"{operation.name}() argument {name!r}: {reason}")
         bound[name] = value
     return bound
+
+
+def _files(operation: Operation, parameter: Parameter, value: Json) -> Json:
+    """Bytes, where an argument may be bytes."""
+    if takes_bytes(operation, parameter) and are_files(value):
+        return value
+    refusal = "bytes is not JSON: pass None, bool, int, float, str, list or dict"
+    raise HostError("TypeError", f"cannot pass the arguments of {operation.api}: {refusal}")
 
 
 def _by_name(operation: Operation, args: list[Json], kwargs: Mapping[str, Json]) -> dict[str, Json]:

@@ -1,7 +1,7 @@
 """A project's APIs as values: the apps, their operations, arguments and results."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,6 +12,8 @@ from app.records import Json
 Place = Literal["path", "query", "header", "cookie", "body"]
 Style = Literal["form", "simple", "deepObject", "spaceDelimited", "pipeDelimited", "json"]
 """The serialization of a non-scalar value outside a JSON body (OpenAPI 3.1, section 4.8.12.3)."""
+
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
         Decided by the method, unless the document sets `x-safe` (true for a log-in or a search by POST).
         """
-        return self.method in {"GET", "HEAD", "OPTIONS"} if self.declared_safe is None else self.declared_safe
+        return (
+            self.method in {"GET", "HEAD", "OPTIONS", "QUERY"}
+            if self.declared_safe is None
+            else self.declared_safe
+        )
 
 
 class LeftOut(msgspec.Struct, frozen=True):

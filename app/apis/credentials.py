@@ -82,7 +82,8 @@ def mask_call(call: Call) -> Call:
     {'mail': '***'}
     """
     result = _mask_leaves(call.result) if is_telling(call.api) else mask(call.result)
-    return msgspec.structs.replace(call, arguments=mask(call.arguments), result=result)
+    response = call.response and msgspec.structs.replace(call.response, body=mask(call.response.body))
+    return msgspec.structs.replace(call, arguments=mask(call.arguments), result=result, response=response)
 
 
 def _mask_leaves(value: Json) -> Json:

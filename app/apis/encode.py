@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote, urlencode
 import httpx
 import msgspec
 
+from app.apis.binary_values import is_file
 from app.apis.catalog import Operation, Parameter
 from app.apis.protocol import OutgoingRequest
 from app.apis.request_headers import is_header_name, is_reserved
@@ -120,6 +121,8 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
         return None, ""
     media_type = operation.body_type
     value = fields if operation.body_is_object else fields["body"]
+    if isinstance(value, bytes):
+        return value, media_type
     if "json" in media_type:
         return msgspec.json.encode(value), media_type
     if isinstance(value, Mapping) and media_type.startswith("multipart/form-data"):
@@ -130,21 +133,30 @@ def _body(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes | Non
     return _text(value).encode(), media_type if "charset" in media_type else f"{media_type}; charset=utf-8"
 
 
+def _part(name: str, value: Json, *, binary: bool) -> tuple[str | None, str | bytes]:
+    """File name and content. Text is a file without a name of its own if the document declares it binary."""
+    if isinstance(value, bytes):
+        return name, value
+    if is_file(value):
+        return value[0], value[1]
+    return (name if binary else None), _text(value)
+
+
 def _many(value: Json) -> list[Json]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _multipart(operation: Operation, fields: Mapping[str, Json]) -> tuple[bytes, str]:
-    """Fields as parts of a form; those the document declares binary are sent as files of text."""
+    """Fields as parts of a form; those the document declares binary are sent as files."""
     binary = {
         each.wire_name
         for each in operation.parameters
         if each.place == "body" and each.schema.get("format") == "binary"
     }
     parts = [
-        (name, (name if name in binary else None, _text(each)))
+        (name, _part(name, each, binary=name in binary))
         for name, listed in fields.items()
-        for each in _many(listed)
+        for each in ([listed] if is_file(listed) else _many(listed))
     ]
     form = httpx.Request("POST", "http://form", files=parts)
     return form.read(), form.headers.get("Content-Type", operation.body_type)  # a form of no parts has none

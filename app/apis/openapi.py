@@ -1,4 +1,4 @@
-"""The protocol `openapi`: OpenAPI 3.0 and 3.1 documents as apps."""
+"""The protocol `openapi`: OpenAPI 3.0, 3.1 and 3.2, and Swagger 2.0 documents as apps."""
 
 import hashlib
 import re
@@ -13,6 +13,7 @@ from app.apis.operations import operations
 from app.apis.protocol import OutgoingRequest
 from app.apis.references import References
 from app.apis.security_schemes import security, security_schemes
+from app.apis.swagger2 import as_openapi
 from app.apis.yaml_json import to_json_text
 from app.errors import ApiDocumentError
 from app.records import Json
@@ -37,7 +38,10 @@ OPENAPI = OpenApi()
 
 
 def _app(name: str, document: Mapping[str, Json], source: str | None, server: str | None) -> App:
+    digest = hashlib.sha256(to_json_text(document)).hexdigest()
     _check_version(document)
+    if "swagger" in document:
+        document = as_openapi(document, source)
     references = References(document)
     parsed, left_out = operations(name, document, references)
     if not parsed and left_out:
@@ -66,20 +70,19 @@ def _app(name: str, document: Mapping[str, Json], source: str | None, server: st
         schemes=security_schemes(document, references),
         security=security(document, references, "security"),
         source=source,
-        digest=hashlib.sha256(to_json_text(document)).hexdigest(),
+        digest=digest,
     )
 
 
 def _check_version(document: Mapping[str, Json]) -> None:
-    if "swagger" in document:
-        raise ApiDocumentError(
-            "this is a Swagger 2 document; convert it to OpenAPI 3 first (for example with swagger2openapi)"
-        )
-    version = document.get("openapi")
+    field, supported = ("swagger", r"2\.0") if "swagger" in document else ("openapi", r"3\.[012](\..*)?")
+    version = document.get(field)
+    if field == "swagger" and version == 2.0:  # in YAML without quotes
+        version = "2.0"
     if not isinstance(version, str):
         raise ApiDocumentError("this is not an OpenAPI document: it has no `openapi` version at the top")
-    if not re.fullmatch(r"3\.[01](\..*)?", version):
-        raise ApiDocumentError(f"OpenAPI {version[:50]} is not supported; 3.0 and 3.1 are")
+    if not re.fullmatch(supported, version):
+        raise ApiDocumentError(f"OpenAPI {version[:50]} is not supported; 2.0 (Swagger), 3.0, 3.1 and 3.2 are")
     if not isinstance(document.get("paths"), Mapping) or not document["paths"]:
         raise ApiDocumentError("the document has no operations under `paths`, so there is nothing to call")
 

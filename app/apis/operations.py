@@ -1,5 +1,6 @@
 """Parses the operations of an OpenAPI document."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast, get_args
 
@@ -7,6 +8,7 @@ import msgspec
 
 from app.apis.catalog import LeftOut, Operation, Parameter
 from app.apis.document_budget import DocumentSizeError
+from app.apis.media_types import result_schema
 from app.apis.names import UniqueNames, argument_name, operation_name
 from app.apis.parameters import parameters
 from app.apis.references import References
@@ -19,7 +21,8 @@ from app.records import Json
 _MAX_OPERATIONS = 20_000
 _OPERATION_STEPS = 20
 _PATH_CHARS = 2_000
-_METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
+_METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"}
+_OTHER_METHOD = re.compile(r"(?!CONNECT$)[A-Z][A-Z0-9-]{0,39}", re.IGNORECASE)  # of `additionalOperations`
 
 
 class Parsed(NamedTuple):
@@ -33,12 +36,12 @@ def operations(app: str, document: Mapping[str, Json], references: References) -
     """Every operation of a document. Raises DocumentSizeError."""
     found = Parsed({}, [])
     names = UniqueNames()
-    for path, method, item in _places(document, references, found.left_out):
+    for path, method, item, entry in _places(document, references, found.left_out):
         where = f"{method.upper()} {path}"
         if len(found.operations) + len(found.left_out) == _MAX_OPERATIONS:
             raise DocumentSizeError(f"{where}: the document has more than {_MAX_OPERATIONS:,} operations")
         try:
-            node = references.follow(item[method], where)
+            node = references.follow(entry, where)
             name = names.add(operation_name(_text(node, "operationId"), method, path))
             found.operations[name] = _operation(app, name, path, method, item, node, references)
         except DocumentSizeError:
@@ -87,8 +90,8 @@ def _spend(node: Mapping[str, Json], references: References, where: str) -> None
 
 def _places(
     document: Mapping[str, Json], references: References, left_out: list[LeftOut]
-) -> Iterator[tuple[str, str, Mapping[str, Json]]]:
-    """Path, method and path item of each operation."""
+) -> Iterator[tuple[str, str, Mapping[str, Json], Json]]:
+    """Path, method and path item of each operation, and the operation."""
     for path, item in document["paths"].items():
         if not path.startswith("/"):  # other keys are extensions
             continue
@@ -102,7 +105,13 @@ def _places(
         except ApiDocumentError as error:
             left_out.append(LeftOut(path, str(error)))
             continue
-        yield from ((path, method, item) for method in item if method in _METHODS)
+        yield from ((path, method, item, item[method]) for method in item if method in _METHODS)
+        others = item.get("additionalOperations")
+        for method, entry in others.items() if isinstance(others, Mapping) else ():
+            if _OTHER_METHOD.fullmatch(method):
+                yield path, method.lower(), item, entry
+            else:
+                left_out.append(LeftOut(f"{method[:50]} {path}", "this is not the name of a method"))
 
 
 def _arguments(outside: list[Parameter], body: Body) -> tuple[Parameter, ...]:
@@ -137,8 +146,8 @@ def _returns(responses: Json, references: References, where: str) -> dict[str, J
             if "json" in media_type or media_type == "*/*":
                 schema = media.get("schema", {}) if isinstance(media, Mapping) else {}
                 return references.schema(schema, f"{where} response {status}")
-            if media_type.startswith("text/"):
-                return {"type": "string"}
+            if (known := result_schema(media_type)) is not None:
+                return known
     return {}
 
 

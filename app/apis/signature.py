@@ -3,6 +3,7 @@
 import json
 from itertools import islice
 
+from app.apis.binary_values import is_binary
 from app.apis.catalog import Operation, Parameter
 from app.apis.short_text import short_repr
 from app.records import Json
@@ -38,8 +39,8 @@ def result(schema: dict[str, Json]) -> str:
 def type_name(schema: dict[str, Json]) -> str:
     """The JSON Schema type, alternatives joined with `or`.
 
-    >>> type_name({"anyOf": [{"type": "string"}, {"type": "null"}]})
-    'string or null'
+    >>> type_name({"anyOf": [{"type": "string"}, {"type": "null"}]}), type_name({"format": "binary"})
+    ('string or null', 'bytes')
     """
     return _Types().of(schema)
 
@@ -53,6 +54,8 @@ class _Types:
     def of(self, schema: dict[str, Json]) -> str:
         self._left -= 1
         kind = schema.get("type")
+        if is_binary(schema):
+            return "bytes"
         if isinstance(kind, list):
             return " or ".join(kind)
         if kind:

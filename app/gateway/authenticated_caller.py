@@ -2,10 +2,9 @@
 
 from app.apis.catalog import App, Operation
 from app.apis.protocol import OutgoingRequest
-from app.errors import HostError
-from app.gateway.http_call import HttpCaller, RefusalError, Sending
+from app.gateway.http_call import HttpCaller, Sending
 from app.gateway.request_secrets import RequestSecrets
-from app.records import Json
+from app.sandbox.protocol import Answer, RefusalError
 
 _DENIED = (401, 403)
 
@@ -19,7 +18,7 @@ class AuthenticatedCaller:
 
     async def send(
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None = None
-    ) -> Json:
+    ) -> Answer:
         """The parsed response. Raises HostError for every failure.
 
         When the API answers 401 to credentials that can be renewed, they are, and a call that only reads is sent
@@ -35,7 +34,7 @@ class AuthenticatedCaller:
                 raise
             if not operation.safe:
                 reason = f"{refusal.message} (the credentials have been renewed since: call it again)"
-                raise HostError(refusal.kind, reason) from refusal
+                raise RefusalError(reason, refusal.response) from refusal
         return await self._once(app, operation, url, request, sending)
 
     def mask(self, text: str) -> str:
@@ -44,7 +43,7 @@ class AuthenticatedCaller:
 
     async def _once(
         self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None
-    ) -> Json:
+    ) -> Answer:
         authentication = await self._secrets.authentication(app, operation)
         return await self._http.send(
             operation.method,

@@ -1,6 +1,5 @@
 """Sends the sandbox's calls to live APIs: validated, limited, authenticated and recorded."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -8,28 +7,32 @@ from typing import Final
 import httpx
 import msgspec
 
-from app.apis import api_docs
 from app.apis.address import address
+from app.apis.binary_values import recordable, recorded_hash
 from app.apis.bind_arguments import bind
 from app.apis.builtin import COMPLETE_TASK, with_builtins
 from app.apis.catalog import App, Catalog, Operation
 from app.apis.credentials import Credentials, SecretStore
 from app.apis.names import nearest
+from app.apis.pagination import next_page
 from app.apis.protocol import OutgoingRequest
 from app.errors import HostError
 from app.gateway.approval_gate import ApprovalGate, UnstableCallError
 from app.gateway.authenticated_caller import AuthenticatedCaller
+from app.gateway.built_in_calls import checked_answer, look_up
 from app.gateway.call_journal import CallJournal, InDoubtError
 from app.gateway.http_call import HttpCaller
+from app.gateway.kept_bytes import KeptBytes
+from app.gateway.live_calls import LiveCalls, error_of
 from app.gateway.recorded_calls import RecordedCalls
 from app.gateway.request_secrets import RequestSecrets
+from app.gateway.retry_after import Patience
 from app.gateway.skill_guard import SkillGuard
 from app.records import Call, Json
-from app.sandbox.protocol import EnteredSkill
+from app.sandbox.protocol import Answer, EnteredSkill
 from app.security.secret_values import SecretValues
 from app.telemetry.phases import Attributes, Phase, phase, span
 
-MAX_ANSWER_BYTES = 1_000_000  # as JSON
 _NO_VARIABLES: Final[Mapping[str, str]] = {}
 
 
@@ -38,9 +41,10 @@ class Gateway:
 
     `variables` fill the servers' URLs, `allowed` decides which "app.operation" may be called, `read_only` permits
     only safe operations that need no approval, `approvals` decides which calls wait for a person, and `max_calls`
-    limits the calls sent. With a `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and
-    the completion of the task are answered here: they are neither counted nor recorded. `secrets` collects what
-    must not be stored in the clear.
+    limits the calls sent. Safe calls are repeated after a `Retry-After`, for `patience` seconds in a turn. With a
+    `recording` none is sent, and one that it cannot answer is in doubt. Look-ups and the completion of the task
+    are answered here: they are neither counted nor recorded. `secrets` collects what must not be stored in the
+    clear.
     """
 
     def __init__(  # noqa: PLR0913 - the only way out, with many rules
@@ -56,6 +60,7 @@ class Gateway:
         read_only: bool = False,
         max_calls: int = 200,
         timeout: float = 30,
+        patience: float = 0,
         secrets: SecretValues | None = None,
         store: SecretStore | None = None,
         recording: RecordedCalls | None = None,
@@ -68,6 +73,7 @@ class Gateway:
         self._read_only = read_only
         self._max_calls = max_calls
         self._recording = recording
+        self._kept = KeptBytes()
         self.made = 0  # calls so far, and the `seq` of the next; set when a rollout is resumed
         self._calls: list[Call] = []
         self._replayed: deque[Call] = deque()
@@ -82,7 +88,8 @@ class Gateway:
         self.secrets = SecretValues() if secrets is None else secrets
         self.secrets.note("", variables)
         self._request_secrets = RequestSecrets(variables, credentials, store, self.secrets)
-        self._caller = AuthenticatedCaller(HttpCaller(client, timeout=timeout), self._request_secrets)
+        caller = AuthenticatedCaller(HttpCaller(client, timeout=timeout), self._request_secrets)
+        self._live = LiveCalls(caller, self._request_secrets, Patience(patience), self._kept)
 
     def names(self) -> dict[str, list[str]]:
         """The operations of each app, the built-in ones included."""
@@ -108,19 +115,26 @@ class Gateway:
     async def __call__(
         self, api: str, args: list[Json], kwargs: dict[str, Json], *, skill: EnteredSkill | None = None
     ) -> Json:
+        """The value that `answer` has."""
+        return (await self.answer_call(api, args, kwargs, skill=skill)).value
+
+    async def answer_call(
+        self, api: str, args: list[Json], kwargs: dict[str, Json], *, skill: EnteredSkill | None = None
+    ) -> Answer:
         """Call "app.operation". Raises HostError: TypeError, ValidationError, ApiError, CallLimit, and so on.
 
         Raises ApprovalWantedError, which ends the session, for a call that nobody has decided on yet.
         """
         app, operation = self._find(api)
         arguments = bind(operation, args, kwargs)
+        shown = recordable(arguments)
         if skill is not None:
-            self.guard.check(skill, operation, arguments)
+            self.guard.check(skill, operation, shown)
         if not operation.method:
-            return self._built_in(operation, arguments)
+            return Answer(self._built_in(operation, arguments))
         if self.in_doubt is not None:
             raise HostError("InDoubt", self.in_doubt)
-        self.secrets.note(api, arguments)
+        self.secrets.note(api, shown)
         done = await self._recorded(app, operation, arguments)
         if done is None:
             with phase(Phase.CALLS), span(f"execute_tool {api}", _attributes(operation, self.made)) as opened:
@@ -131,19 +145,36 @@ class Gateway:
         self.made = max(self.made, done.seq + 1)
         if skill is not None:
             skill.calls.append(done.seq)
-            self.guard.returned(skill, api, done.result if done.error is None else done.error)
+            self.guard.returned(skill, done)
             done = msgspec.structs.replace(done, skill=skill.name)
         self._calls.append(done)
         if done.error is not None:
-            kind, _, text = done.error.partition(": ")
-            raise HostError(kind, text)
-        return done.result
+            raise error_of(done)
+        return await self._answer(done, app, operation, arguments)
+
+    async def _answer(self, done: Call, app: App, operation: Operation, arguments: dict[str, Json]) -> Answer:
+        """The answer that was recorded, with its bytes."""
+        value, response = done.result, done.response
+        if (digest := recorded_hash(value)) is not None:
+            value = self._kept.find(digest)
+            if value is None and operation.safe and self._recording is None:
+                request, url = await self._prepare(app, operation, arguments)
+                again = await self._live.ask(app, operation, url, request)
+                value = again.value if recorded_hash(recordable(again.value)) == digest else None
+            if value is None:
+                self.in_doubt = f"the bytes that {operation.api} returned were not kept"
+                raise HostError("InDoubt", self.in_doubt)
+        if response is None:
+            return Answer(value)
+        url = self._address(app, operation) + operation.path
+        following = next_page(operation, done.arguments, value, response.headers, url)
+        return Answer(value, response.status, response.headers, following)
 
     async def _recorded(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call | None:
         if not self._replayed:
             return None
         call, api = self._replayed[0], operation.api
-        if (call.api, call.arguments) != (api, arguments):
+        if (call.api, call.arguments) != (api, recordable(arguments)):
             await self._prepare(app, operation, arguments)  # one that cannot be sent was not recorded either
             self.in_doubt = f"run again, the code called {api} instead of {call.api}, or with other values"
             raise HostError("InDoubt", self.in_doubt)
@@ -152,7 +183,7 @@ class Gateway:
     async def _make(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
         request, url = await self._prepare(app, operation, arguments)
         self._authorize(operation)
-        call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=arguments)
+        call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=recordable(arguments))
         refusal = self._refusal(operation, call, url)
         self.made += 1
         if refusal is not None:
@@ -180,8 +211,8 @@ class Gateway:
 
     def _built_in(self, operation: Operation, arguments: dict[str, Json]) -> Json:
         if operation is not COMPLETE_TASK:
-            return _LOOK_UPS[operation.name](self._catalog, **arguments)
-        self.answer = _checked_answer(arguments.get("answer"))
+            return look_up(self._catalog, operation, arguments)
+        self.answer = checked_answer(arguments.get("answer"))
         self.completed = True
         self.status = arguments.get("status", "success")
         return {"message": "the task is complete"}
@@ -242,21 +273,11 @@ class Gateway:
             raise HostError("InDoubt", str(doubt)) from doubt
 
     async def _send(self, call: Call, operation: Operation, url: str, request: OutgoingRequest) -> Call:
-        """The call with its result or error, without secrets, as the journal records it."""
-        result: Json = None
-        error: str | None = None
-        hidden = self._request_secrets.hidden
-        started = time.perf_counter()
-        try:
-            sending = None if self._journal is None or operation.safe else self._journal.sending
-            app = self._catalog.apps[operation.app]
-            result = hidden.mask_value(await self._caller.send(app, operation, url, request, sending))
-        except HostError as raised:
-            error = hidden.mask(f"{raised.kind}: {raised.message}")
-        seconds = time.perf_counter() - started
-        done = msgspec.structs.replace(call, result=result, error=error, seconds=seconds)
-        if self._journal is not None:
-            await self._journal.end(done)
+        app, journal = self._catalog.apps[operation.app], self._journal
+        sending = None if journal is None or operation.safe else journal.sending
+        done = await self._live.make(call, app, operation, url, request, sending)
+        if journal is not None:
+            await journal.end(done)
         return done
 
 
@@ -269,24 +290,3 @@ def _attributes(operation: Operation, seq: int) -> Attributes:
         "gen_ai.tool.call.id": str(seq),
         "http.request.method": operation.method.upper(),
     }
-
-
-def _checked_answer(answer: Json) -> Json:
-    """Raises HostError if an answer is too large to be stored, shown and checked."""
-    size = len(msgspec.json.encode(answer))
-    if size > MAX_ANSWER_BYTES:
-        raise HostError(
-            "ValueError",
-            f"the answer takes {size:,} bytes as JSON, at most {MAX_ANSWER_BYTES:,} are allowed. "
-            "The task goes on: complete it with a shorter answer",
-        )
-    return answer
-
-
-_LOOK_UPS: Final[dict[str, Callable[..., Json]]] = {
-    "show_app_descriptions": api_docs.show_app_descriptions,
-    "show_api_descriptions": api_docs.show_api_descriptions,
-    "show_api_doc": api_docs.show_api_doc,
-    "show_signatures": api_docs.show_signatures,
-    "search": api_docs.search,
-}

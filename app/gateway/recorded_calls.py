@@ -54,7 +54,7 @@ class RecordedCalls:
         found = self._read(call, key) if self._is_read(call.api) else self._change(call, key)
         if found is None or found.result == MASK:  # as a whole it was a secret: nobody could go on with that
             return None
-        return msgspec.structs.replace(call, result=found.result, error=found.error)
+        return msgspec.structs.replace(call, result=found.result, error=found.error, response=found.response)
 
     @property
     def complete(self) -> bool:

@@ -9,9 +9,11 @@ from app.apis.catalog import Operation
 from app.errors import HostError
 from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, SkillManifest
 from app.gateway.value_origins import ValueOrigins
-from app.records import Json
+from app.records import Call, Json
 from app.sandbox.protocol import EnteredSkill
 from app.untrusted.syntax_tree import compiled
+
+_PASSED_ON = ("link", "location", "etag", "operation-location", "x-")
 
 
 class GuardedSkill(msgspec.Struct, frozen=True):
@@ -57,10 +59,11 @@ class SkillGuard:
             self._refused[SkillRefusal(skill.name, operation.api, reason)] = None
             raise HostError("PermissionError", f"the skill {skill.name} may not do this: {reason}")
 
-    def returned(self, skill: EnteredSkill, api: str, result: Json) -> None:
-        """Record what a checked call returned."""
+    def returned(self, skill: EnteredSkill, call: Call) -> None:
+        """Record what a checked call returned or raised."""
         if skill.name in self._seen:
-            self._seen[skill.name].add(RESULT + api, result)
+            for value in (call.error, *read_values(call)):
+                self._seen[skill.name].add(RESULT + call.api, value)
 
     def take_refusals(self) -> list[SkillRefusal]:
         """The refusals since the last time; equal ones once per rollout."""
@@ -78,6 +81,14 @@ class SkillGuard:
             self._entered = skill
             seen.add(PARAMETER, skill.arguments)
         return seen
+
+
+def read_values(call: Call) -> list[Json]:
+    """What code can read of an answer and pass on: not the headers about the message itself, such as its date."""
+    if call.response is None:
+        return [call.result]
+    headers = {name: text for name, text in call.response.headers.items() if name.startswith(_PASSED_ON)}
+    return [call.result, headers, call.response.body]
 
 
 def refusal(

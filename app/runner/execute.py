@@ -131,14 +131,13 @@ class TaskExecutor:
             return
         context = await self.context(row.project_id, row.release_id, serves=True)
         await journal.begin_attempt(self.agent, self.settings.model, [each.name for each in context.apis])
-        secrets = journal.secrets
         trajectory = await self._rollout(row, context, journal, owner)
         await journal.flush()
         failure = trajectory.detail or None
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
-                scored = await self.score(row, context, trajectory, secrets, owner)
+                scored = await self.score(row, context, trajectory, journal.secrets, owner)
             except InvalidError as error:  # a check that breaks vouches for nothing
                 scored, failure = 0.0, str(error)
             except SandboxError as error:
@@ -146,10 +145,10 @@ class TaskExecutor:
                 return
         elif self.judge and not context.settings.verifier and trajectory.stop != Stop.CANCELLED:
             with phase(Phase.CHECK):
-                scored = await ask_judge(self.judge, masked(trajectory, secrets))
+                scored = await ask_judge(self.judge, masked(trajectory, journal.secrets))
         if trajectory.stop == Stop.COMPLETED and scored != 0:
             with phase(Phase.SKILLS):
-                await self.skill_keeping.keep(row, owner, context.catalog, trajectory, secrets)
+                await self.skill_keeping.keep(row, owner, context.catalog, trajectory, journal.secrets)
                 await self.skill_replays.run(row, context.catalog, trajectory)
         judged_by = self.judge.name() if self.judge and scored is not None and not row.check_code else None
         outcome = outcome_of(trajectory, scored, failure, judged_by=judged_by)
@@ -230,6 +229,7 @@ class TaskExecutor:
             read_only=read_only,
             max_calls=self.agent.limits.calls,
             timeout=self.settings.api_timeout_seconds,
+            patience=self.agent.limits.session.wall_seconds / 2,
             secrets=secrets,
             store=ProjectSecrets(self.sessions, row.project_id),
         )

@@ -1,13 +1,22 @@
 """The host's end of one session: counts, answers calls, enforces limits and kills."""
 
 import asyncio
+import base64
 import re
 from functools import partial
 
 from app.errors import HostError, SandboxError
 from app.records import Json, Use
 from app.sandbox.confined_process import ConfinedProcess, DiedError
-from app.sandbox.protocol import EnteredSkill, HostCall, Observation, RunStop, SessionLimits
+from app.sandbox.protocol import (
+    Answer,
+    EnteredSkill,
+    HostCall,
+    Observation,
+    RefusalError,
+    RunStop,
+    SessionLimits,
+)
 from app.sandbox.reader import (
     CallMessage,
     DoneMessage,
@@ -116,7 +125,9 @@ class ForkedSession:
                     return message
 
     async def _answer(self, run: SessionRun, call: CallMessage, skill: EnteredSkill | None) -> list[Json]:
-        """["result", value], or ["raise", kind, message]."""
+        """["result", value] or ["bytes", base64], with status, headers and next page for a call that wants them,
+        or ["raise", kind, message], with the response of a refused call.
+        """
         if self._calls_left <= 0:
             run.refuse()
             return ["raise", "RuntimeError", f"the budget of {self._limits.calls} API calls is spent"]
@@ -125,13 +136,26 @@ class ForkedSession:
         self._calls_left -= 1
         run.calls += 1
         try:
-            result = await self._call(call.api, call.args, call.kwargs, skill=skill)
+            answer = await self._call(call.api, call.args, call.kwargs, skill=skill)
         except HostError as error:
-            return ["raise", error.kind[:100], error.message[:_MESSAGE_CHARS]]
+            refused = [await self._response(error)] if isinstance(error, RefusalError) else []
+            return ["raise", error.kind[:100], error.message[:_MESSAGE_CHARS], *refused]
+        whole = answer if isinstance(answer, Answer) else Answer(answer)
+        about = [whole.status, dict(whole.headers), whole.next_page] if call.whole else []
+        if isinstance(whole.value, bytes):
+            return ["bytes", base64.b64encode(whole.value).decode(), *about]
         try:
-            return ["result", await self._process.copy(result)]
+            return ["result", await self._process.copy(whole.value), *about]
         except (TypeError, ValueError) as error:
             return ["raise", "ValueError", f"the answer of {call.api} cannot be passed on: {error}"]
+
+    async def _response(self, error: RefusalError) -> dict[str, Json]:
+        response = error.response
+        try:
+            body = await self._process.copy(response.body)
+        except (TypeError, ValueError):  # too deep, or too large
+            body = None
+        return {"status": response.status, "headers": response.headers, "body": body}
 
     def _claims(self, done: DoneMessage) -> tuple[Use, ...]:
         """Plausible claims about functions that the code defines."""

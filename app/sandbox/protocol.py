@@ -8,7 +8,8 @@ from typing import Protocol
 
 import msgspec
 
-from app.records import Json, SkillCall, Use
+from app.errors import HostError
+from app.records import CallResponse, Json, SkillCall, Use
 
 
 class RunStop(StrEnum):
@@ -59,12 +60,36 @@ class EnteredSkill:
     calls: list[int] = field(default_factory=list)  # the `seq` of each call made in it, by a HostCall that records
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The whole answer to a call. Its value is JSON, or bytes."""
+
+    value: Json
+    status: int | None = None  # None if no HTTP response led to it
+    headers: Mapping[str, str] = field(default_factory=dict)
+    next_page: dict[str, Json] | str | None = None  # arguments that differ for it, or why it cannot be asked for
+
+
+class RefusalError(HostError):
+    """An API answered with a status that is an error. The sandboxed code may look at the response."""
+
+    def __init__(self, message: str, response: CallResponse) -> None:
+        super().__init__("ApiError", message)
+        self.response = response
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+
 class HostCall(Protocol):
-    """The only way out of the sandbox. JSON only. Raises HostError for errors that the agent's code should see."""
+    """The only way out of the sandbox. JSON and bytes only. Raises HostError for errors that the agent's code
+    should see.
+    """
 
     async def __call__(
         self, api: str, args: list[Json], kwargs: dict[str, Json], *, skill: EnteredSkill | None = None
-    ) -> Json:
+    ) -> Json | Answer:
         """`skill` is the offered skill that makes the call; None if the agent's own code does."""
         ...
 

@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 
 from app.records import Json
+from app.sandbox.call_arguments import MARK, decode_arguments
 from app.sandbox.frames import LENGTH_BYTES, MAX_DEPTH, MAX_NODES, plain
 
 _SLACK = 1 << 18  # of a frame around its value, and one chunk of output
 _OTHER_FRAMES = 16  # of the largest size, for all messages of a run that are not calls
-_VALUES = MAX_NODES + 4  # those of a call, and what names it
+_VALUES = MAX_NODES + 5  # those of a call, and what names it
 _NESTED = MAX_DEPTH + 1  # brackets around and of the deepest container that a call may pass
 _ANY_SIZE = 1 << 62
 _LONG_NUMBER = re.compile(rb"(?<![0-9])[0-9]{308}")  # may exceed the range of a float
@@ -47,8 +48,9 @@ class CallMessage(_Message, frozen=True, tag="call"):
     """The code calls an API and waits for the result."""
 
     api: str
-    args: list[Json]
+    args: list[Json]  # and bytes in them
     kwargs: dict[str, Json]
+    whole: bool = False  # status, headers and the next page are wanted, too
 
 
 class SkillMessage(_Message, frozen=True, tag="skill"):
@@ -145,7 +147,17 @@ def _decode(frame: bytes) -> SessionMessage:
             plain(msgspec.to_builtins(message), _ANY_SIZE, _ANY_SIZE)
         except ValueError as error:
             raise ViolationError("arguments that no honest sandbox sends") from error
+    if isinstance(message, CallMessage) and MARK in frame:
+        return _with_bytes(message)
     return message
+
+
+def _with_bytes(message: CallMessage) -> CallMessage:
+    try:
+        args, kwargs = decode_arguments(message.args, message.kwargs)
+    except ValueError as error:
+        raise ViolationError("arguments that no honest sandbox sends") from error
+    return msgspec.structs.replace(message, args=args, kwargs=kwargs)
 
 
 def _check_structure(frame: bytes) -> None:

@@ -70,20 +70,27 @@ class SecretValues:
 
     def note_call(self, call: Call) -> None:
         self.note(call.api, call.arguments, call.result)
+        if call.response is not None:
+            self.note("", {}, call.response.body)
 
     def mask(self, text: str) -> str:
         """The same text with *** for each secret in it."""
         if not self._values:
             return text
         raw = _bytes(text)
-        spans = self._find(raw)
+        masked = self.mask_bytes(raw)
+        return text if masked is raw else masked.decode("utf-8", "surrogatepass")
+
+    def mask_bytes(self, data: bytes) -> bytes:
+        """The same bytes with *** for each secret in them."""
+        spans = self._find(data) if self._values else []
         if not spans:
-            return text
+            return data
         kept, position = [], 0
         for start, end in spans:
-            kept += [raw[position:start], MASK.encode()]
+            kept += [data[position:start], MASK.encode()]
             position = end
-        return b"".join([*kept, raw[position:]]).decode("utf-8", "surrogatepass")
+        return b"".join([*kept, data[position:]])
 
     def mask_value(self, value: T) -> T:
         """The same JSON value or record with *** for each secret in its texts, keys and numbers.

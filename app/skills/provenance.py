@@ -6,13 +6,14 @@ was itself written after such text, and has not proved itself.
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from uuid import UUID
 
 import msgspec
 
 from app.apis.catalog import Catalog
 from app.gateway.skill_manifest import SkillManifest
-from app.records import Json, Trajectory
+from app.records import CallResponse, Json, Trajectory
 from app.skills.extract import Draft
 
 _SENTENCE = 5  # words, which a name or an identifier hardly has
@@ -59,11 +60,19 @@ def _first_text(trajectory: Trajectory, catalog: Catalog) -> tuple[int, str] | N
         for call in turn.calls:
             if call.error is not None and is_prose(call.error.partition(": ")[2]):
                 return number, call.api
+            if call.response is not None and any(map(is_prose, _texts_beside(call.response))):
+                return number, call.api
             for count, (text, rules) in enumerate(_texts(call.result, operations.get(call.api, {}))):
                 left -= 1
                 if left < 0 or count > _MAX_LEAVES or _is_text(text, rules):
                     return number, call.api
     return None
+
+
+def _texts_beside(response: CallResponse) -> Iterator[str]:
+    """The texts of a response besides its result: of headers that the API made up, and of an error."""
+    yield from (text for name, text in response.headers.items() if name.startswith("x-"))
+    yield from (text for text, _ in islice(_texts(response.body, {}), _MAX_LEAVES))
 
 
 def _is_text(text: str, rules: Json) -> bool:

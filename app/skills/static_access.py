@@ -32,6 +32,9 @@ _MODULES = frozenset(
 _HARMLESS = frozenset({"__name__", "__doc__", "__class__"})
 
 
+_WAYS_TO_CALL = frozenset({"response", "pages"})
+
+
 def static_access(draft: Draft, _trajectory: Trajectory, _catalog: Catalog) -> Iterator[str]:
     """A skill calls operations only as `apis.<app>.<operation>`."""
     found = sorted({what for node in ast.walk(ast.parse(draft.source)) for what in _dynamic(node)})
@@ -45,7 +48,10 @@ def _loose_references(tree: ast.AST) -> int:
     """Uses of `apis` other than `apis.<app>.<operation>`, such as passing it on, and further attributes of one."""
     roots = sum(isinstance(node, ast.Name) and node.id == "apis" for node in ast.walk(tree))
     operations = [node for node in ast.walk(tree) if _is_operation(node)]
-    deeper = sum(isinstance(node, ast.Attribute) and _is_operation(node.value) for node in ast.walk(tree))
+    deeper = sum(
+        isinstance(node, ast.Attribute) and _is_operation(node.value) and node.attr not in _WAYS_TO_CALL
+        for node in ast.walk(tree)
+    )
     return roots - len(operations) + deeper
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from app.agent.action import extract_code
 from app.apis.builtin import COMPLETE_TASK
 from app.apis.catalog import Catalog
-from app.gateway.skill_guard import constants_of
+from app.gateway.skill_guard import constants_of, read_values
 from app.gateway.skill_manifest import CONSTANT, PARAMETER, RESULT, AllowedOperation, SkillManifest
 from app.gateway.value_origins import ValueOrigins
 from app.records import Call, Json, Trajectory
@@ -34,7 +34,8 @@ def manifest_of(draft: Draft, trajectory: Trajectory, catalog: Catalog) -> Skill
         for name, value in call.arguments.items():
             found = (origin for trace in seen.trace(value) for origin in trace.origins)
             arguments.setdefault(name, set()).update(found)
-        seen.add(RESULT + call.api, call.result)
+        for value in read_values(call):
+            seen.add(RESULT + call.api, value)
     operations = {
         api: AllowedOperation(
             operation.method, operation.safe, {name: sorted(used[api][name]) for name in used[api]}
@@ -65,7 +66,8 @@ def _given(draft: Draft, trajectory: Trajectory, made: Sequence[Call]) -> ValueO
         seen.add(PARAMETER, list(_constants_at_top(extract_code(turn.text) or "")))
     for call in trajectory.calls:
         if call.seq not in own:
-            seen.add(PARAMETER, call.result)
+            for value in read_values(call):
+                seen.add(PARAMETER, value)
     return seen
 
 

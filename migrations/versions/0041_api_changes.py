@@ -4,7 +4,7 @@ from alembic import op
 import sqlalchemy as sa
 
 revision = "0041"
-down_revision = "0034"
+down_revision = "0038"
 
 
 def upgrade() -> None:

@@ -1,10 +1,11 @@
 """`apis.<app>.<operation>(...)`: proxies that forward every call to the host."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from app.sandbox.child.channel import HostChannel
+from app.sandbox.child.responses import Response
 
 _CROSSING = "apis"
 
@@ -20,6 +21,21 @@ class OperationProxy:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._channel.call(self._api, args, kwargs)
+
+    def response(self, /, *args: Any, **kwargs: Any) -> Response:
+        """The whole answer: `value`, `status` and `headers`."""
+        value, status, headers, _ = self._channel.answer(self._api, args, kwargs, whole=True)
+        return Response(value, status, headers)
+
+    def pages(self, /, **kwargs: Any) -> Iterator[Any]:
+        """The value of each page, from the one that the arguments ask for. Each is a call of its own."""
+        following: Any = {}
+        while following is not None:
+            if isinstance(following, str):
+                raise ValueError(following)
+            kwargs |= following
+            value, _, _, following = self._channel.answer(self._api, (), kwargs, whole=True)
+            yield value
 
     def __repr__(self) -> str:
         return f"apis.{self._api}"

@@ -1,15 +1,19 @@
 """The sandbox's end of its only socket: calls the host, one call at a time."""
 
+import base64
 import builtins
 import json
 import os
 from collections.abc import Callable
 from typing import Any
 
+from app.sandbox.call_arguments import encode_arguments
 from app.sandbox.child.cpu import CpuLimit
-from app.sandbox.frames import LENGTH_BYTES, pack, plain
+from app.sandbox.child.responses import Headers
+from app.sandbox.frames import LENGTH_BYTES, pack
 
 _loads = json.loads
+_decode64 = base64.b64decode
 _read, _write, _leave = os.read, os.write, os._exit
 SLACK = 1 << 17  # of a frame around its value, and one chunk of output
 
@@ -36,17 +40,35 @@ class HostChannel:
         return _loads(self._read_exactly(length))
 
     def call(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The host's answer. Raises the host's exception, and TypeError or ValueError for invalid arguments."""
+        """The value of the answer. Raises what `answer` raises."""
+        return self.answer(api, args, kwargs)[0]
+
+    def answer(self, api: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False) -> list[Any]:
+        """The host's answer: [value], or [value, status, headers, next page] of a `whole` one.
+
+        Raises the host's exception, and TypeError or ValueError for invalid arguments.
+        """
         try:
-            values = plain([list(args), kwargs], self.frame_bytes)
-            frame = pack(["call", self.run, api, *values], self.frame_bytes + SLACK)
+            values = encode_arguments(args, kwargs, self.frame_bytes)
+            frame = pack(["call", self.run, api, *values, whole], self.frame_bytes + SLACK)
         except (TypeError, ValueError) as error:
             kind = TypeError if isinstance(error, TypeError) else ValueError
             raise kind(f"cannot pass the arguments of {api}: {reason(error)}") from None
-        answer = self.ask(frame)
-        if answer[0] == "raise":
-            raise self.exception(answer[1], answer[2])
-        return answer[1]
+        kind, value, *about = self.ask(frame)
+        if kind == "raise":
+            raise self._host_error(api, value, *about)
+        return [_decode64(value) if kind == "bytes" else value, *about]
+
+    def _host_error(
+        self, api: str, kind: str, message: str, response: dict[str, Any] | None = None
+    ) -> BaseException:
+        """The host's exception. An ApiError has `operation`, and `status`, `headers` and `body` of a response."""
+        error = self.exception(kind, message)
+        if kind == "ApiError":
+            known = {"status": None, "headers": {}, "body": None} | (response or {})
+            known["headers"] = Headers(known["headers"])
+            vars(error).update(known, operation=api)
+        return error
 
     def ask(self, frame: bytes) -> Any:
         """The host's answer to a frame. The output so far goes first."""

@@ -1,0 +1,80 @@
+"""Bytes among arguments and answers: which parameters take them, and how they are recorded.
+
+A file is bytes, or [name, bytes].
+"""
+
+import hashlib
+from collections.abc import Mapping
+
+from app.apis.catalog import Operation, Parameter
+from app.records import Json
+
+_LENGTH, _HASH = "$bytes", "sha256"
+
+
+def is_binary(schema: Mapping[str, Json]) -> bool:
+    """Whether the values of a schema are bytes, in OpenAPI 3.0 or 3.1.
+
+    >>> is_binary({"type": "string", "format": "binary"}), is_binary({"contentMediaType": "image/png"})
+    (True, True)
+    """
+    if schema.get("type", "string") != "string":
+        return False
+    encoded = "contentEncoding" in schema or "json" in str(schema.get("contentMediaType"))
+    return schema.get("format") == "binary" or ("contentMediaType" in schema and not encoded)
+
+
+def takes_bytes(operation: Operation, parameter: Parameter) -> bool:
+    """Whether an argument may be bytes: a part of a form, or a body that is neither JSON nor a form."""
+    if parameter.place != "body":
+        return False
+    if operation.body_type.startswith("multipart/"):
+        schema = parameter.schema
+        return is_binary(schema) or is_binary(schema.get("items") or {"type": "none"})
+    return not operation.body_is_object and not any(kind in operation.body_type for kind in ("json", "form"))
+
+
+def are_files(value: Json) -> bool:
+    """Whether a value is bytes, a named file, or a list of these."""
+    return is_file(value) or (isinstance(value, list) and bool(value) and all(map(is_file, value)))
+
+
+def is_file(value: Json) -> bool:
+    if isinstance(value, bytes):
+        return True
+    match value:
+        case [str(), bytes()]:
+            return True
+    return False
+
+
+def holds_bytes(value: Json) -> bool:
+    """Whether any part of a value is bytes."""
+    if isinstance(value, dict):
+        return any(map(holds_bytes, value.values()))
+    if isinstance(value, list):
+        return any(map(holds_bytes, value))
+    return isinstance(value, bytes)
+
+
+def recordable(value: Json) -> Json:
+    """The value as JSON: bytes by length and hash.
+
+    >>> recordable({"file": ["a.txt", b"abc"]})["file"][1]["$bytes"]
+    3
+    """
+    if isinstance(value, bytes):
+        return {_LENGTH: len(value), _HASH: hashlib.sha256(value).hexdigest()}
+    if isinstance(value, list) and holds_bytes(value):
+        return list(map(recordable, value))
+    if isinstance(value, dict) and holds_bytes(value):
+        return {name: recordable(each) for name, each in value.items()}
+    return value
+
+
+def recorded_hash(value: Json) -> str | None:
+    """The hash of bytes that were recorded; None for another value."""
+    match value:
+        case {"$bytes": int(), "sha256": str(digest), **rest} if not rest:
+            return digest
+    return None

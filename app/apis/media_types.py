@@ -1,0 +1,50 @@
+"""Media types of answers, by what becomes of their bodies."""
+
+import re
+from typing import Final
+
+from app.records import Json
+
+EVENT_STREAM: Final = "text/event-stream"
+_EVENTS: Final[dict[str, Json]] = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"event": {"type": "string"}, "data": {}, "id": {"type": "string"}}},
+}
+_JSON: Final = re.compile(r"application/json|.*\+json", re.DOTALL)
+_XML: Final = re.compile(r"(application|text)/xml|.*\+xml", re.DOTALL)
+_BINARY: Final = re.compile(
+    r"(image|audio|video|font|model)/.*|application/(octet-stream|pdf|zip|gzip|x-gzip|x-tar|x-bzip2?|x-7z-compressed"
+    r"|zstd|vnd\.(?!.*(json|text|yaml)).*|msword|wasm|java-archive|x-protobuf|protobuf|msgpack|x-msgpack|cbor)",
+    re.DOTALL,
+)
+
+
+def is_json(media_type: str) -> bool:
+    return _JSON.fullmatch(media_type) is not None
+
+
+def is_xml(media_type: str) -> bool:
+    return _XML.fullmatch(media_type) is not None
+
+
+def is_binary_media(media_type: str) -> bool:
+    """Whether a body is bytes, even if it could be read as text.
+
+    >>> [is_binary_media(each) for each in ("image/png", "image/svg+xml", "application/vnd.ms-excel", "text/csv")]
+    [True, False, True, False]
+    """
+    return _BINARY.fullmatch(media_type) is not None and not is_xml(media_type) and not is_json(media_type)
+
+
+def result_schema(media_type: str) -> dict[str, Json] | None:
+    """The JSON Schema of the values that bodies become; None if it depends on the body.
+
+    >>> result_schema("image/png")
+    {'type': 'string', 'format': 'binary'}
+    """
+    media_type = media_type.partition(";")[0].strip().lower()
+    if media_type == EVENT_STREAM:
+        return _EVENTS
+    if media_type.startswith("text/") or is_xml(media_type):
+        return {"type": "string"}
+    return {"type": "string", "format": "binary"} if is_binary_media(media_type) else None

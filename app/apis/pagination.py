@@ -1,0 +1,183 @@
+"""The arguments of the next page, from an operation's parameters and an answer. Pure.
+
+Recognized are the `Link` header (RFC 8288), cursors, offsets and page numbers, in this order.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+import httpx
+
+from app.apis.address import origin
+from app.apis.catalog import Operation, Parameter
+from app.records import Json
+
+NextPage: TypeAlias = dict[str, Json] | str | None
+"""The arguments that differ, why the next page cannot be asked for, or None after the last page."""
+
+_LINK: Final = re.compile(r"<([^<>]{1,4000})>([^<>]*?)(?=,\s*<|$)")
+_REL_NEXT: Final = re.compile(r";\s*rel\s*=\s*(\"[^\"]*\bnext\b[^\"]*\"|next\b)", re.IGNORECASE)
+_CURSORS: Final = (
+    "cursor", "nexttoken", "pagetoken", "nextpagetoken", "nextcursor", "pagecursor", "startcursor",
+    "startingtoken", "continuationtoken", "continue", "marker", "after", "startingafter", "nextpage",
+    "bookmark", "scrollid",
+)  # fmt: skip
+_NEXT_FIELDS: Final = (
+    "nextcursor", "nexttoken", "nextpagetoken", "nextpage", "nextmarker", "continuationtoken", "continue",
+    "endcursor", "cursor", "bookmark", "scrollid", "after", "next",
+)  # fmt: skip
+_INSIDE: Final = (
+    "meta", "metadata", "responsemetadata", "pagination", "paging", "pageinfo", "page", "links", "cursors", "next",
+)  # fmt: skip
+_OFFSETS: Final = ("offset", "skip", "startat", "startindex", "start", "from")
+_PAGES: Final = ("page", "pagenumber", "pagenum", "pageno", "pageindex", "p")
+_SIZES: Final = ("limit", "perpage", "pagesize", "maxresults", "count", "top", "take", "size", "rows", "first")
+_MORE: Final = ("hasmore", "hasnext", "hasnextpage", "more")
+_TOTALS: Final = ("total", "totalcount", "totalresults", "totalitems")
+_PAGE_TOTALS: Final = ("totalpages", "pagecount", "lastpage", "pages")
+
+
+def next_page(
+    operation: Operation, arguments: Mapping[str, Json], value: Json, headers: Mapping[str, str], url: str
+) -> NextPage:
+    """What to change for the page after the one that a call with `arguments` to `url` answered with `value`."""
+    if link := headers.get("link"):
+        found = _linked(operation, arguments, link, url)
+        if found is not None or "rel=" in link.replace(" ", ""):
+            return found
+    known = {_plain(each.wire_name): each for each in operation.parameters}
+    if (cursor := _first(known, _CURSORS)) is not None:
+        return _after_cursor(cursor, value, arguments)
+    size = _given(_first(known, _SIZES), arguments)
+    if (offset := _first(known, _OFFSETS)) is not None and _is_number(offset):
+        return _after_offset(offset, size, value, arguments)
+    page = _first(known, _PAGES)
+    return None if page is None or not _is_number(page) else _after_page(page, size, value, arguments)
+
+
+def _linked(operation: Operation, arguments: Mapping[str, Json], link: str, url: str) -> NextPage:
+    """The query of the link with rel=next, as arguments. Its path may be another one: many servers have two."""
+    target = next((match[1] for match in _LINK.finditer(link) if _REL_NEXT.search(match[2])), None)
+    if target is None:
+        return None
+    following = urljoin(url, target)
+    try:
+        if origin(following) != origin(url):
+            return f"the next page is at another server, {httpx.URL(following).host}, which is not followed"
+        query = dict(parse_qsl(urlsplit(following).query))
+    except ValueError:
+        return "the address of the next page is none"
+    known = {each.wire_name: each for each in operation.parameters if each.place == "query" and _is_scalar(each)}
+    typed = {known[name].name: _typed(known[name], text) for name, text in query.items() if name in known}
+    changed = {name: value for name, value in typed.items() if arguments.get(name) != value}
+    if changed or not query:
+        return changed or None
+    return f"the next page needs {', '.join(sorted(query))[:200]}, which {operation.api} does not take"
+
+
+def _after_cursor(cursor: Parameter, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+    found = _next_field(value, cursor)
+    if found is None and _plain(cursor.wire_name) == "startingafter" and _flag(value, _MORE):
+        rows = _rows(value)
+        found = rows[-1].get("id") if rows and isinstance(rows[-1], Mapping) else None
+    if isinstance(found, bool) or not isinstance(found, str | int) or found in ("", arguments.get(cursor.name)):
+        return None
+    return {cursor.name: found}
+
+
+def _next_field(value: Json, cursor: Parameter) -> Json:
+    """The value of a field that names the next page; of a URL, the cursor in its query."""
+    own = _plain(cursor.wire_name)
+    for fields in _levels(value):
+        for name in (*_NEXT_FIELDS, own):
+            found = fields.get(name)
+            if isinstance(found, str) and ("://" in found or found.startswith(("/", "?"))):
+                found = dict(parse_qsl(urlsplit(found).query)).get(cursor.wire_name, found)
+            if isinstance(found, str | int) and found not in ("", False):
+                return found
+    return None
+
+
+def _after_offset(offset: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+    here, count = _given(offset, arguments) or 0, len(_rows(value))
+    total = _number(value, _TOTALS)
+    if not count or _flag(value, _MORE) is False or (total is not None and here + count >= total):
+        return None
+    return None if _is_last(count, size, value, total) else {offset.name: here + count}
+
+
+def _after_page(page: Parameter, size: Json, value: Json, arguments: Mapping[str, Json]) -> NextPage:
+    given = _given(page, arguments)
+    here = given if isinstance(given, int) else int(page.schema.get("minimum", 1) != 0)
+    pages, count = _number(value, _PAGE_TOTALS), len(_rows(value))
+    if not count or _flag(value, _MORE) is False or (pages is not None and here >= pages):
+        return None
+    return None if _is_last(count, size, value, pages) else {page.name: here + 1}
+
+
+def _is_last(count: int, size: Json, value: Json, total: int | None) -> bool:
+    """Whether a page is shorter than was asked for, where the answer itself does not tell."""
+    return total is None and _flag(value, _MORE) is None and isinstance(size, int) and count < size
+
+
+def _levels(value: Json) -> Iterator[dict[str, Json]]:
+    """The fields of an answer by plain name, then those of the objects in it that are about pages."""
+    if not isinstance(value, Mapping):
+        return
+    fields = {_plain(name): each for name, each in value.items()}
+    yield fields
+    for name in _INSIDE:
+        if isinstance(fields.get(name), Mapping):
+            yield from _levels(fields[name])
+
+
+def _rows(value: Json) -> Sequence[Json]:
+    """The items of a page: the answer, or its only list, or else the longest one."""
+    if isinstance(value, list):
+        return value
+    lists = [each for each in value.values() if isinstance(each, list)] if isinstance(value, Mapping) else []
+    return max(lists, key=len, default=())
+
+
+def _flag(value: Json, names: Sequence[str]) -> bool | None:
+    return next(
+        (fields[name] for fields in _levels(value) for name in names if isinstance(fields.get(name), bool)), None
+    )
+
+
+def _number(value: Json, names: Sequence[str]) -> int | None:
+    found = (fields[name] for fields in _levels(value) for name in names if type(fields.get(name)) is int)
+    return next(found, None)
+
+
+def _first(known: Mapping[str, Parameter], names: Sequence[str]) -> Parameter | None:
+    return next((known[name] for name in names if name in known), None)
+
+
+def _given(parameter: Parameter | None, arguments: Mapping[str, Json]) -> Json:
+    if parameter is None:
+        return None
+    return arguments.get(parameter.name, parameter.schema.get("default"))
+
+
+def _is_number(parameter: Parameter) -> bool:
+    kinds = [parameter.schema, *parameter.schema.get("anyOf", ())]
+    return any("integer" in str(each.get("type")) or "number" in str(each.get("type")) for each in kinds)
+
+
+def _is_scalar(parameter: Parameter) -> bool:
+    return not any(kind in str(parameter.schema.get("type")) for kind in ("array", "object"))
+
+
+def _typed(parameter: Parameter, text: str) -> Json:
+    return int(text) if _is_number(parameter) and re.fullmatch(r"-?\d{1,18}", text) else text
+
+
+def _plain(name: str) -> str:
+    """
+    >>> _plain("page[number]"), _plain("next_page_token")
+    ('pagenumber', 'nextpagetoken')
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())

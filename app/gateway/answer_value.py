@@ -1,0 +1,93 @@
+"""What the body of an HTTP response is to the agent's code: JSON, text, bytes or events. Pure."""
+
+import codecs
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from app.apis.media_types import EVENT_STREAM, is_binary_media, is_json, is_xml
+from app.errors import HostError
+from app.gateway.event_stream import events
+from app.records import CallResponse, Json
+from app.sandbox.frames import MAX_DEPTH, MAX_NODES
+from app.sandbox.protocol import RefusalError
+from app.untrusted.json_text import JsonError, decode_json
+
+_ERROR_CHARS = 500
+_BODY_CHARS = 20_000  # of an error that are kept
+_CHARSET: Final = re.compile(r";\s*charset\s*=\s*[\"']?([A-Za-z0-9._:+-]{1,40})", re.IGNORECASE)
+_XML_ENCODING: Final = re.compile(rb"\s*<\?xml[^>]{1,200}?encoding\s*=\s*[\"']([A-Za-z0-9._:+-]{1,40})")
+_CHARACTER_SETS: Final = re.compile(  # of the codecs of Python, those of the Web; the others are slow, or no text
+    r"utf-8(-sig)?|utf-(16|32)(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-\w+|mac-\w+|tis-620|kz1048|ptcp154"
+    r"|gb2312|gbk|gb18030|hz|big5(hkscs)?|euc_\w+|shift_jis\w*|iso2022_\w+|johab"
+)
+
+
+class ReadResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """An HTTP response that was read to its end."""
+
+    status: int
+    location: str | None  # target of a redirect
+    content_type: str
+    headers: dict[str, str]  # those that agents may see
+    body: bytes
+
+    @property
+    def media_type(self) -> str:
+        return self.content_type.partition(";")[0].strip().lower()
+
+
+def value_of(answer: ReadResponse) -> Json:
+    """JSON, text, a list of events, or bytes; None if the body is empty.
+
+    Raises HostError, an ApiError, if it is not the JSON that it claims to be.
+    """
+    if not answer.body:
+        return None
+    if is_json(answer.media_type):
+        try:
+            return decode_json(answer.body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
+        except JsonError as error:
+            raise HostError("ApiError", f"the answer is not the JSON it claims to be: {error}") from error
+    if is_binary_media(answer.media_type):
+        return answer.body
+    try:
+        text = answer.body.decode(_charset(answer))
+    except UnicodeDecodeError:
+        return answer.body
+    return events(text) if answer.media_type == EVENT_STREAM else text
+
+
+def refusal(answer: ReadResponse, clean: Callable[[str], str]) -> RefusalError:
+    """The error that a status other than 2xx is. `clean` removes secrets from a text that is truncated."""
+    whole = answer.body.decode(_charset(answer), "replace")
+    cleaned = clean(whole)
+    message = f"Response status code is {answer.status}: {_short(answer, whole, cleaned)}"
+    body: Json = cleaned[:_BODY_CHARS] or None
+    if is_json(answer.media_type) and len(answer.body) <= _BODY_CHARS:
+        with suppress(JsonError):
+            body = decode_json(answer.body, max_values=MAX_NODES, max_depth=MAX_DEPTH)
+    return RefusalError(message, CallResponse(status=answer.status, headers=answer.headers, body=body))
+
+
+def _short(answer: ReadResponse, whole: str, cleaned: str) -> str:
+    """The body on one line, truncated after it was cleaned, or the beginning of a secret could stay."""
+    head = answer.body[: 4 * _ERROR_CHARS].decode(_charset(answer), "replace")
+    text = " ".join((head if cleaned == whole else cleaned[: 4 * _ERROR_CHARS]).split())
+    return text if len(text) <= _ERROR_CHARS else f"{text[:_ERROR_CHARS]}..."
+
+
+def _charset(answer: ReadResponse) -> str:
+    """The declared character set if it is one, otherwise UTF-8."""
+    found = _CHARSET.search(answer.content_type[:500])
+    declared = found[1] if found else None
+    if declared is None and is_xml(answer.media_type) and (inside := _XML_ENCODING.match(answer.body[:300])):
+        declared = inside[1].decode()
+    try:
+        name = codecs.lookup(declared).name if declared else "utf-8"
+    except LookupError:
+        return "utf-8"
+    return name if _CHARACTER_SETS.fullmatch(name) else "utf-8"

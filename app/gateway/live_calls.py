@@ -1,0 +1,73 @@
+"""Makes the calls of live APIs: with credentials, again after a `Retry-After`, recorded without secrets."""
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from app.apis.binary_values import recordable
+from app.apis.catalog import App, Operation
+from app.apis.protocol import OutgoingRequest
+from app.errors import HostError
+from app.gateway.authenticated_caller import AuthenticatedCaller
+from app.gateway.http_call import Sending
+from app.gateway.kept_bytes import KeptBytes
+from app.gateway.request_secrets import RequestSecrets
+from app.gateway.retry_after import Patience
+from app.records import Call, CallResponse
+from app.sandbox.protocol import Answer, RefusalError
+
+
+class LiveCalls:
+    """The calls of one rollout. `kept` gets the bytes that they return."""
+
+    def __init__(
+        self, caller: AuthenticatedCaller, secrets: RequestSecrets, patience: Patience, kept: KeptBytes
+    ) -> None:
+        self._caller = caller
+        self._secrets = secrets
+        self._patience = patience
+        self._kept = kept
+
+    async def make(
+        self,
+        call: Call,
+        app: App,
+        operation: Operation,
+        url: str,
+        request: OutgoingRequest,
+        sending: Sending | None = None,
+    ) -> Call:
+        """The call with its result or error, as the journal records it."""
+        hidden = self._secrets.hidden
+        response: CallResponse | None = None
+        started = time.perf_counter()
+        try:
+            once = partial(self.ask, app, operation, url, request, sending)
+            answer, attempts = await self._patience.send(once, call.turn, repeatable=operation.safe)
+            result, error = recordable(answer.value), None
+            self._kept.add(result, answer.value)
+            assert answer.status is not None
+            response = CallResponse(status=answer.status, headers=dict(answer.headers), attempts=attempts)
+        except HostError as raised:
+            result, error = None, hidden.mask(f"{raised.kind}: {raised.message}")
+            response = hidden.mask_value(raised.response) if isinstance(raised, RefusalError) else None
+        seconds = time.perf_counter() - started
+        return msgspec.structs.replace(call, result=result, error=error, response=response, seconds=seconds)
+
+    async def ask(
+        self, app: App, operation: Operation, url: str, request: OutgoingRequest, sending: Sending | None = None
+    ) -> Answer:
+        """The answer, without the secrets that were sent. Raises HostError."""
+        hidden = self._secrets.hidden
+        answer = await self._caller.send(app, operation, url, request, sending)
+        value = answer.value
+        masked = hidden.mask_bytes(value) if isinstance(value, bytes) else hidden.mask_value(value)
+        return replace(answer, value=masked, headers=hidden.mask_value(answer.headers))
+
+
+def error_of(call: Call) -> HostError:
+    """What a failed call raises."""
+    kind, _, text = str(call.error).partition(": ")
+    return HostError(kind, text) if call.response is None else RefusalError(text, call.response)
