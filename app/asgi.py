@@ -97,6 +97,7 @@ async def _open_dependencies(parts: Parts, shutdown: Shutdown) -> AsyncIterator[
             },
             occupancy=services.engine.occupancy,
             model_scope=scope,
+            tokenizer=parts.tokenizer,
             limits=Limits.defaults(settings),
             datasets=DatasetStore(settings.datasets_dir, settings.adapter_store),
             data_rules=DataRules.of(settings),

@@ -24,6 +24,7 @@ from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
 from app.engine.replica import ReplicaState
+from app.engine.tokenizer import ChatTokenizer
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.records import Offer
 from app.release.first_release import FirstRelease
@@ -101,6 +102,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
     documents_at_once: int = 2,
     first_release: FirstRelease = BASE_ALONE,
     model_scope: ModelScope = ModelScope(),  # noqa: B008  frozen
+    tokenizer: ChatTokenizer | None = None,
 ) -> AsyncIterator[ApiApp]:
     wakes, search, loads = WakeRecorder(), StubSkillSearch(), RecordingSwapper()
     async with sessions.begin() as session:
@@ -129,6 +131,7 @@ async def open_api_app(  # noqa: PLR0913  what a test replaces
                 datasets=DatasetStore((directory or Path("data")) / "datasets"),
                 data_rules=data_rules,
                 model_scope=model_scope,
+                tokenizer=tokenizer,
             )
 
     app = create_app(open_dependencies)

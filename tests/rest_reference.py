@@ -8,6 +8,7 @@ import msgspec
 
 from app.api.app import create_app
 from app.api.dependencies import Dependencies
+from app.api.problem import COMMON_PROBLEMS
 
 Json = Mapping[str, Any]
 
@@ -17,15 +18,16 @@ _HEAD = """# REST
 shows the same, to try out.*
 
 Every request under `/v1` carries a key: `Authorization: Bearer sage_...`. Bodies are JSON. Errors are of the
-type [Problem](#problem), as `application/problem+json`. Long lists come in pages: send `next_cursor` as `cursor`
-for the next one.
+type [Problem](#problem), as `application/problem+json`; besides those that are named below, every request may be
+answered {common}. Long lists come in pages: send `next_cursor` as `cursor` for the next one.
 """
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def rest_page() -> str:
     document = openapi_document()
-    parts = [_HEAD]
+    common = [f"`{status.value}`" for status in COMMON_PROBLEMS]
+    parts = [_HEAD.format(common=f"{', '.join(common[:-1])} or {common[-1]}")]
     for tag in document["tags"]:
         parts.append(f"## {tag['name']}\n\n{tag['description']}\n")
         parts += [_operation(method, path, each) for method, path, each in _operations(document, tag["name"])]
@@ -76,7 +78,7 @@ def _parameters(parameters: list[Json]) -> list[str]:
 
 def _answers(responses: Json) -> str:
     good = [_answer(code, each) for code, each in responses.items() if code < "400"]
-    problems = [f"`{code}`" for code in sorted(responses) if code >= "400"]
+    problems = [f"`{code}`" for code in sorted(responses) if code >= "400" and int(code) not in COMMON_PROBLEMS]
     return "; ".join([*good, *([f"errors {', '.join(problems)}"] if problems else [])]) + "."
 
 

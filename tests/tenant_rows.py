@@ -53,7 +53,7 @@ async def fill(session: AsyncSession, name: str) -> dict[str, str]:
     approval = models.Approval(task_id=task.id, project_id=project.id, expires_at=_NOW, **call)
     delivery = models.WebhookDelivery(task_id=task.id, event="task.ended", body=f'"{MARK}"', project_id=project.id)
     run = models.TrainingRun(
-        project_id=project.id, kind="logged", settings={}, state=RunState.FAILED, failure=MARK
+        project_id=project.id, kind="logged", settings={}, state=RunState.FAILED, failure=MARK, step=1
     )
     entry = models.AuditEntry(
         project_id=project.id,

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from sqlalchemy import event
 
 from app.db import apis, models, task_queue
 from app.db.database import Sessions
@@ -235,3 +236,17 @@ async def test_invalid_feedback_is_refused(api: ApiApp, body: object) -> None:
     answer = await api.client.post("/v1/feedback", json=body)
     assert answer.status_code == 400
     problem(answer)
+
+
+async def test_a_list_of_apis_reads_no_document(api: ApiApp) -> None:
+    statements: list[str] = []
+    engine = api.sessions.kw["bind"].sync_engine
+    async with api.sessions.begin() as session:
+        broken = {"source": "upload", "document": {"openapi": "?"}, "digest": "none"}
+        await apis.put(session, api.demo.id, "mail", **broken)  # type: ignore[arg-type]
+    event.listen(engine, "before_cursor_execute", lambda *about: statements.append(about[2]))
+    listed = await api.client.get("/v1/apis")
+    assert [each["name"] for each in listed.json()] == ["mail"]
+    [read] = [each for each in statements if "FROM apis" in each]
+    assert "document" not in read
+    assert (await api.client.get("/v1/apis/mail")).status_code == 400, "this one parses it"

@@ -35,6 +35,7 @@ from tests.api_app import (
     running,
 )
 from tests.recording_swapper import RecordingSwapper
+from tests.rest_reference import openapi_document
 from tests.rows import runner_report
 from tests.single_connection import single_connection
 
@@ -188,6 +189,63 @@ async def test_the_documentation_page_loads_nothing_from_other_hosts(api: ApiApp
     for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png"):
         assert f"/docs/static/{name}" in page.text
         assert (await api.client.get(f"/docs/static/{name}")).status_code == 200
+
+
+def test_every_error_in_the_document_is_a_problem() -> None:
+    operations = [
+        (path, operation["responses"])
+        for path, methods in openapi_document()["paths"].items()
+        for operation in methods.values()
+        if path.startswith("/v1")
+    ]
+    for path, responses in operations:
+        problems = {status: each for status, each in responses.items() if status >= "400"}
+        assert {"400", "401", "429", "500", "503"} <= problems.keys(), path
+        for each in problems.values():
+            assert list(each["content"]) == ["application/problem+json"], path
+
+
+def test_every_body_in_the_document_is_closed_as_the_server_closes_it() -> None:
+    document = openapi_document()
+    schemas = document["components"]["schemas"]
+    bodies = {
+        reference["$ref"].rpartition("/")[2]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        for each in operation.get("requestBody", {"content": {}})["content"].values()
+        for reference in each["schema"].get("oneOf", [each["schema"]])
+        if "$ref" in reference
+    }
+    assert {"Submission", "ApiPatch", "RunRequest", "Rerun"} <= bodies
+    open_bodies = {name for name in bodies | {"TaskRequest", "RunSettings"} if "properties" in schemas[name]
+                   and schemas[name].get("additionalProperties") is not False}  # fmt: skip
+    assert open_bodies == set()
+
+
+async def test_the_root_and_the_usual_place_of_the_document_lead_to_them(api: ApiApp) -> None:
+    del api.client.headers["Authorization"]
+    root = await api.client.get("/", follow_redirects=True)
+    assert root.url.path == "/docs"
+    assert root.status_code == 200
+    document = await api.client.get("/openapi.json", follow_redirects=True)
+    assert document.json()["info"]["title"] == "sage-server"
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/tasks", "DELETE, GET, OPTIONS, POST"),
+        ("/v1/apis/mail", "DELETE, GET, OPTIONS, PATCH"),
+        ("/v1/skills/search", "GET, OPTIONS"),
+    ],
+)
+async def test_a_refused_method_and_options_name_those_of_the_path(api: ApiApp, path: str, methods: str) -> None:
+    refused = await api.client.request("PROPFIND", path)
+    assert problem(refused)["error"] == "MethodNotAllowedError"
+    assert methods in str(problem(refused)["detail"])
+    assert refused.headers["Allow"] == methods
+    asked = await api.client.options(path)
+    assert (asked.status_code, asked.headers["Allow"]) == (204, methods)
 
 
 async def test_unknown_routes_and_methods_are_reported_as_problems(api: ApiApp) -> None:

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from app.db import adapters, releases
+from app.db import adapters, projects, releases, skill_moves, skills
 from app.db.database import Sessions
 from app.errors import AdapterError
 from tests.api_app import ApiApp, open_api_app, problem
 from tests.named_adapters import cut_short, make_named
+from tests.rows import new_skill
 from tests.tiny_model import make_model_dir
 
 
@@ -138,3 +139,35 @@ async def test_only_an_administrator_reads_the_log_of_the_projects_the_key_sees(
     assert (await api.client.get("/v1/audit", headers=mine)).json()["entries"] == []
     assert (await propose(api, "a" * 32, headers=mine)).status_code == 404
     assert (await propose(api, "a" * 32, headers=await api.key("tasks"))).status_code == 403
+
+
+async def test_keys_are_audited_without_their_secret(api: ApiApp) -> None:
+    made = (await api.client.post("/v1/keys", json={"name": "ci", "scopes": ["tasks"], "project": "demo"})).json()
+    await api.client.post("/v1/keys", json={"name": "all", "scopes": ["admin"]})
+    await api.client.delete(f"/v1/keys/{made['id']}")
+    revoked, other, created = await log(api)
+    assert (revoked["action"], revoked["project"]) == ("key revoked", "demo")
+    assert (other["action"], other["project"], other["detail"]["name"]) == ("key created", None, "all")
+    known = {"key": made["id"], "name": "ci", "prefix": made["prefix"], "scopes": ["tasks"]}
+    assert (created["actor"], created["detail"]) == ("key test admin", known)
+    assert made["secret"] not in str([revoked, other, created])
+
+
+async def test_the_entries_of_a_deleted_project_stay_for_keys_of_all_projects(api: ApiApp) -> None:
+    await api.client.post("/v1/projects", json={"name": "short"})
+    async with api.sessions.begin() as session:
+        project = await projects.by_name(session, "short")
+        skill = await skills.add(session, project.id, new_skill("greet"))
+        await skill_moves.retire(session, skill.id, "key someone")
+    await api.client.post("/v1/keys", json={"name": "ci", "scopes": ["tasks"], "project": "short"})
+    assert (await api.client.delete("/v1/projects/short")).status_code == 204
+    entries = await log(api)
+    actions = ["project deleted", "key created", "skill moved", "skill moved", "project created"]
+    assert [entry["action"] for entry in entries] == actions
+    assert {entry["project"] for entry in entries} == {"short"}
+    assert [key["name"] for key in entries[0]["detail"]["keys"]] == ["ci"]
+    assert (await api.client.get("/v1/audit?project=short")).status_code == 404
+    await api.client.post("/v1/projects", json={"name": "short"})
+    assert [entry["action"] for entry in await log(api, project="short")] == ["project created"]
+    own = await api.key("admin", project_id=api.demo.id)
+    assert (await api.client.get("/v1/audit", headers=own)).json()["entries"] == []

@@ -145,14 +145,40 @@ async def test_only_the_tasks_that_were_asked_for_are_written(shop: Shop, tmp_pa
     assert stdout == f"{tmp_path}/none.jsonl: 0 tasks\n"
 
 
-async def test_more_tasks_than_a_page_holds_are_all_written(shop: Shop) -> None:
-    for number in range(5):
-        await shop.task(turn_of(f"{number}"))
+async def test_more_tasks_than_a_batch_holds_are_all_written_once(shop: Shop) -> None:
+    async with shop.api.sessions.begin() as session:
+        rows = [
+            await tasks.submit(session, shop.api.demo.id, tasks.NewTask(instruction="tidy")) for _ in range(203)
+        ]
+        for number, row in enumerate(rows):
+            row.state, row.score, row.stop = TaskState.DONE, 1.0, Stop.COMPLETED
+            record = msgspec.structs.replace(trajectory_of(row, turn_of(f"{number}")), profile="compact")
+            await trajectories.save(session, row.project_id, record)
     reports: list[None] = []
     with SageClient(shop.url, shop.key) as server:
-        found = await asyncio.to_thread(export_chats, server, ExportFilter(), lambda: reports.append(None), page=2)
-    assert [answers(record) for record in found.records] == [["0"], ["1"], ["2"], ["3"], ["4"]]
-    assert len(reports) == 5
+        found = await asyncio.to_thread(export_chats, server, ExportFilter(), lambda: reports.append(None))
+        some = await asyncio.to_thread(export_chats, server, ExportFilter(limit=201), lambda: None)
+    assert [answers(record) for record in found.records] == [[f"{number}"] for number in range(203)]
+    assert len(reports) == 203
+    assert [answers(record) for record in some.records] == [[f"{number}"] for number in range(2, 203)]
+
+
+async def test_the_export_over_rest_shows_tasks_as_their_own_routes_do(shop: Shop) -> None:
+    await shop.task(turn_of("won"), scenario="counting")
+    await shop.task(turn_of("lost"), score=0.0)
+    client = shop.api.client
+    answer = await client.get("/v1/tasks/export", params={"scenario": "counting", "tokens": True})
+    assert answer.headers["content-type"].startswith("text/x-ndjson")
+    [line] = answer.text.splitlines()
+    exported = msgspec.json.decode(line)
+    [listed] = (await client.get("/v1/tasks", params={"scenario": "counting"})).json()["tasks"]
+    shown = await client.get(f"/v1/tasks/{listed['id']}/trajectory", params={"prompt": False})
+    assert exported == {"task": listed, "trajectory": shown.json()}
+    assert exported["trajectory"]["turns"][0]["sampled_ids"] == [3]
+    bare = (await client.get("/v1/tasks/export?limit=1")).text
+    assert "sampled_ids" not in bare
+    other = await client.get("/v1/tasks/export", headers=await shop.api.key("skills"))
+    assert other.status_code == 403
 
 
 async def test_a_refused_key_is_reported_and_nothing_is_written(shop: Shop, tmp_path: Path) -> None:

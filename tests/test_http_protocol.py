@@ -1,6 +1,7 @@
 """Slow, numerous and oversized clients, with raw sockets against the server."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -116,7 +117,12 @@ async def test_headers_without_an_end_are_refused_by_their_size(api: ApiApp, sta
 async def test_other_versions_of_http_are_refused(api: ApiApp, version: str) -> None:
     async with served(api) as client, connected(client) as other:
         await other.send(f"GET /healthz HTTP/{version}\r\nHost: test\r\n\r\n".encode())
-        assert (await other.rest()).startswith(b"HTTP/1.1 400 ")
+        answer = await other.rest()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"content-type: application/problem+json" in head
+        assert json.loads(body)["error"] == "InvalidError"
 
 
 async def test_trailers_without_an_end_are_refused_by_their_size(api: ApiApp) -> None:

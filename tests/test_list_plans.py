@@ -22,7 +22,7 @@ from tests.conftest import new_database
 _ROWS = 300_000
 _MOST_PAGES = 400  # of 8 kB: a listing of 50 rows that are spread over all pages, and its index
 PROJECT, _P2 = (UUID(int=number) for number in (1, 2))
-_RELEASE = UUID(int=3)
+_RELEASE, _COMMON_SKILL, _RARE_SKILL = (UUID(int=number) for number in (3, 4, 5))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 Listing = Callable[[AsyncSession], Awaitable[object]]
@@ -83,6 +83,17 @@ LISTINGS: dict[str, Listing] = {
             ("of no scenario", {"scenario": "none"}),
             ("with a score", {"min_score": 0.5}),
             ("with a rare score", {"min_score": 0.9999}),
+            ("with a low score", {"max_score": 0.2}),
+            ("with common words", {"words": "mails of today"}),
+            ("with a word of some", {"words": "w7"}),
+            ("with a rare word", {"words": "rarely"}),
+            ("with a common and a rare word", {"words": "mails rarely"}),
+            ("with a word of none", {"words": "never"}),
+            ("of a release", {"release_id": _RELEASE}),
+            ("of another release", {"release_id": _P2}),
+            ("that were offered a common skill", {"skill_id": _COMMON_SKILL}),
+            ("that were offered a rare skill", {"skill_id": _RARE_SKILL}),
+            ("that repeat another", {"rerun_of": _P2}),
             ("in a window", {"created_after": NOW, "created_before": NOW + timedelta(seconds=100)}),
         )
     },
@@ -161,7 +172,16 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from _nodes(child)
 
 
-_TABLES = ("tasks", "skills", "training_runs", "audit_entries", "approvals", "webhook_deliveries")
+_TABLES = (
+    "tasks",
+    "task_words",
+    "skill_offers",
+    "skills",
+    "training_runs",
+    "audit_entries",
+    "approvals",
+    "webhook_deliveries",
+)
 _PROJECT_OF = f"CASE WHEN n % 1000 = 0 THEN '{_P2}'::uuid ELSE '{PROJECT}'::uuid END"
 _ANY_TASK = "(SELECT id FROM tasks LIMIT 1)"
 _CREATED = f"'{NOW.isoformat()}'::timestamptz + n * interval '1 second'"
@@ -174,11 +194,26 @@ FILL = [
     f"""
     INSERT INTO tasks (id, project_id, created_at, instruction, scenario, variables, use_skills, state, stop,
         score, checked, turns, generated_tokens, calls, cancel_requested, attempt, finished_at)
-    SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, 'tidy up the mails of today, please', 's' || n % 1000,
+    SELECT gen_random_uuid(), {_PROJECT_OF}, {_CREATED}, 'tidy up the mails of today, please: w' || n % 1000
+        || CASE WHEN n % 30011 = 0 THEN ' rarely' ELSE '' END, 's' || n % 1000,
         '{{}}', true, CASE WHEN n % 30011 = 0 THEN 'waiting' ELSE 'done' END,
         CASE WHEN n % 30011 = 0 THEN NULL WHEN n % 20011 = 0 THEN 'cancelled' ELSE 'completed' END,
         CASE WHEN n % 20011 = 0 THEN 1 ELSE n % 100 / 100.0 END, false, 3, 100, 18, false, 1, {_CREATED}
     FROM generate_series(1, :rows) n
+    """,
+    "INSERT INTO task_words SELECT id, project_id, created_at, to_tsvector('simple', instruction) FROM tasks",
+    f"UPDATE tasks SET release_id = '{_RELEASE}' WHERE extract(second FROM created_at)::int % 10 = 3",
+    f"""
+    INSERT INTO skills (id, project_id, name, version, state, signature, source, apis, instruction, slots,
+        principal, rev)
+    SELECT id::uuid, '{PROJECT}', name, 1, 'active', '', '', '{{}}', '', '{{}}', '', 0
+    FROM (VALUES ('{_COMMON_SKILL}', 'common'), ('{_RARE_SKILL}', 'rare')) AS given (id, name)
+    """,
+    f"""
+    INSERT INTO skill_offers (task_id, skill_id, position, ranks, calls, returned)
+    SELECT tasks.id, skill::uuid, 1, '{{}}', 1, 1
+    FROM tasks, (VALUES ('{_COMMON_SKILL}'), ('{_RARE_SKILL}')) AS given (skill)
+    WHERE skill = '{_COMMON_SKILL}' OR tasks.instruction LIKE '%rarely'
     """,
     f"""
     INSERT INTO skills (id, project_id, created_at, name, version, state, signature, source, apis, instruction,

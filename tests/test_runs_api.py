@@ -178,11 +178,14 @@ async def test_the_events_of_an_ended_run_are_its_steps_and_its_end(api: ApiApp)
     answer = await api.client.get(f"{PATH}/{run_id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = parse_events(answer.text)
-    assert [(event, number) for event, number, _ in events] == [("step", "1"), ("step", "2"), ("done", "")]
+    last = str(2**31 - 1)
+    assert [(event, number) for event, number, _ in events] == [("step", "1"), ("step", "2"), ("done", last)]
     assert events[1][2]["metrics"] == {"reward": 0.2}
     assert events[2][2]["result"] == {"release": 2}
     rest = await api.client.get(f"{PATH}/{run_id}/events", headers={"Last-Event-ID": "1"})
-    assert [number for _, number, _ in parse_events(rest.text)] == ["2", ""]
+    assert [number for _, number, _ in parse_events(rest.text)] == ["2", last]
+    over = await api.client.get(f"{PATH}/{run_id}/events", headers={"Last-Event-ID": last})
+    assert (over.status_code, over.content) == (204, b"")
 
 
 class StreamReader:

@@ -35,7 +35,7 @@ async def test_a_submitted_task_is_stored_and_the_runner_is_woken(api: ApiApp) -
     assert {name: shown[name] for name in sent} == sent
     assert shown["project"] == "demo"
     assert shown["state"] == "accepted"
-    assert shown["skills"] == {"offered": [], "withheld": [], "used": [], "written": []}
+    assert shown["skills"] == {"offered": [], "withheld": [], "used": [], "written": [], "selection": None}
     assert shown["release"] is None
 
 

@@ -20,18 +20,25 @@ _PIECE_CHARS = 20_000  # of the answer in one run, which the largest message hol
 
 
 async def score(
-    code: str, answer: Json, *, sandbox: Sandbox, gateway: Gateway, limits: SessionLimits, now: datetime | None
+    code: str,
+    answer: Json,
+    *,
+    sandbox: Sandbox,
+    gateway: Gateway,
+    limits: SessionLimits,
+    now: datetime | None,
+    output: list[str] | None = None,
 ) -> float:
     """Run a check in a session of its own. It reads `answer` and the APIs, and sets `score` in [0, 1].
 
-    Raises InvalidError with the reason if the check breaks for whatever reason that may lie in the answer, and
-    SandboxError if the machine can start no session.
+    What it prints is added to `output`, also if it breaks. Raises InvalidError with the reason if the check breaks
+    for whatever reason that may lie in the answer, and SandboxError if the machine can start no session.
     """
     session = await _open(sandbox, gateway, limits, now)
     try:
         for piece in _binding(answer):
             await _run(session, piece)
-        await _run(session, code)
+        await _run(session, code, output)
         printed = await _run(session, "print(float(score))")
     finally:
         await session.close()
@@ -62,8 +69,10 @@ def _binding(answer: Json) -> Iterator[str]:
     yield "import json as _json\nanswer = _json.loads(answer)\ndel _json"
 
 
-async def _run(session: Session, code: str) -> Observation:
+async def _run(session: Session, code: str, output: list[str] | None = None) -> Observation:
     observation = await session.run(code)
+    if output is not None:
+        output.append(observation.stdout)
     if observation.error is not None or not observation.alive:
         last = (observation.error or "").strip().rpartition("\n")[2]
         raise InvalidError(f"the check failed: {last or observation.stop}")

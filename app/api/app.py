@@ -32,6 +32,7 @@ from app.api.keys import KeyController
 from app.api.manual import manual_routes
 from app.api.oauth_callback import oauth_callback
 from app.api.openapi_pages import docs_routes, openapi_config
+from app.api.options import answer_options
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
 from app.api.prometheus_metrics import REQUESTS, metrics
@@ -46,7 +47,9 @@ from app.api.schedule import ScheduleController
 from app.api.secrets import SecretController
 from app.api.shadows import ShadowController
 from app.api.skills import SkillController
+from app.api.statistics import StatisticsController
 from app.api.task_events import TaskEventsController
+from app.api.task_export import ExportController
 from app.api.tasks import TaskController
 from app.api.trajectories import TrajectoryController
 from app.api.watches import WatchController
@@ -59,6 +62,8 @@ _CONTROLLERS = [
     TaskEventsController,
     ApprovalController,
     TrajectoryController,
+    ExportController,
+    StatisticsController,
     SkillController,
     FeedbackController,
     JudgeController,
@@ -112,7 +117,7 @@ def create_app(open_dependencies: OpenDependencies) -> Litestar:
         route_handlers=[v1, healthz, livez, readyz, metrics, oauth_callback, *docs_routes(), *manual_routes()],
         dependencies={"session": Provide(_open_session), **provided},
         exception_handlers=HANDLERS,
-        middleware=[log_requests, REQUESTS.middleware],
+        middleware=[log_requests, REQUESTS.middleware, answer_options],
         openapi_config=openapi_config(version("sage-server")),
         request_class=JsonRequest,
         request_max_body_size=_MAX_BODY_BYTES,

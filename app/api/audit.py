@@ -8,7 +8,7 @@ import msgspec
 from litestar import Controller, get
 from litestar.params import FromQuery
 
-from app.api.access import Caller, Db, project_filter, project_names
+from app.api.access import Caller, Db, project_filter
 from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import Cursor, Limit, ProjectName
@@ -22,7 +22,7 @@ class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: UUID
-    project: str
+    project: str | None  # which may be deleted; null: it concerns all
     release_id: UUID | None
     actor: str  # "key <name>", "gate", "canary" or "server"
     action: models.AuditAction
@@ -30,8 +30,8 @@ class AuditEntryView(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
     @classmethod
-    def of(cls, row: models.AuditEntry, project: str) -> Self:
-        return cls(project=project, **columns(row, cls, "project"))
+    def of(cls, row: models.AuditEntry) -> Self:
+        return cls(**columns(row, cls))
 
 
 class AuditPage(msgspec.Struct, frozen=True):
@@ -57,10 +57,10 @@ class AuditController(Controller):
         limit: Limit = 50,
     ) -> AuditPage:
         """Activations, refused activations, starts and ends of canaries, ends of watches, model servers that
-        loaded the active release again, decided approvals, and changes of settings, secrets and skills' states.
-        Entries never change.
+        loaded the active release again, decided approvals, changes of settings, secrets and skills' states, and
+        created or revoked keys and projects. Entries never change, and stay when their project is deleted: without
+        `project`, a key for all projects sees those too.
         """
         only = await project_filter(session, access, project)
         page = await audit.page(session, only, release_id=release_id, cursor=cursor, limit=limit)
-        names = await project_names(session)
-        return AuditPage([AuditEntryView.of(row, names[row.project_id]) for row in page.items], page.cursor)
+        return AuditPage([AuditEntryView.of(row) for row in page.items], page.cursor)

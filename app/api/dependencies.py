@@ -15,6 +15,7 @@ from app.db.database import Sessions
 from app.db.notifications import NotificationListener
 from app.engine.dispatcher import Occupancy
 from app.engine.model_scope import ModelScope
+from app.engine.tokenizer import ChatTokenizer
 from app.hot_swap.adapter_directory import AdapterDirectory
 from app.project.project_settings import Limits
 from app.records import Offer
@@ -52,5 +53,6 @@ class Dependencies(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str = ""  # where users reach this server
     occupancy: Callable[[], Occupancy]  # of the model servers
     model_scope: ModelScope = ModelScope()
+    tokenizer: ChatTokenizer | None = None  # None: trajectories come without the text of their prompts
     limits: Limits = Limits()  # of projects that have none of their own
     failed_keys_per_minute: int = 20  # of one address; 0: no limit

@@ -14,7 +14,7 @@ from app.api.access import Caller, Db, find_project, project_filter, project_nam
 from app.api.columns import columns
 from app.api.problem import problems
 from app.api.submission import Check, Instruction, Variables, refuse_unparsable
-from app.api.validation import Name, ProjectName, Scenario, in_utc
+from app.api.validation import MOST, Name, ProjectName, Scenario, in_utc
 from app.db import evaluations, exams, models
 from app.db.exams import ExamSize, NewExamTask
 from app.db.models import ExamSource
@@ -26,7 +26,7 @@ from app.run_settings import MIN_SCENARIOS
 _READ = problems(400, 401, 403, 404)
 _MOST = 2_000  # tasks of one exam
 
-Version = Annotated[int | None, QueryParameter(ge=1, description="default: the newest")]
+Version = Annotated[int | None, QueryParameter(ge=1, le=MOST, description="default: the newest")]
 
 
 class ExamTaskRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,8 @@ import msgspec
 from httptools import HttpParserError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.api.problem import MEDIA_TYPE, error_name, problem_of
+
 _VERSIONS = ("1.0", "1.1")  # the parser lets 0.9 and 2.0 pass too
 _MAX_HEADER_BYTES = 64 << 10
 _BODY_RATE = 5_000  # bytes per second that extend the time for a body
@@ -108,7 +110,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._bytes += len(data)
         super().data_received(data)
         if (
-            not self.transport.is_closing()
+            not (self.transport.is_closing() or self._refused)
             and self._phase is not _Phase.NOTHING
             and self._bytes > _MAX_HEADER_BYTES
         ):
@@ -141,6 +143,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._phase is _Phase.BODY and self.cycle.response_complete:
             self._wait(_LINGER_SECONDS)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called for what the parser refuses."""
+        self._refuse(HTTPStatus.BAD_REQUEST, f"{msg} It is malformed, or its address is too long")
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -197,9 +203,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _refuse(self, status: HTTPStatus, detail: str, headers: str = "") -> None:
         """Answer and close. The connection is not in order, so it has no other use."""
         self.logger.info("%s: %s", self.client[0] if self.client else "a client", detail)
-        body = f"{detail}\n"
-        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain\r\n{headers}"
-        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
+        body = msgspec.json.encode(problem_of(status, error_name(status), detail))
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n{headers}"
+        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
         self.transport.write_eof()
         self._refused = True
         self._wait(_LINGER_SECONDS)  # closed with unread data, the connection would be reset, and the answer lost

@@ -7,13 +7,15 @@ from uuid import UUID
 import msgspec
 from litestar import Controller, delete, get, post
 from litestar.params import FromPath, JSONBody
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from app.api.access import Caller, Db, find_project, project_names
+from app.api.access import Access, Caller, Db, find_project, project_names
 from app.api.columns import columns
 from app.api.problem import problems
 from app.api.validation import Name
-from app.db import keys, models
+from app.db import audit, keys, models
 from app.db.keys import Scope
+from app.db.models import AuditAction
 from app.errors import NotFoundError
 from app.records import Json
 
@@ -59,6 +61,7 @@ class KeyController(Controller):
         limited = data.project is not None or access.project_id is not None
         project = await find_project(session, access, data.project) if limited else None
         key, secret = await keys.create(session, data.name, data.scopes, project.id if project else None)
+        await _record(session, access, key, AuditAction.KEY_CREATED)
         await session.commit()
         return CreatedKey(secret=secret, **_columns(key, await project_names(session)))
 
@@ -74,8 +77,13 @@ class KeyController(Controller):
         """Effective immediately."""
         if key_id not in {key.id for key in await keys.listing(session, access.project_id)}:
             raise NotFoundError(f"no key has the id {key_id}; GET /v1/keys lists them")
-        await keys.revoke(session, key_id)
+        await _record(session, access, await keys.revoke(session, key_id), AuditAction.KEY_REVOKED)
         await session.commit()
+
+
+async def _record(session: AsyncSession, access: Access, key: models.Key, action: AuditAction) -> None:
+    detail = {"key": str(key.id), "name": key.name, "prefix": key.hint, "scopes": key.scopes}
+    await audit.add(session, key.project_id, None, access.actor, action, detail)
 
 
 def _columns(key: models.Key, names: dict[UUID, str]) -> dict[str, Json]:

@@ -1,13 +1,17 @@
 """The OpenAPI document, and a page to read and try it. All scripts are served from here."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from litestar import MediaType, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.openapi.spec import Components, License, SecurityScheme, Tag
+from litestar.openapi.spec import Components, License, OpenAPI, SecurityScheme, Tag
+from litestar.response import Redirect
 from litestar.router import Router
 from litestar.static_files import create_static_files_router
 from litestar.types import Method
@@ -19,7 +23,7 @@ _DESCRIPTION = """Give it tasks in natural language; it solves them by writing P
 functions that worked as skills, and offers them to later tasks.
 
 Every request under `/v1` needs a key: `Authorization: Bearer sage_...`.
-Errors are `application/problem+json`."""
+Errors are `application/problem+json`: the type `Problem`, whatever the status."""
 
 _TAGS = [
     Tag(name="Tasks", description="Submit tasks, follow them, and read their results."),
@@ -42,6 +46,7 @@ _TAGS = [
     Tag(name="Health", description="For load balancers and monitoring; no key needed."),
 ]
 
+_DOCUMENT = "/schema/openapi.json"
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -65,9 +70,48 @@ _PAGE = """<!doctype html>
 """
 
 
+class FinishedDocument(OpenAPI):
+    """The document with what the framework does not know: which bodies may have no further fields."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return close_bodies(super().to_schema())
+
+
+class _Config(OpenAPIConfig):
+    def to_openapi_schema(self) -> OpenAPI:
+        plain = super().to_openapi_schema()
+        return FinishedDocument(**{each.name: getattr(plain, each.name) for each in fields(plain)})
+
+
+def close_bodies(document: dict[str, Any]) -> dict[str, Any]:
+    """Every object of a request with named fields has no others: `additionalProperties` is false."""
+    schemas = document["components"]["schemas"]
+    bodies = [each.get("requestBody") for path in document["paths"].values() for each in path.values()]
+    open_names, closed = list(_references(bodies)), set[str]()
+    while open_names:
+        name = open_names.pop()
+        if name not in closed:
+            closed.add(name)
+            open_names += _references(schemas[name])
+            if "properties" in schemas[name]:
+                schemas[name].setdefault("additionalProperties", False)
+    return document
+
+
+def _references(part: object) -> Iterator[str]:
+    """The names of the schemas that a part of the document refers to."""
+    if isinstance(part, Mapping):
+        if isinstance(target := part.get("$ref"), str):
+            yield target.rpartition("/")[2]
+        part = list(part.values())
+    if isinstance(part, list):
+        for each in part:
+            yield from _references(each)
+
+
 def openapi_config(version: str) -> OpenAPIConfig:
     bearer = SecurityScheme(type="http", scheme="bearer", description="A key: `sage_...`")
-    return OpenAPIConfig(
+    return _Config(
         title="sage-server",
         version=version,
         description=_DESCRIPTION,
@@ -92,11 +136,22 @@ def show_docs() -> str:
     return _PAGE
 
 
+@get("/", include_in_schema=False, sync_to_thread=False)
+def show_root() -> Redirect:
+    return Redirect("/docs")
+
+
+@get("/openapi.json", include_in_schema=False, sync_to_thread=False)
+def show_document() -> Redirect:
+    """Where clients look for it first."""
+    return Redirect(_DOCUMENT)
+
+
 def docs_routes() -> list[Router | HTTPRouteHandler]:
     static = create_static_files_router(
         path="/docs/static", directories=[_ui_directory()], include_in_schema=False, name="docs-static"
     )
-    return [show_docs, static]
+    return [show_root, show_document, show_docs, static]
 
 
 def _ui_directory() -> Path:

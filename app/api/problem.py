@@ -35,6 +35,15 @@ MEDIA_TYPE = "application/problem+json"
 _KINDS = (InvalidError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, LimitError)
 _NAMES = {kind.status: kind.__name__ for kind in _KINDS}
 
+COMMON_PROBLEMS = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+
 _DOWN = "the database is unavailable; try again in a moment"
 _FULL = "the disk of the database is full: nothing can be stored until it has space"
 _BODY = "data"  # the handler parameter that holds the request body
@@ -68,14 +77,32 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def problems(*statuses: int) -> dict[int, ResponseSpec]:
-    """The error responses that a handler declares in the OpenAPI document. One that needs a key may return 429."""
-    limited = {HTTPStatus.TOO_MANY_REQUESTS} if HTTPStatus.UNAUTHORIZED in statuses else set()
+    """The error responses that a handler declares in the OpenAPI document, with those that any may return."""
     return {
         status: ResponseSpec(
             Problem, description=HTTPStatus(status).phrase, generate_examples=False, media_type=MEDIA_TYPE
         )
-        for status in sorted({*statuses, *limited})
+        for status in sorted({*statuses, *COMMON_PROBLEMS})
     }
+
+
+def problem_of(
+    status: HTTPStatus,
+    error: str,
+    detail: str,
+    *,
+    field: str | None = None,
+    limit: ReachedLimit | UnsetType = UNSET,
+) -> Problem:
+    return Problem(title=status.phrase, status=status.value, detail=detail, error=error, field=field, limit=limit)
+
+
+def error_name(status: HTTPStatus) -> str:
+    """
+    >>> error_name(HTTPStatus.NOT_FOUND), error_name(HTTPStatus.METHOD_NOT_ALLOWED)
+    ('NotFoundError', 'MethodNotAllowedError')
+    """
+    return _NAMES.get(status, "".join(status.phrase.title().split()) + "Error")
 
 
 def answer(
@@ -87,8 +114,7 @@ def answer(
     headers: Mapping[str, str] | None = None,
     limit: ReachedLimit | UnsetType = UNSET,
 ) -> Response[Problem]:
-    phrase = HTTPStatus(status).phrase
-    body = Problem(title=phrase, status=status, detail=detail, error=error, field=field, limit=limit)
+    body = problem_of(HTTPStatus(status), error, detail, field=field, limit=limit)
     return Response(body, status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
@@ -110,7 +136,9 @@ def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Respons
     status = HTTPStatus(error.status_code)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _answer_unexpected(request, error)
-    name = _NAMES.get(status, "".join(status.phrase.title().split()) + "Error")
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        return answer(status, error_name(status), _refused_method(request, error), headers=_allowed(error))
+    name = error_name(status)
     first = next(iter(error.extra), None) if isinstance(error.extra, list) else None
     if not isinstance(first, dict):
         message = _CLEARER.get(error.detail, error.detail)
@@ -120,6 +148,15 @@ def _answer_http_exception(request: AnyRequest, error: HTTPException) -> Respons
         return answer(status, name, _CLEARER.get(message, message), headers=error.headers)
     field = _PUBLIC_NAMES.get(key, key) if isinstance(key, str) else None
     return answer(status, name, f"{field}: {message}" if field else message, field=field, headers=error.headers)
+
+
+def _allowed(error: HTTPException) -> dict[str, str]:
+    """The methods of the resource, in an order that is always the same."""
+    return {"Allow": ", ".join(sorted((error.headers or {}).get("allow", "").split(", ")))}
+
+
+def _refused_method(request: AnyRequest, error: HTTPException) -> str:
+    return f"{request.url.path} does not know {request.method}: use {_allowed(error)['Allow']}"
 
 
 def _answer_invalid_utf8(_: AnyRequest, error: UnicodeDecodeError) -> Response[Problem]:

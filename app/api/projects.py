@@ -15,7 +15,7 @@ from app.api.problem import problems
 from app.api.usage_view import UsageView, view_usage
 from app.api.validation import Name
 from app.datasets.dataset_store import DatasetStore
-from app.db import audit, models, projects
+from app.db import audit, keys, models, projects
 from app.db import datasets as dataset_table
 from app.errors import ForbiddenError
 from app.project.project_settings import Limits, ProjectSettings
@@ -72,6 +72,7 @@ class ProjectController(Controller):
             raise ForbiddenError("this key is limited to one project; create projects with a key for all")
         await session.commit()  # no transaction is held while files are read
         project = await first_release.create_project(session, data.name)
+        await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_CREATED, {})
         await session.commit()
         return ProjectView.of(project, access)
 
@@ -125,9 +126,14 @@ class ProjectController(Controller):
     async def remove(
         self, name: FromPath[str], session: Db, access: Caller, datasets: NamedDependency[DatasetStore]
     ) -> None:
-        """Deletes its tasks, trajectories, skills, datasets, APIs, releases and keys irrevocably."""
+        """Deletes its tasks, trajectories, skills, datasets, APIs, releases and keys irrevocably. The audit log
+        keeps its entries, for keys to all projects.
+        """
         project = await find_project(session, access, name)
         files = await dataset_table.ids_of(session, project.id)
+        lost = [{"name": key.name, "prefix": key.hint} for key in await keys.listing(session, project.id)]
+        detail = {"name": project.name, "keys": lost}
+        await audit.add(session, project.id, None, access.actor, models.AuditAction.PROJECT_DELETED, detail)
         await projects.delete(session, project.id)
         await session.commit()
         await delete_files(datasets, files)

@@ -10,6 +10,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
+from app.api.validation import MOST
 from app.db import models, releases, shadows, trajectories
 from app.errors import NotFoundError
 from app.records import Call, Json, Stop, Trajectory, Turn
@@ -18,7 +19,7 @@ from app.records import Call, Json, Stop, Trajectory, Turn
 class ReplayRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`release` is the number of a release of the task's project."""
 
-    release: Annotated[int, msgspec.Meta(ge=1)]
+    release: Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class ReplaySide(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ class ReplayController(Controller):
         ended, or once its trajectory was deleted."""
         task = await find_task(session, access, task_id)
         served = await trajectories.of_task(session, task.id)
-        release = await _numbered(session, task, data.release)
+        release = await releases.numbered(session, task.project_id, data.release)
         replay = await shadows.add_replay(session, release.id, task.id)
         await session.commit()
         return _view(task, served, await _served_by(session, task), release, replay)
@@ -94,23 +95,16 @@ class ReplayController(Controller):
         task_id: FromPath[UUID],
         session: Db,
         access: Caller,
-        release: Annotated[int, QueryParameter(ge=1, description="the number of the release")],
+        release: Annotated[int, QueryParameter(ge=1, le=MOST, description="the number of the release")],
     ) -> ReplayView:
         """Turn by turn. 404 if the release was not asked to replay it."""
         task = await find_task(session, access, task_id)
-        by = await _numbered(session, task, release)
+        by = await releases.numbered(session, task.project_id, release)
         replay = await shadows.replay(session, by.id, task.id)
         if replay is None:
             raise NotFoundError(f"release {release} has not replayed the task: POST /v1/tasks/{task_id}/replay")
         served = await trajectories.of_task(session, task.id)
         return _view(task, served, await _served_by(session, task), by, replay)
-
-
-async def _numbered(session: Db, task: models.Task, number: int) -> models.Release:
-    for release in await releases.of_project(session, task.project_id):
-        if release.number == number:
-            return release
-    raise NotFoundError(f"the task's project has no release {number}: GET /v1/releases lists them")
 
 
 async def _served_by(session: Db, task: models.Task) -> int | None:

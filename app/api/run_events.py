@@ -1,17 +1,17 @@
 """The events of a training run as a live stream (server-sent events)."""
 
+from typing import Any
 from uuid import UUID
 
-from litestar import Controller, get
+from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
-from litestar.response import ServerSentEvent
 
 from app.api.access import Caller, project_names
 from app.api.problem import problems
 from app.api.run_view import RunView, StepView
-from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, response_spec
-from app.api.validation import LastEventId
+from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
+from app.api.validation import MOST, LastEventId
 from app.db import models, runs
 from app.db.database import Sessions
 from app.db.models import RunState
@@ -19,12 +19,14 @@ from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
 from app.records import Json
 
+_DONE_ID = MOST
 _OPEN = (RunState.QUEUED, RunState.RUNNING)
 
-_RESPONSE = response_spec(
+_STREAM = stream_specs(
     "`event` is state (queued, running), step, part or done; `data` is JSON: the metrics of a step, how much is "
     "done of what the run does now (rollouts, exam tasks), otherwise the run. "
-    "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. "
+    "The `id` of a step is its number: to resume, send the last one as `Last-Event-ID`. The `id` of done is the "
+    "largest. "
     "A run that resumes from its checkpoint repeats steps."
 )
 
@@ -37,7 +39,7 @@ class RunEventsController(Controller):
     @get(
         summary="Stream the events of a training run",
         media_type="text/event-stream",
-        responses={200: _RESPONSE, **problems(400, 401, 403, 404)},
+        responses={**_STREAM, **problems(400, 401, 403, 404)},
     )
     async def events(
         self,
@@ -46,13 +48,13 @@ class RunEventsController(Controller):
         sessions: NamedDependency[Sessions],
         listener: NamedDependency[NotificationListener],
         last_event_id: LastEventId = 0,
-    ) -> ServerSentEvent:
+    ) -> Response[Any]:
         """Its state and the steps so far, then new ones as they happen, up to `done`."""
         async with sessions() as session:
             run = await runs.get(session, run_id, access.project_id)
             project = (await project_names(session))[run.project_id]
         reader = _RunReader(sessions, run.id, project, last_event_id)
-        return event_stream(listener, run.id, reader.read)
+        return await event_stream(listener, run.id, reader.read)
 
 
 class _RunReader:
@@ -62,6 +64,7 @@ class _RunReader:
         self._project = project
         self._position = position  # the last step sent
         self._part: dict[str, Json] | None = None  # the last one sent
+        self._saw_done = position == _DONE_ID
         self._attempt: tuple[RunState, int] | None = None  # the last state sent, and of which attempt
 
     async def read(self) -> EventBatch:
@@ -79,14 +82,16 @@ class _RunReader:
             messages.append(message("part", run.part))
         self._position = steps[-1].index if steps else min(self._position, run.step)
         ended = not steps and run.state not in _OPEN
-        if ended:
-            messages.append(message("done", RunView.full(run, self._project, None)))
+        if ended and not self._saw_done:
+            messages.append(message("done", RunView.full(run, self._project, None), _DONE_ID))
         return EventBatch(messages, ended)
 
     async def _load(self) -> tuple[models.TrainingRun, list[models.RunStep]]:
         """The run first: once it has ended, all of its steps are stored."""
         async with self._sessions() as session:
             run = await runs.get(session, self._run_id)
+            if self._saw_done and run.state not in _OPEN:
+                return run, []
             resumed = self._position > run.step  # from its checkpoint
             after = run.step - 1 if resumed else self._position
             return run, list(await runs.steps(session, self._run_id, after, BATCH_SIZE))

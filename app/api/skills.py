@@ -1,7 +1,6 @@
 """Routes for skills: the functions that the agent wrote and kept."""
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from app.api.dependencies import SkillSearch
 from app.api.problem import problems
 from app.api.skill_value_view import SkillValue
 from app.api.skill_view import SkillMatch, SkillPage, SkillSummary, SkillView, view_skill
-from app.api.validation import Cursor, Limit, ProjectName, in_utc
+from app.api.validation import TIME, Cursor, Limit, ProjectName, in_utc
 from app.db import models, offers, skill_moves, skills
 from app.db.offers import SkillUse
 from app.db.skill_value import compared_tasks
@@ -91,7 +90,9 @@ class SkillController(Controller):
         project: ProjectName = None,
         skill: Annotated[UUID | None, QueryParameter(description="only tasks that this skill fitted")] = None,
         scenario: FromQuery[str | None] = None,
-        since: Annotated[datetime | None, QueryParameter(description="ended at this time or later")] = None,
+        since: Annotated[
+            str | None, QueryParameter(description="ended at this time or later", schema_extra=TIME)
+        ] = None,
     ) -> SkillValue:
         """Compares the scores of tasks that were offered skills with those of tasks from which they were withheld.
 

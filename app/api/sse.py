@@ -1,12 +1,15 @@
 """Server-sent events from the database: the body that all event streams share."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 from uuid import UUID
 
 import msgspec
+from litestar import Response
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import ServerSentEvent
 from litestar.response.sse import ServerSentEventMessage
+from litestar.status_codes import HTTP_204_NO_CONTENT
 
 from app.db.notifications import NotificationListener
 
@@ -24,15 +27,25 @@ Read = Callable[[], Awaitable[EventBatch]]
 """Reads what is new, in a database session of its own."""
 
 
-def event_stream(listener: NotificationListener, subject: UUID, read: Read) -> ServerSentEvent:
-    """A response that sends what `read` returns, and reads again whenever `subject` may have news."""
-    return ServerSentEvent(_messages(listener, subject, read))
+async def event_stream(listener: NotificationListener, subject: UUID, read: Read) -> Response[Any]:
+    """A response that sends what `read` returns, and reads again whenever `subject` may have news.
+
+    204 if there is nothing left to send: on any other response a browser's `EventSource` connects again.
+    """
+    first = await read()
+    if first.ended and not first.messages:
+        return Response(None, status_code=HTTP_204_NO_CONTENT)
+    return ServerSentEvent(_messages(listener, subject, read, first))
 
 
 async def _messages(
-    listener: NotificationListener, subject: UUID, read: Read
+    listener: NotificationListener, subject: UUID, read: Read, first: EventBatch
 ) -> AsyncIterator[ServerSentEventMessage]:
     """No database session is held between two reads, so an idle stream costs a dictionary entry."""
+    for each in first.messages:
+        yield each
+    if first.ended:
+        return
     with listener.subscribe(subject) as news:
         while True:
             news.clear()  # before reading: events during the read wake the stream again
@@ -49,9 +62,12 @@ def message(event: str, data: object, number: int | None = None) -> ServerSentEv
     return ServerSentEventMessage(data=msgspec.json.encode(data), event=event, id=number)
 
 
-def response_spec(description: str) -> ResponseSpec:
+def stream_specs(description: str) -> dict[int, ResponseSpec]:
     """For the OpenAPI document."""
     ends = "A comment is sent at least every 15 s; the stream ends after `done`."
-    return ResponseSpec(
-        None, description=f"{description} {ends}", media_type="text/event-stream", generate_examples=False
-    )
+    return {
+        200: ResponseSpec(
+            Any, description=f"{description} {ends}", media_type="text/event-stream", generate_examples=False
+        ),
+        204: ResponseSpec(None, description="It ended with the event `Last-Event-ID`: do not connect again"),
+    }

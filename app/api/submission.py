@@ -92,8 +92,7 @@ class Submission(TaskFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.tasks is not UNSET and self != Submission(tasks=self.tasks):
             raise InvalidError("send either the fields of one task or `tasks`, not both")
         for task in tasks:
-            if not task.instruction.strip():
-                raise InvalidError("instruction: must not be blank")
+            refuse_blank(task.instruction)
         for check in dict.fromkeys(task.check for task in tasks if task.check is not None):
             refuse_unparsable(check)
         return tasks
@@ -134,6 +133,11 @@ async def submit_all(
         )
         batch.append((projects[task.project].id, new))
     return await tasks.submit_all(session, batch, limits)
+
+
+def refuse_blank(instruction: str) -> None:
+    if not instruction.strip():
+        raise InvalidError("instruction: must not be blank")
 
 
 def refuse_unparsable(check: str) -> None:

@@ -1,16 +1,16 @@
 """The events of a task as a live stream (server-sent events)."""
 
+from typing import Any
 from uuid import UUID
 
-from litestar import Controller, get
+from litestar import Controller, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
-from litestar.response import ServerSentEvent
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import Caller, find_task
 from app.api.problem import problems
-from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, response_spec
+from app.api.sse import BATCH_SIZE, EventBatch, event_stream, message, stream_specs
 from app.api.validation import LastEventId
 from app.db import events as event_rows
 from app.db import tasks
@@ -19,9 +19,13 @@ from app.db.models import TASK_END_STATES, TaskEvent
 from app.db.notifications import NotificationListener
 from app.errors import NotFoundError
 
-_RESPONSE = response_spec(
-    "`event` is turn, call, observation, skill, approval, prompt, remark or done; `id` counts up; `data` is JSON, "
+_STREAM = stream_specs(
+    "`event` is turn, call, observation, skill, approval, prompt, check, remark or done; `id` counts up; `data` "
+    "is JSON, "
     "with the time at which it was stored (`at`). "
+    "A call names the offered skill that made it (`skill`; null: the agent's own code did); of a `result` with "
+    "more than 2,000 characters as JSON it has the beginning as text, and `cut` is true. "
+    "The `status` of a check is called (it made an API call), scored or failed, with its `output`. "
     "The `status` of a skill is offered, skipped (it cannot be loaded), used, written or refused (it holds a "
     "secret, or attempted a call beyond its manifest). "
     "The `status` of an approval is wanted, approved, refused or expired. "
@@ -39,7 +43,7 @@ class TaskEventsController(Controller):
     @get(
         summary="Stream the events of a task",
         media_type="text/event-stream",
-        responses={200: _RESPONSE, **problems(400, 401, 403, 404)},
+        responses={**_STREAM, **problems(400, 401, 403, 404)},
     )
     async def events(
         self,
@@ -48,12 +52,12 @@ class TaskEventsController(Controller):
         sessions: NamedDependency[Sessions],
         listener: NamedDependency[NotificationListener],
         last_event_id: LastEventId = 0,
-    ) -> ServerSentEvent:
+    ) -> Response[Any]:
         """All events so far, then new ones as they happen, up to `done`."""
         async with sessions() as session:
             task = await find_task(session, access, task_id)
         reader = _TaskReader(sessions, task.id, last_event_id)
-        return event_stream(listener, task.id, reader.read)
+        return await event_stream(listener, task.id, reader.read)
 
 
 class _TaskReader:

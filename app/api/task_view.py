@@ -11,6 +11,7 @@ from app.api.columns import columns
 from app.db import approvals, events, models, offers, projects, quotas, releases, skills, verifications
 from app.project.project_settings import Limits
 from app.records import Json, Stop
+from app.skills.skill_choices import SkillSelectionRecord
 
 
 class TaskLinks(msgspec.Struct, frozen=True):
@@ -94,13 +95,15 @@ class SkillRef(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskSkills(msgspec.Struct, frozen=True):
     """`offered` were shown to the agent; `used` are those that it called and that returned. `withheld` would have
-    been offered, had the task not been chosen to do without.
+    been offered, had the task not been chosen to do without. `selection` says why; it is null where no skill was
+    found, and before the task has begun.
     """
 
     offered: list[SkillRef]
     withheld: list[SkillRef]
     used: list[SkillRef]
     written: list[SkillRef]
+    selection: SkillSelectionRecord | None
 
 
 class ServedBy(msgspec.Struct, frozen=True):
@@ -143,6 +146,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
     skills: TaskSkills
     release: ServedBy | None
     approval: WantedApproval | None  # that it waits for
+    rerun_of: UUID | None  # the task that it repeats
     waits_for: str | None  # the limit of its project that keeps it from starting
     variables: dict[str, Json]
     use_skills: bool
@@ -173,6 +177,7 @@ class TaskView(TaskSummary, frozen=True, kw_only=True):
             skills=skills,
             release=ServedBy(release.number, release.model) if release else None,
             approval=WantedApproval.of(approval) if approval else None,
+            rerun_of=task.rerun_of,
             waits_for=waits_for,
             variables=task.variables,
             use_skills=task.use_skills,
@@ -206,9 +211,11 @@ async def view_task(session: AsyncSession, task: models.Task, limits: Limits) ->
 
 async def _skills_of(session: AsyncSession, task_id: UUID) -> TaskSkills:
     edges = await offers.to_task(session, task_id)
+    selection = await offers.selection_of(session, task_id)
     return TaskSkills(
         offered=[SkillRef.of(skill) for _, skill in edges],
         withheld=[SkillRef.of(skill) for skill in await offers.withheld_from(session, task_id)],
         used=[SkillRef.of(skill) for offer, skill in edges if offer.returned],
         written=[SkillRef.of(skill) for skill in await skills.made_by(session, task_id)],
+        selection=None if selection is None else msgspec.convert(selection, SkillSelectionRecord),
     )

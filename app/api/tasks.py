@@ -1,5 +1,6 @@
 """Routes for tasks."""
 
+import asyncio
 from typing import Annotated
 from uuid import UUID
 
@@ -10,10 +11,12 @@ from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, Quer
 
 from app.api.access import Caller, Db, find_task, project_filter, project_names
 from app.api.problem import problems
+from app.api.rerun import Rerun, repeat
 from app.api.submission import Submission, submit_all
 from app.api.task_view import Accepted, AcceptedMany, TaskPage, TaskSummary, TaskView, view_task
 from app.api.validation import Cursor, Limit, ProjectName, Since, Until, in_utc
 from app.db import events, models, task_queue, tasks
+from app.errors import InvalidError
 from app.project.project_settings import Limits
 from app.records import Stop
 
@@ -26,6 +29,16 @@ IdempotencyKey = Annotated[
         description="repeating a submission with the same key creates no further tasks",
     ),
 ]
+Words = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1,
+        max_length=500,
+        pattern=r"^[^\x00]*$",
+        description='words of the instruction, all of them; "in quotes" in this order; -without; this or that',
+    ),
+]
+_SEARCH_SECONDS = 10.0
 
 
 class TaskController(Controller):
@@ -59,27 +72,44 @@ class TaskController(Controller):
         in_state: Annotated[models.TaskState | None, QueryParameter(name="state")] = None,
         stop_reason: FromQuery[Stop | None] = None,
         scenario: FromQuery[str | None] = None,
+        q: Words = None,
+        skill_id: Annotated[UUID | None, QueryParameter(description="only tasks that were offered it")] = None,
+        release_id: Annotated[UUID | None, QueryParameter(description="only tasks that it served")] = None,
+        rerun_of: Annotated[UUID | None, QueryParameter(description="only tasks that run this one again")] = None,
         created_after: Since = None,
         created_before: Until = None,
         min_score: FromQuery[float | None] = None,
+        max_score: FromQuery[float | None] = None,
         overruled: Annotated[
             bool, QueryParameter(description="only tasks whose earlier score feedback has contradicted")
         ] = False,
         cursor: Cursor = None,
         limit: Limit = 50,
     ) -> TaskPage:
-        """Newest first."""
+        """Newest first. A search for words that takes more than 10 s is refused: limit it further then."""
         only = tasks.TaskFilter(
             project_id=await project_filter(session, access, project),
             state=in_state,
             stop=stop_reason,
             scenario=scenario,
+            words=q,
+            skill_id=skill_id,
+            release_id=release_id,
+            rerun_of=rerun_of,
             created_after=in_utc(created_after),
             created_before=in_utc(created_before),
             min_score=min_score,
+            max_score=max_score,
             overruled=overruled,
         )
-        page = await tasks.page(session, only, cursor=cursor, limit=limit)
+        try:
+            async with asyncio.timeout(_SEARCH_SECONDS):
+                page = await tasks.page(session, only, cursor=cursor, limit=limit)
+        except TimeoutError as error:
+            raise InvalidError(
+                f"the search takes more than {_SEARCH_SECONDS:g} s: give a scenario, rarer words in `q`, or a "
+                "shorter time from `created_after` to `created_before`"
+            ) from error
         names = await project_names(session)
         return TaskPage([TaskSummary.of(row, names[row.project_id]) for row in page.items], page.cursor)
 
@@ -89,6 +119,30 @@ class TaskController(Controller):
     ) -> TaskView:
         """Its state and answer, what it cost, its skills, and the release that served it."""
         return await view_task(session, await find_task(session, access, task_id), limits)
+
+    @post(
+        "/{task_id:uuid}/rerun",
+        status_code=202,
+        summary="Run a task again",
+        responses=problems(400, 401, 403, 404, 409),
+    )
+    async def rerun(
+        self,
+        task_id: FromPath[UUID],
+        session: Db,
+        access: Caller,
+        limits: NamedDependency[Limits],
+        data: JSONBody[Rerun | None] = None,
+        idempotency_key: IdempotencyKey = None,
+    ) -> Accepted:
+        """A new task that repeats this one, whatever its state, as it was submitted: with its instruction,
+        scenario, variables, check, principal and priority, except for the fields that are given. Its calls go out
+        again; a replay makes none. A `release` that it is pinned to must serve, or have served: 409 for another.
+        """
+        task = await find_task(session, access, task_id)
+        again = await repeat(session, task, data or Rerun(), idempotency_key, limits)
+        await session.commit()
+        return Accepted.of(again)
 
     @post(
         "/{task_id:uuid}/cancel",

@@ -1,22 +1,32 @@
-"""Route for the full record of a task: every turn with its tokens, logprobs, observation and calls."""
+"""Route for the full record of a task: every turn with its prompt, tokens, logprobs, observation and calls."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from litestar import Controller, get
+from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET, UnsetType
 
 from app.api.access import Caller, Db, find_task
 from app.api.problem import problems
 from app.db import trajectories
+from app.engine.tokenizer import ChatTokenizer
 from app.records import Call, Json, Offer, Policy, SkillCall, Stop, Trajectory, Turn, Use
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn. Tokens `sampled_span[0]` to `sampled_span[1]` of the sequence were sampled, all others given."""
+    """One turn. Tokens `sampled_span[0]` to `sampled_span[1]` of the sequence were sampled, all others given.
 
+    `prompt` is the text of the prompt that is new in this turn, with the model's markers: the whole prompt is that
+    of all turns up to this one, each with its `text`, since the last that does not extend. Null where the tokens
+    are gone, or are those of another model than the one that is served now.
+    """
+
+    prompt: str | UnsetType | None = UNSET
     text: str
     finish_reason: str
     observation: str
@@ -62,21 +72,36 @@ class TrajectoryController(Controller):
         task_id: FromPath[UUID],
         session: Db,
         access: Caller,
+        tokenizer: NamedDependency[ChatTokenizer | None],
         tokens: Annotated[bool, QueryParameter(description="include token ids and logprobs")] = True,
+        prompt: Annotated[bool, QueryParameter(description="include the prompt of each turn as text")] = True,
     ) -> TrajectoryView:
         """404 until the rollout has ended."""
         task = await find_task(session, access, task_id)
-        return view(await trajectories.of_task(session, task.id), tokens=tokens)
+        found = await trajectories.of_task(session, task.id)
+        prompts: list[str | None] | None = None
+        if prompt:
+            prompts = await asyncio.to_thread(prompts_of, found, tokenizer)
+        return view(found, tokens=tokens, prompts=prompts)
 
 
-def view(trajectory: Trajectory, *, tokens: bool) -> TrajectoryView:
+def prompts_of(trajectory: Trajectory, tokenizer: ChatTokenizer | None) -> list[str | None]:
+    """The text of each turn's `context_ids`; None where they are gone or the tokenizer is not theirs."""
+    known = tokenizer is not None and all(
+        tokenizer.is_text_of(turn.text, turn.sampled_ids) for turn in trajectory.turns
+    )
+    return [tokenizer.decode(turn.context_ids) if tokenizer and known else None for turn in trajectory.turns]
+
+
+def view(trajectory: Trajectory, *, tokens: bool, prompts: Sequence[str | None] | None = None) -> TrajectoryView:
     """Pure: the span of each turn's sampled tokens follows from the lengths before it."""
     turns = []
     position = 0
-    for turn in trajectory.turns:
+    for index, turn in enumerate(trajectory.turns):
         start = (position if turn.extends else 0) + len(turn.context_ids)
         position = start + len(turn.sampled_ids)
-        turns.append(_view_turn(turn, (start, position), tokens=tokens))
+        viewed = _view_turn(turn, (start, position), tokens=tokens)
+        turns.append(viewed if prompts is None else msgspec.structs.replace(viewed, prompt=prompts[index]))
     return TrajectoryView(
         task_id=trajectory.task.id,
         policy=trajectory.policy,

@@ -9,6 +9,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 from litestar.params import HeaderParameter, QueryParameter
 
+from app.errors import InvalidError
+
 Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 Scenario: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 Name: TypeAlias = Annotated[
@@ -29,12 +31,26 @@ Score: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 ProjectName: TypeAlias = Annotated[str | None, QueryParameter(description="only this project")]
 Cursor: TypeAlias = Annotated[str | None, QueryParameter(description="`next_cursor` of the previous page")]
 Limit: TypeAlias = Annotated[int, QueryParameter(ge=1, le=200, description="page size")]
-Since: TypeAlias = Annotated[datetime | None, QueryParameter(description="created at this time or later")]
-Until: TypeAlias = Annotated[datetime | None, QueryParameter(description="created before this time")]
+TIME = {"format": "date-time"}
+"""Of a parameter that `in_utc` reads. The framework would take a number for a time as well."""
+Since: TypeAlias = Annotated[
+    str | None, QueryParameter(description="created at this time or later", schema_extra=TIME)
+]
+Until: TypeAlias = Annotated[str | None, QueryParameter(description="created before this time", schema_extra=TIME)]
 
-LastEventId: TypeAlias = Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=2**31 - 1)]
+MOST = 2**31 - 1
+"""The largest integer of a column."""
+
+LastEventId: TypeAlias = Annotated[int, HeaderParameter(name="Last-Event-ID", ge=0, le=MOST)]
 
 
-def in_utc(time: datetime | None) -> datetime | None:
-    """A time without a zone is taken as UTC, not as the time zone of the database."""
+def in_utc(time: datetime | str | None) -> datetime | None:
+    """A time without a zone is taken as UTC, not as the time zone of the database. Raises InvalidError for a text
+    that is no time.
+    """
+    if isinstance(time, str):
+        try:
+            time = msgspec.convert(time, datetime)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"{time!r} is not a time such as 2026-01-31T12:00:00Z") from error
     return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time

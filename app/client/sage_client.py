@@ -80,6 +80,21 @@ class SageClient:
             raise self._unreachable(error) from error
         return _json(response)
 
+    def lines(self, path: str, **query: object) -> Iterator[bytes]:
+        """The lines of a response, as they arrive. Raises ServerError, also where the response breaks off."""
+        params = {name: str(value) for name, value in query.items() if value is not None}
+        try:
+            with self._http.stream("GET", path, params=params) as response:
+                if not response.is_success:
+                    response.read()
+                    _json(response)
+                rest = b""
+                for chunk in response.iter_bytes():
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    yield from whole
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
     def run_events(self, run_id: UUID) -> Iterator[ServerEvent]:
         """The events of a training run, up to `done`. Raises ServerError."""
         return self._events(f"/v1/training-runs/{run_id}/events")

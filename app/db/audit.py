@@ -13,19 +13,25 @@ from app.records import Json
 
 async def add(
     session: AsyncSession,
-    project_id: UUID,
+    project_id: UUID | None,
     release_id: UUID | None,
     actor: str,
     action: AuditAction,
     detail: dict[str, Json],
 ) -> models.AuditEntry:
-    """`actor` is "key <name>", "gate", "canary", "watch" or "server"."""
-    row = models.AuditEntry(
-        project_id=project_id, release_id=release_id, actor=actor, action=action, detail=detail
+    """`actor` is "key <name>", "gate", "canary", "watch" or "server". Without a project it concerns all."""
+    row, project = models.AuditEntry, models.Project
+    entry = row(
+        project_id=project_id,
+        project=select(project.name).where(project.id == project_id).scalar_subquery(),
+        release_id=release_id,
+        actor=actor,
+        action=action,
+        detail=detail,
     )
-    session.add(row)
+    session.add(entry)
     await session.flush()
-    return row
+    return entry
 
 
 async def add_once(

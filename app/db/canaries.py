@@ -160,6 +160,7 @@ async def ended_tasks(
     ended = and_(
         _task.release_id.in_([canary.id, active.id]),
         _task.started_at >= began,
+        ~_task.pinned,
         _task.state.in_([TaskState.DONE, TaskState.FAILED]),
         true() if until is None else _task.finished_at < until,
     )

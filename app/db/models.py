@@ -40,6 +40,7 @@ from app.db.release_rows import (
     ToolSet,
 )
 from app.db.retention_rows import RetentionKind, RetentionMark, RunTask
+from app.db.search_rows import TaskWords
 from app.db.secret_rows import Secret
 from app.db.skill_rows import (
     LIVE_SKILLS,
@@ -49,6 +50,7 @@ from app.db.skill_rows import (
     SkillOffer,
     SkillReplay,
     SkillState,
+    TaskSelection,
     WithheldSkill,
 )
 from app.db.task_journal_rows import TaskCall, TaskEvent, TaskTurn
@@ -109,8 +111,10 @@ __all__ = [
     "Task",
     "TaskCall",
     "TaskEvent",
+    "TaskSelection",
     "TaskState",
     "TaskTurn",
+    "TaskWords",
     "ToolDocument",
     "ToolSet",
     "TrainingRun",
@@ -168,6 +172,18 @@ class Api(Entity):
     check_failure: Mapped[str | None]  # why it could not be, the last time
 
 
+_COUNTED = [
+    "id",
+    "state",
+    "scenario",
+    "release_id",
+    "score",
+    "turns",
+    "generated_tokens",
+    "started_at",
+]  # by `statistics`
+
+
 class TaskState(StrEnum):
     ACCEPTED = "accepted"
     RUNNING = "running"
@@ -208,8 +224,16 @@ class Task(Entity, Leased):
         *listing_indexes("tasks", "state"),
         *listing_indexes("tasks", "stop", sparse=True),
         *listing_indexes("tasks", "scenario", sparse=True),
-        Index("ix_tasks_finished", "project_id", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+        Index(
+            "ix_tasks_finished",
+            "project_id",
+            "finished_at",
+            postgresql_include=_COUNTED,
+            postgresql_where=text("finished_at IS NOT NULL"),
+        ),
         Index("ix_tasks_release", "release_id", "started_at"),
+        listing_indexes("tasks", "release_id", sparse=True)[1],
+        Index("ix_tasks_rerun_of", "rerun_of", postgresql_where=text("rerun_of IS NOT NULL")),
         Index("ix_tasks_principal", "project_id", "principal"),
         Index("ix_tasks_scored", "project_id", "score", postgresql_where=text("score IS NOT NULL")),
         Index("ix_tasks_score", "score", postgresql_where=text("score IS NOT NULL")),
@@ -227,6 +251,10 @@ class Task(Entity, Leased):
 
     project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id"))  # pinned when it is first claimed
+    pinned: Mapped[bool] = mapped_column(
+        default=False, server_default=false()
+    )  # by its submitter: chosen, not drawn
+    rerun_of: Mapped[UUID | None] = mapped_column(ForeignKey("tasks.id", ondelete="SET NULL"))
     principal: Mapped[str] = mapped_column(default="", server_default="")  # on whose behalf it is carried out
     priority: Mapped[int] = mapped_column(SmallInteger, default=0, server_default="0")  # higher goes first
     instruction: Mapped[str]

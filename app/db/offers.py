@@ -34,7 +34,7 @@ from app.db import events, lease, models, task_queue
 from app.db.column_types import to_json
 from app.db.database import Handle, execute
 from app.db.models import TaskState
-from app.records import Offer, Stop, Trajectory
+from app.records import Json, Offer, Stop, Trajectory
 
 _row, _skill = models.SkillOffer, models.Skill
 _task_id = bindparam("task", type_=Uuid)
@@ -54,12 +54,18 @@ _new = insert(_row).from_select(
         _held.c.id, _shown.c.skill, _shown.c.position, cast(_shown.c.ranks, JSONB), literal(0), literal(0)
     ).join_from(_held, _shown, true()),
 )
-_SHOW = select(_held.c.id, events.appended(_held.c.id)).add_cte(_new.on_conflict_do_nothing().cte("new_offers"))
+_selection = insert(models.TaskSelection).from_select(
+    ["task_id", "record"], select(_held.c.id, cast(bindparam("selection", type_=Text), JSONB))
+)
+_selected = _selection.on_conflict_do_nothing().cte("selected")
+_SHOW = select(_held.c.id, events.appended(_held.c.id)).add_cte(
+    _new.on_conflict_do_nothing().cte("new_offers"), _selected
+)
 _kept_back = insert(models.WithheldSkill).from_select(
     ["task_id", "skill_id"], select(_held.c.id, _shown.c.skill).join_from(_held, _shown, true())
 )
 _WITHHOLD = select(_held.c.id, events.appended(_held.c.id)).add_cte(
-    _kept_back.on_conflict_do_nothing().cte("newly_withheld")
+    _kept_back.on_conflict_do_nothing().cte("newly_withheld"), _selected
 )
 _used = _arrays("used", column("skill", Uuid), column("calls", Integer), column("returned", Integer))
 _USE = (
@@ -119,17 +125,29 @@ async def record(session: AsyncSession, task_id: UUID, offers: Sequence[Offer]) 
 
 
 async def show(
-    handle: Handle, task_id: UUID, owner: str, offers: Sequence[Offer], new: Sequence[events.NewEvent]
+    handle: Handle,
+    task_id: UUID,
+    owner: str,
+    offers: Sequence[Offer],
+    new: Sequence[events.NewEvent],
+    selection: dict[str, Json],
 ) -> None:
-    """Record offers as `record`, with new events. Raises ConflictError if the task has another owner."""
-    await _record_held(handle, _SHOW, task_id, owner, offers, new)
+    """Record offers as `record`, with new events and why these were selected. Raises ConflictError if the task has
+    another owner.
+    """
+    await _record_held(handle, _SHOW, task_id, owner, offers, new, selection)
 
 
 async def withhold(
-    handle: Handle, task_id: UUID, owner: str, offers: Sequence[Offer], new: Sequence[events.NewEvent]
+    handle: Handle,
+    task_id: UUID,
+    owner: str,
+    offers: Sequence[Offer],
+    new: Sequence[events.NewEvent],
+    selection: dict[str, Json],
 ) -> None:
     """Record that the task would have been offered these, with new events. Raises as `show`."""
-    await _record_held(handle, _WITHHOLD, task_id, owner, offers, new)
+    await _record_held(handle, _WITHHOLD, task_id, owner, offers, new, selection)
 
 
 async def _record_held(
@@ -139,6 +157,7 @@ async def _record_held(
     owner: str,
     offers: Sequence[Offer],
     new: Sequence[events.NewEvent],
+    selection: dict[str, Json],
 ) -> None:
     values = {
         "task": task_id,
@@ -147,6 +166,7 @@ async def _record_held(
         "shown_position": list(range(1, len(offers) + 1)),
         "shown_ranks": [to_json(offer.ranks) for offer in offers],
         "events": events.parameter(new),
+        "selection": to_json(selection),
     }
     if (await execute(handle, statement, values)).first() is None:
         raise lease.lost("task", task_id, owner)
@@ -187,6 +207,13 @@ async def withheld_from(session: AsyncSession, task_id: UUID) -> Sequence[models
     kept_back = models.WithheldSkill
     query = select(models.Skill).join(kept_back, kept_back.skill_id == models.Skill.id)
     return (await session.scalars(query.where(kept_back.task_id == task_id).order_by(models.Skill.name))).all()
+
+
+async def selection_of(session: AsyncSession, task_id: UUID) -> dict[str, Json] | None:
+    """Why skills were offered to the task or not; None where nothing was found, or it has not begun."""
+    row = models.TaskSelection
+    found: dict[str, Json] | None = await session.scalar(select(row.record).where(row.task_id == task_id))
+    return found
 
 
 async def offered(handle: Handle, task_id: UUID) -> list[Offer]:

@@ -28,13 +28,20 @@ class _Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 async def read_page(
-    session: AsyncSession, query: Select[T], model: type[T], cursor: str | None, limit: int
+    session: AsyncSession,
+    query: Select[T],
+    model: type[T],
+    cursor: str | None,
+    limit: int,
+    *,
+    by: tuple[Any, Any] | None = None,
 ) -> Page[T]:
-    """Raises InvalidError for an invalid cursor."""
-    newest = query.order_by(model.created_at.desc(), model.id.desc()).limit(limit + 1)
+    """Raises InvalidError for an invalid cursor. `by` are columns of another table that repeat time and id."""
+    created_at, key = by or (model.created_at, model.id)
+    newest = query.order_by(created_at.desc(), key.desc()).limit(limit + 1)
     if cursor is not None:
         position = _decode(cursor)
-        newest = newest.where(tuple_(model.created_at, model.id) < tuple_(position.created_at, position.id))
+        newest = newest.where(tuple_(created_at, key) < tuple_(position.created_at, position.id))
     rows = list(await session.scalars(newest))
     return Page(rows[:limit], _encode(rows[limit - 1]) if len(rows) > limit else None)
 

@@ -107,11 +107,15 @@ class AuditAction(StrEnum):
     SECRET_DELETED = "secret deleted"
     SETTINGS_CHANGED = "settings changed"  # of the project; `detail` has those before and after
     TASKS_ERASED = "tasks erased"  # `detail` has numbers and ids
+    PROJECT_CREATED = "project created"
+    PROJECT_DELETED = "project deleted"  # `detail` has what its deletion removed with it
+    KEY_CREATED = "key created"  # `detail` has its id, name, prefix and scopes
+    KEY_REVOKED = "key revoked"
     SKILL_MOVED = "skill moved"  # to another state; `detail` has both, the reason and the evidence
 
 
 class AuditEntry(Entity):
-    """A change of what serves: actor, action and details. Entries are only added."""
+    """A change of what serves: actor, action and details. Entries are only added, and outlive their project."""
 
     __tablename__ = "audit_entries"
     __table_args__ = (
@@ -119,7 +123,8 @@ class AuditEntry(Entity):
         Index("ix_audit_entries_release", "release_id", "created_at", "id"),
     )
 
-    project_id: Mapped[UUID] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    project_id: Mapped[UUID | None]  # which may be gone; NULL: it concerns all projects
+    project: Mapped[str | None]  # its name at that time
     release_id: Mapped[UUID | None] = mapped_column(ForeignKey("releases.id", ondelete="SET NULL"))
     actor: Mapped[str]  # "key <name>", "gate", "canary", "watch" or "server"
     action: Mapped[AuditAction]

@@ -30,6 +30,14 @@ async def get(session: AsyncSession, release_id: UUID) -> models.Release:
     return release
 
 
+async def numbered(session: AsyncSession, project_id: UUID, number: int) -> models.Release:
+    row = models.Release
+    release = await session.scalar(select(row).where(row.project_id == project_id, row.number == number))
+    if release is None:
+        raise NotFoundError(f"the project has no release {number}: GET /v1/releases lists them")
+    return release
+
+
 async def of_project(session: AsyncSession, project_id: UUID) -> Sequence[models.Release]:
     """Newest first."""
     query = (

@@ -114,6 +114,15 @@ class WithheldSkill(Base):
     )
 
 
+class TaskSelection(Base):
+    """The skills that were found for a task, and why each was offered to it or not."""
+
+    __tablename__ = "task_selections"
+
+    task_id: Mapped[UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True)
+    record: Mapped[dict[str, Any]]  # `records.Selection`
+
+
 class SkillReplay(Base):
     """A skill run again on the recorded calls of a task."""
 

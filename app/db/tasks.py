@@ -1,16 +1,17 @@
 """Tasks, as their submitters see them. Runners use `task_queue`."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import msgspec
-from sqlalchemy import case, func, select, update
+from sqlalchemy import ColumnElement, case, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
-from app.db import events, models, task_end, usage
+from app.db import events, models, task_end, task_search, usage
 from app.db.models import TaskState
 from app.db.page import Page, read_page
 from app.db.quotas import admit
@@ -34,6 +35,9 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     check_code: str | None = None
     idempotency_key: str | None = None
     request_digest: str | None = None
+    rerun_of: UUID | None = None
+    release_id: UUID | None = None
+    pinned: bool = False  # to this release
 
 
 _CONFLICT = 0.5  # between two scores of a task
@@ -46,9 +50,14 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     state: TaskState | None = None
     stop: Stop | None = None
     scenario: str | None = None
+    words: str | None = None  # of the instruction, as in a web search
+    skill_id: UUID | None = None  # that was offered
+    release_id: UUID | None = None
+    rerun_of: UUID | None = None
     created_after: datetime | None = None  # inclusive
     created_before: datetime | None = None  # exclusive
     min_score: float | None = None
+    max_score: float | None = None
     overruled: bool = (
         False  # only those which another source called a success and a person a failure, or the reverse
     )
@@ -89,6 +98,7 @@ async def submit_all(
     )
     fresh = {task.id: task for task in stored}
     if fresh:
+        await task_search.add(session, list(fresh))
         await admit(session, Counter(task.project_id for task in fresh.values()), limits)
         await session.execute(select(func.pg_notify(CHANNEL, "")))
     return [
@@ -110,26 +120,36 @@ async def page(
 ) -> Page[models.Task]:
     """Newest first. Raises InvalidError for an invalid cursor."""
     task = models.Task
-    query = select(task)
-    for column, value in (
-        (task.project_id, only.project_id),
-        (task.state, only.state),
-        (task.stop, only.stop),
-        (task.scenario, only.scenario),
-    ):
-        if value is not None:
-            query = query.where(column == value)
-    if only.created_after is not None:
-        query = query.where(task.created_at >= only.created_after)
-    if only.created_before is not None:
-        query = query.where(task.created_at < only.created_before)
-    if only.min_score is not None:
-        query = query.where(task.score >= only.min_score)
+    if only.words is None:
+        return await read_page(
+            session, select(task).where(*conditions(only, task.created_at)), task, cursor, limit
+        )
+    words = task_search.newest(only.words, only.project_id)
+    query = select(task).join(words, words.c.task_id == task.id).where(*conditions(only, words.c.created_at))
+    return await read_page(session, query, task, cursor, limit, by=(words.c.created_at, words.c.task_id))
+
+
+def conditions(
+    only: TaskFilter, created_at: ColumnElement[datetime] | InstrumentedAttribute[datetime]
+) -> Iterator[ColumnElement[bool]]:
+    """`created_at` is that of the table that the listing reads."""
+    task, offer = models.Task, models.SkillOffer
+    for name in ("project_id", "state", "stop", "scenario", "release_id", "rerun_of"):
+        if (value := getattr(only, name)) is not None:
+            yield getattr(task, name) == value
+    bounds = (
+        (only.created_after, created_at.__ge__),
+        (only.created_before, created_at.__lt__),
+        (only.min_score, task.score.__ge__),
+        (only.max_score, task.score.__le__),
+    )
+    yield from (compare(value) for value, compare in bounds if value is not None)
+    if only.skill_id is not None:
+        yield exists().where(offer.task_id == task.id, offer.skill_id == only.skill_id)
     if only.overruled:
-        differs = func.abs(task.overruled_score - task.score) >= _CONFLICT
-        query = query.where(task.overruled_score.is_not(None), differs)
-        query = query.where(task.score_source == ScoreSource.PERSON)
-    return await read_page(session, query, task, cursor, limit)
+        yield task.overruled_score.is_not(None)
+        yield func.abs(task.overruled_score - task.score) >= _CONFLICT
+        yield task.score_source == ScoreSource.PERSON
 
 
 async def request_cancel(session: AsyncSession, task_id: UUID) -> models.Task:

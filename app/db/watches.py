@@ -100,7 +100,7 @@ async def _read(
     scored_before: datetime | None = None,
 ) -> Sequence[WatchedTask]:
     """By their end: the first ones, or with `scored_before` the last ones, newest first."""
-    ended = _task.state.in_([TaskState.DONE, TaskState.FAILED])
+    ended = and_(_task.state.in_([TaskState.DONE, TaskState.FAILED]), ~_task.pinned)
     order = _task.finished_at if scored_before is None else _task.finished_at.desc()
     found = select(_task).where(_task.release_id == release_id, ended, which).order_by(order, _task.id).limit(most)
     tasks = found.subquery()

@@ -138,7 +138,7 @@ class Gateway:
         done = await self._recorded(app, operation, arguments)
         if done is None:
             with phase(Phase.CALLS), span(f"execute_tool {api}", _attributes(operation, self.made)) as opened:
-                done = await self._make(app, operation, arguments)
+                done = await self._make(app, operation, arguments, skill.name if skill else None)
                 if done.error is not None:
                     opened.fail(done.error.partition(":")[0])
         self.secrets.note_call(done)
@@ -180,10 +180,11 @@ class Gateway:
             raise HostError("InDoubt", self.in_doubt)
         return self._replayed.popleft()
 
-    async def _make(self, app: App, operation: Operation, arguments: dict[str, Json]) -> Call:
+    async def _make(self, app: App, operation: Operation, arguments: dict[str, Json], skill: str | None) -> Call:
         request, url = await self._prepare(app, operation, arguments)
         self._authorize(operation)
-        call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=recordable(arguments))
+        shown = recordable(arguments)
+        call = Call(seq=self.made, turn=self.turn, api=operation.api, arguments=shown, skill=skill)
         refusal = self._refusal(operation, call, url)
         self.made += 1
         if refusal is not None:

@@ -11,7 +11,6 @@ import structlog
 from sqlalchemy.exc import DataError
 
 from app.agent.rollout_loop import Agent, run_rollout
-from app.agent.score import score
 from app.agent.stop_signal import StopSignal, SuspendedError
 from app.apis.catalog import Catalog
 from app.credentials.stored_credentials import StoredCredentials
@@ -28,6 +27,7 @@ from app.release import manifest
 from app.release.catalogs import Catalogs
 from app.release.manifest import ApiDocument
 from app.release.project_secrets import ProjectSecrets
+from app.runner.check_report import CheckReport, run_check
 from app.runner.condemned import recorded_trajectory, unrecorded_failure_of
 from app.runner.counted_calls import counted_calls
 from app.runner.mask_trajectory import masked
@@ -137,7 +137,7 @@ class TaskExecutor:
         scored: float | None = None
         if row.check_code and trajectory.stop != Stop.CANCELLED:
             try:
-                scored = await self.score(row, context, trajectory, journal.secrets, owner)
+                scored = await self.score(row, context, trajectory, journal.secrets, owner, report=True)
             except InvalidError as error:  # a check that breaks vouches for nothing
                 scored, failure = 0.0, str(error)
             except SandboxError as error:
@@ -242,17 +242,14 @@ class TaskExecutor:
         trajectory: Trajectory,
         secrets: SecretValues,
         owner: str,
+        *,
+        report: bool = False,
     ) -> float:
+        """With `report`, the task's events show what the check did."""
         gateway = self.gateway(row, context, secrets, read_only=True)
+        shown = CheckReport(self.sessions, row.id, gateway, secrets) if report else None
         async with counted_calls(self.sessions, row.project_id, owner, gateway):
-            return await score(
-                row.check_code or "",
-                trajectory.answer,
-                sandbox=self.agent.sandbox,
-                gateway=gateway,
-                limits=msgspec.structs.replace(self.agent.limits.session, project=context.project),
-                now=row.started_at,
-            )
+            return await run_check(row, trajectory.answer, context.project, self.agent, gateway, shown)
 
     @timed(Phase.JOURNAL)
     async def _finish(

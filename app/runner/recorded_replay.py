@@ -2,10 +2,7 @@
 
 from typing import NamedTuple
 
-import msgspec
-
 from app.agent.rollout_loop import ResumeState, run_rollout
-from app.agent.score import score
 from app.db import models, tasks, trajectories
 from app.db.shadows import ShadowOutcome
 from app.errors import InvalidError
@@ -13,6 +10,7 @@ from app.gateway.gateway import Gateway
 from app.gateway.recorded_calls import RecordedCalls
 from app.records import Task, Trajectory
 from app.release.project_secrets import ProjectSecrets
+from app.runner.check_report import run_check
 from app.runner.execute import TaskContext, TaskExecutor
 from app.runner.mask_trajectory import masked
 from app.runner.task_journal import seed_of
@@ -87,16 +85,8 @@ async def _score(
 ) -> tuple[float | None, str | None]:
     """The check's score, and why there is none, or why it is 0."""
     failure = None
-    limits = msgspec.structs.replace(executor.agent.limits.session, project=context.project)
     try:
-        value = await score(
-            row.check_code or "",
-            trajectory.answer,
-            sandbox=executor.agent.sandbox,
-            gateway=gateway,
-            limits=limits,
-            now=row.started_at,
-        )
+        value = await run_check(row, trajectory.answer, context.project, executor.agent, gateway)
     except InvalidError as error:
         value, failure = 0.0, str(error)
     if gateway.in_doubt is not None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from app.agent.rollout_loop import ResumeState
@@ -18,6 +19,7 @@ from app.runner.task_journal import skill_event
 from app.sandbox.protocol import Function, Sandbox, SessionLimits
 from app.skills.admission import stored_manifest
 from app.skills.library import Library
+from app.skills.skill_choices import SURPLUS, WITHHELD, RetrievalTrace
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +64,7 @@ class SkillSelection:
             earlier = await offers.offered(handle, row.id)
         if earlier or resume.recorded or resume.begun or not row.use_skills:
             return tuple((await self._check(row, earlier))[0])
+        trace = RetrievalTrace()
         relevant = await self._library.find(
             row.project_id,
             row.instruction,
@@ -69,20 +72,26 @@ class SkillSelection:
             _WIDER * limit,
             principal=row.principal,
             release=row.release_id,
+            trace=trace,
         )
         current, obsolete = await self._sorted_out(relevant, catalog)
         good, rejected = await self._check(row, current, limit)
+        left_out = [*obsolete, *rejected]
+        tried = {offer.skill_id for offer in (*good, *(offer for offer, _ in left_out))}
+        others = left_out + [(offer, SURPLUS) for offer in current if offer.skill_id not in tried]
         if good and is_withheld(row.id, self._withheld):
             withheld = [events.NewEvent("skill", skill_event("withheld", offer)) for offer in good]
+            chosen = trace.record([], [*((offer, WITHHELD) for offer in good), *others])
             async with direct(self._sessions) as handle:
-                await offers.withhold(handle, row.id, owner, good, withheld)
+                await offers.withhold(handle, row.id, owner, good, withheld, msgspec.to_builtins(chosen))
             return ()
         new = [events.NewEvent("skill", {**skill_event("offered", offer)}) for offer in good]
-        for offer, reason in [*obsolete, *rejected]:
+        for offer, reason in left_out:
             new.append(events.NewEvent("skill", skill_event("skipped", offer) | {"reason": reason}))
-        if new:
+        chosen = trace.record(good, others)
+        if chosen.choices:
             async with direct(self._sessions) as handle:
-                await offers.show(handle, row.id, owner, good, new)
+                await offers.show(handle, row.id, owner, good, new, msgspec.to_builtins(chosen))
         return tuple(good)
 
     async def reuse(self, row: models.Task) -> tuple[Offer, ...]:

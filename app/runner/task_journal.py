@@ -11,7 +11,6 @@ import structlog
 from app.agent.hooks import RolloutHooks
 from app.agent.rollout_loop import Agent, ResumeState
 from app.agent.stop_signal import StopSignal, SuspendedError
-from app.apis.credentials import mask
 from app.db import approvals, calls, events, models, skill_moves, task_queue, turns
 from app.db.database import UNAVAILABLE, Sessions, direct, reading
 from app.engine.model_scope import ModelScope
@@ -20,6 +19,7 @@ from app.gateway.skill_guard import SkillGuard
 from app.project.approval import ApprovalDecision, ApprovalRequest
 from app.records import Call, Offer, Turn
 from app.runner.database_contact import boot_time
+from app.runner.event_values import call_fields
 from app.security.secret_values import SecretValues
 from app.telemetry.phases import Phase, timed
 
@@ -229,10 +229,7 @@ class TaskJournal(RolloutHooks):
                 yield events.NewEvent("skill", skill_event("used", offer) | counts)
 
     def _call_event(self, call: Call) -> events.NewEvent:
-        arguments = self.secrets.mask_value(mask(call.arguments))
-        data = {"turn": call.turn, "seq": call.seq, "api": call.api, "arguments": arguments}
-        error = call.error and self.secrets.mask(call.error)
-        return events.NewEvent("call", data | {"error": error, "seconds": round(call.seconds, 4)})
+        return events.NewEvent("call", call_fields(call, self.secrets))
 
 
 def seed_of(task: models.Task) -> int:

@@ -26,6 +26,7 @@ from app.skills.mapped.index_files import IndexFiles
 from app.skills.mapped.open_index import open_index
 from app.skills.provenance import SkillOrigin
 from app.skills.retrieval import Query, Retrieval, fused, needs_embeddings, search
+from app.skills.skill_choices import RetrievalTrace
 from app.skills.skill_index import SkillIndex
 from app.skills.visibility import owners_for
 
@@ -92,11 +93,12 @@ class Library:
         *,
         principal: str = "",
         release: UUID | None = None,
+        trace: RetrievalTrace | None = None,
     ) -> list[Offer]:
         """The skills most likely to help, best first, of those that the principal's tasks may be offered.
 
         With `release`, also of what its own tasks wrote if it is a canary. Empty if none fits. At most 0.1 s out
-        of date.
+        of date. A `trace` keeps the scores.
         """
         needs_vector = needs_embeddings(self._retrieval)
         if needs_vector:
@@ -112,6 +114,7 @@ class Library:
             scenario=scenario,
             vector=vectors[0] if vectors else None,
             limit=self._limit if limit is None else limit,
+            trace=trace,
         )
         owners = owners_for(principal, release)
         async with project.lock:

@@ -13,6 +13,7 @@ from app.engine.protocol import Vector
 from app.plugins import registry
 from app.records import Offer
 from app.skills.fusion import FusionWeights, Ranked, Scored, fuse
+from app.skills.skill_choices import RetrievalTrace
 from app.skills.skill_index import SkillIndex
 
 _NEVER = 2.0  # no cosine is as large
@@ -35,6 +36,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str | None = None
     vector: Vector | None = None  # (D,) of the instruction; None: not needed, or no embedder works
     limit: int = 3
+    trace: RetrievalTrace | None = None  # keeps what is compared
 
 
 Retrieval: TypeAlias = Callable[[SkillIndex, Query], Ranked[UUID]]
@@ -60,6 +62,8 @@ def load_retrieval(name: str) -> Retrieval:
 def search(index: SkillIndex, query: Query, retrieval: Retrieval) -> list[Offer]:
     """The skills most likely to help, best first, at most `query.limit`; none if none fits."""
     ranked = retrieval(index, query)[: query.limit]
+    if query.trace is not None:
+        query.trace.close(index, [key for key, _ in ranked])
     return [msgspec.structs.replace(index.offer(key), ranks=ranks) for key, ranks in ranked]
 
 
@@ -76,7 +80,7 @@ def fused(index: SkillIndex, query: Query) -> Ranked[UUID]:
         **{label: scored for label, scored in vectors.items() if scored is not None},
         "scenario": index.in_scenario(query.scenario, similar),
     }
-    return fuse(lists, FUSED, query.limit, index.newest)
+    return _fuse(index, query, lists, FUSED)
 
 
 def query_ngram(index: SkillIndex, query: Query) -> Ranked[UUID]:
@@ -106,4 +110,12 @@ def scenario(index: SkillIndex, query: Query) -> Ranked[UUID]:
 
 def _alone(index: SkillIndex, query: Query, label: str, scored: Scored[UUID], threshold: float) -> Ranked[UUID]:
     settings = FusionWeights(weights={label: 1.0}, thresholds={label: threshold})
-    return fuse({label: scored}, settings, query.limit, index.newest)
+    return _fuse(index, query, {label: scored}, settings)
+
+
+def _fuse(
+    index: SkillIndex, query: Query, lists: dict[str, Scored[UUID]], settings: FusionWeights
+) -> Ranked[UUID]:
+    if query.trace is not None:
+        query.trace.note(lists, settings)
+    return fuse(lists, settings, query.limit, index.newest)

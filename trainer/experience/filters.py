@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from app.engine.tokenizer import ChatTokenizer
-from app.records import Trajectory, Turn
+from app.records import Trajectory
 from trainer.experience.drop_reasons import DropReason
 
 
@@ -37,7 +37,7 @@ def find_flaw(trajectory: Trajectory, sampled_by: str | None, base: BaseModel) -
         return DropReason.SECRET
     if sampled_by not in (None, base.name):
         return DropReason.OTHER_BASE
-    if not all(_decodes_to_text(turn, base.tokenizer) for turn in trajectory.turns):
+    if not all(base.tokenizer.is_text_of(turn.text, turn.sampled_ids) for turn in trajectory.turns):
         return DropReason.OTHER_BASE
     if trajectory.flaw is not None:
         return DropReason(trajectory.flaw)
@@ -68,8 +68,3 @@ def staleness_by_release(releases: Sequence[ReleaseWeights], active: int, learne
         return 0 if release.model == learner else max(1, sum(low < number <= high for number in changes))
 
     return {release.id: staleness(release) for release in releases}
-
-
-def _decodes_to_text(turn: Turn, tokenizer: ChatTokenizer) -> bool:
-    ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in tokenizer.stop_ids
-    return tokenizer.decode(turn.sampled_ids[:-1] if ended else turn.sampled_ids) == turn.text

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cache
-from itertools import islice
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -15,11 +13,9 @@ from app.apis.builtin import with_builtins
 from app.apis.catalog import Catalog
 from app.client.sage_client import SageClient
 from app.datasets.chat_lines import ChatRecord
-from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn
+from app.records import Json, Offer, Policy, Stop, Task, Trajectory, Turn, Use
 from trainer.sft_data.chat_records import record_of
 
-_PAGE = 200
-_TOKENLESS: dict[str, tuple[int, ...]] = {"context_ids": (), "sampled_ids": (), "logprobs": ()}
 NO_TURN = "it ended before its first turn"
 HELD_SECRETS = "the policy read or wrote a secret"
 UNKNOWN_PROFILE = "its prompt profile is not known here"
@@ -50,20 +46,33 @@ class _TaskSummary(msgspec.Struct, frozen=True):
     score: float
 
 
+class _TurnView(msgspec.Struct, frozen=True):
+    text: str
+    finish_reason: str
+    observation: str
+    uses: tuple[Use, ...]
+
+
 class _TrajectoryView(msgspec.Struct, frozen=True):
     policy: Policy
     profile: str
     stop_reason: Stop
     answer: Json
     offered: tuple[Offer, ...]
-    turns: tuple[dict[str, Any], ...]
+    turns: tuple[_TurnView, ...]
     masked: bool = False
 
 
-def export_chats(
-    server: SageClient, wanted: ExportFilter, report: Callable[[], object], *, page: int = _PAGE
-) -> ExportedChats:
-    """Read over REST, `page` tasks at a time; `report` is called for each task.
+class _ExportedTask(msgspec.Struct, frozen=True):
+    task: _TaskSummary
+    trajectory: _TrajectoryView
+
+
+_DECODER = msgspec.json.Decoder(_ExportedTask)
+
+
+def export_chats(server: SageClient, wanted: ExportFilter, report: Callable[[], object]) -> ExportedChats:
+    """Read over REST, as one stream; `report` is called for each task.
 
     A chat opens as the task's prompt profile opens it with the project's current APIs. Raises ServerError.
     """
@@ -77,8 +86,7 @@ def export_chats(
 
     records: list[ChatRecord] = []
     left_out = Counter[str]()
-    for task in islice(_tasks(server, wanted, page), wanted.limit):
-        trajectory = _trajectory(server, task)
+    for task, trajectory in _tasks(server, wanted):
         profile = PROFILES.get(trajectory.profile)
         if profile is None or not trajectory.turns or trajectory.masked:
             reason = HELD_SECRETS if trajectory.masked else NO_TURN if profile else UNKNOWN_PROFILE
@@ -90,32 +98,23 @@ def export_chats(
     return ExportedChats(records[::-1], dict(left_out))
 
 
-def _tasks(server: SageClient, wanted: ExportFilter, size: int) -> Iterator[_TaskSummary]:
-    """The finished and scored tasks, newest first."""
-    cursor = None
-    while True:
-        page = server.request(
-            "GET",
-            "/v1/tasks",
-            state="done",
-            project=wanted.project,
-            min_score=wanted.min_score,
-            created_after=wanted.since and wanted.since.isoformat(),
-            created_before=wanted.until and wanted.until.isoformat(),
-            cursor=cursor,
-            limit=size,
-        )
-        yield from msgspec.convert(page["tasks"], list[_TaskSummary])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return
-
-
-def _trajectory(server: SageClient, task: _TaskSummary) -> Trajectory:
-    """The trajectory without tokens, which a chat does not contain."""
-    view = msgspec.convert(
-        server.request("GET", f"/v1/tasks/{task.id}/trajectory", tokens="false"), _TrajectoryView
+def _tasks(server: SageClient, wanted: ExportFilter) -> Iterator[tuple[_TaskSummary, Trajectory]]:
+    """The finished and scored tasks, newest first, with their trajectories."""
+    lines = server.lines(
+        "/v1/tasks/export",
+        project=wanted.project,
+        min_score=wanted.min_score,
+        created_after=wanted.since and wanted.since.isoformat(),
+        created_before=wanted.until and wanted.until.isoformat(),
+        limit=wanted.limit,
     )
+    for line in lines:
+        exported = _DECODER.decode(line)
+        yield exported.task, _trajectory(exported.task, exported.trajectory)
+
+
+def _trajectory(task: _TaskSummary, view: _TrajectoryView) -> Trajectory:
+    """Without tokens, which a chat does not contain."""
     return Trajectory(
         task=Task(task.id, task.instruction, task.project, task.scenario),
         policy=view.policy,
@@ -128,5 +127,13 @@ def _trajectory(server: SageClient, task: _TaskSummary) -> Trajectory:
     )
 
 
-def _turn(turn: dict[str, Any]) -> Turn:
-    return msgspec.convert(turn | _TOKENLESS | {"finish": turn["finish_reason"]}, Turn)
+def _turn(turn: _TurnView) -> Turn:
+    return Turn(
+        context_ids=(),
+        sampled_ids=(),
+        logprobs=(),
+        text=turn.text,
+        finish=turn.finish_reason,
+        observation=turn.observation,
+        uses=turn.uses,
+    )

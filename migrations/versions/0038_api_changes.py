@@ -3,8 +3,8 @@
 from alembic import op
 import sqlalchemy as sa
 
-revision = "0041"
-down_revision = "0038"
+revision = "0038"
+down_revision = "0037"
 
 
 def upgrade() -> None:

@@ -1,0 +1,80 @@
+"""Reports a task's check as events: its calls, what it printed, and the score or why there is none."""
+
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+import msgspec
+
+from app.agent.rollout_loop import Agent
+from app.agent.score import score
+from app.db import events, models
+from app.db.database import Sessions
+from app.errors import AppError
+from app.gateway.gateway import Gateway
+from app.records import Json
+from app.runner.event_values import beginning, call_fields
+from app.security.secret_values import SecretValues
+
+_MOST_CALLS = 50  # that are reported
+
+
+async def run_check(
+    row: models.Task,
+    answer: Json,
+    project: str,
+    agent: Agent,
+    gateway: Gateway,
+    report: "CheckReport | None" = None,
+) -> float:
+    """The score that the task's check gives an answer. Raises as `score`."""
+    async with report or nullcontext():
+        value = await score(
+            row.check_code or "",
+            answer,
+            sandbox=agent.sandbox,
+            gateway=gateway,
+            limits=msgspec.structs.replace(agent.limits.session, project=project),
+            now=row.started_at,
+            output=report.output if report else None,
+        )
+        if report:
+            report.score = value
+        return value
+
+
+class CheckReport:
+    """Collects what a check does while it is entered, and appends the events when it is left."""
+
+    def __init__(self, sessions: Sessions, task_id: UUID, gateway: Gateway, secrets: SecretValues) -> None:
+        self._sessions = sessions
+        self._task_id = task_id
+        self._gateway = gateway
+        self._secrets = secrets
+        self.output: list[str] = []
+        self.score: float | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, AppError):
+            async with self._sessions.begin() as session:
+                await events.append_all(session, self._task_id, self._events(error))
+
+    def _events(self, error: AppError | None) -> list[events.NewEvent]:
+        calls = self._gateway.take_calls()
+        made = [{**call_fields(call, self._secrets), "turn": None} for call in calls[:_MOST_CALLS]]
+        ended: dict[str, Json] = {
+            "output": beginning(self._secrets.mask("".join(self.output))),
+            "calls": len(calls),
+            "score": self.score,
+            "error": error and self._secrets.mask(str(error)),
+        }
+        return [
+            *(events.NewEvent("check", {"status": "called", **each}) for each in made),
+            events.NewEvent("check", {"status": "failed" if error else "scored", **ended}),
+        ]
