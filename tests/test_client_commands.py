@@ -121,6 +121,10 @@ async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_p
     unknown = await shell.run("apis test", "ledger", "--operation", "none")
     assert (unknown.code, "none" in unknown.err) == (6, True)
     assert (await shell.run("apis test", "ledger", "--arguments", "{")).code == 2
+    changes = await shell.run("apis changes", "ledger")
+    assert changes.out.split() == ["age", "applied", "added", "removed", "changed", "eased"]
+    uploaded = await shell.run("apis changes", "ledger", "--refresh")
+    assert (uploaded.code, "was uploaded" in uploaded.err) == (6, True)
     assert (await shell.run("apis remove", "ledger")).out == "removed ledger\n"
     assert (await shell.run("apis remove", "ledger", "--json")).code == 6
     missing = await shell.run("apis add", "ledger", str(tmp_path / "none.json"))

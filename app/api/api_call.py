@@ -15,6 +15,7 @@ from app.api.problem import problems
 from app.api.submission import Principal
 from app.api.validation import ProjectName, Text
 from app.apis.address import address
+from app.apis.binary_values import recordable
 from app.apis.document_reader import DocumentReader
 from app.apis.sample_call import CallPlan, SampleCall
 from app.credentials.stored_credentials import StoredCredentials
@@ -26,6 +27,7 @@ from app.gateway.http_call import HttpCaller
 from app.gateway.request_secrets import RequestSecrets
 from app.records import Json
 from app.release import manifest
+from app.sandbox.protocol import RefusalError
 from app.security.secret_values import SecretValues
 
 _SECONDS = 30.0
@@ -46,6 +48,7 @@ class ApiCallView(msgspec.Struct, frozen=True, kw_only=True):
 
     operation: str
     ok: bool
+    status: int | None = None
     answer: str | None = None
     error: str | None = None
     seconds: float
@@ -95,7 +98,9 @@ async def _made(call: SampleCall, caller: AuthenticatedCaller, data: ApiCallRequ
         answer = await caller.send(call.app, operation, url, call.request)
     except HostError as error:
         seconds = time.perf_counter() - started
-        return ApiCallView(operation=call.operation, ok=False, error=caller.mask(error.message), seconds=seconds)
-    text = caller.mask(msgspec.json.encode(answer).decode())
+        status = error.status if isinstance(error, RefusalError) else None
+        reason = caller.mask(error.message)
+        return ApiCallView(operation=call.operation, ok=False, status=status, error=reason, seconds=seconds)
     seconds = time.perf_counter() - started
-    return ApiCallView(operation=call.operation, ok=True, answer=text[:_SHOWN_CHARS], seconds=seconds)
+    text = caller.mask(msgspec.json.encode(recordable(answer.value)).decode())[:_SHOWN_CHARS]
+    return ApiCallView(operation=call.operation, ok=True, status=answer.status, answer=text, seconds=seconds)

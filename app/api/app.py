@@ -11,6 +11,7 @@ from litestar.di import Provide
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from app.api.access import authorize, provide_access
+from app.api.allowed_methods import answer_options
 from app.api.api_call import ApiCallController
 from app.api.api_changes import ApiChangeController
 from app.api.api_credentials import CredentialController
@@ -32,7 +33,6 @@ from app.api.keys import KeyController
 from app.api.manual import manual_routes
 from app.api.oauth_callback import oauth_callback
 from app.api.openapi_pages import docs_routes, openapi_config
-from app.api.options import answer_options
 from app.api.problem import HANDLERS
 from app.api.projects import ProjectController
 from app.api.prometheus_metrics import REQUESTS, metrics

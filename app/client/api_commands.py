@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LISTING = listing_of("name", "project", "has_token", "created_at", "source")
 
+_CHANGES = listing_of("created_at", "applied", "added", "removed", "changed", "eased")
 _OPERATIONS = listing_of("method", "path", "signature", items="operations")
 
 
@@ -77,6 +78,20 @@ def test_api(session: "ServerSession", name: str, project: str | None, arguments
     result = session.server.request("POST", f"/v1/apis/{name}/test", body, project=project)
     session.show(result)
     sys.exit(0 if result["ok"] else 1)
+
+
+@apis.command("changes")
+@server_command
+@click.argument("name")
+@project_option
+@click.option("--refresh", is_flag=True, help="fetch the document again first")
+def show_changes(session: "ServerSession", name: str, project: str | None, refresh: bool) -> None:
+    """List what has changed in an API's document, newest first."""
+    if refresh:
+        found = session.server.request("POST", f"/v1/apis/{name}/refresh", project=project)
+        if found["failure"] is not None:
+            click.echo(f"the document cannot be read: {found['failure']}", err=True)
+    session.show_list(f"/v1/apis/{name}/changes", _CHANGES, project=project)
 
 
 @apis.command("remove")

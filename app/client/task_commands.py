@@ -58,8 +58,10 @@ def _in_utc(time: datetime) -> str:
 
 
 def _with_names(task: Mapping[str, Any]) -> dict[str, Any]:
-    """With the names of its skills alone, and without links."""
+    """With the names of its skills alone, and without links and ranks."""
     skills = {
-        kind: ", ".join(f"{each['name']} v{each['version']}" for each in of) for kind, of in task["skills"].items()
+        kind: ", ".join(f"{each['name']} v{each['version']}" for each in of)
+        for kind, of in task["skills"].items()
+        if kind != "selection"
     }
     return {name: value for name, value in task.items() if name != "links"} | {"skills": skills}
