@@ -114,9 +114,9 @@ async def test_apis_are_added_listed_shown_and_removed(shell: SageCommand, tmp_p
     ]
     assert (await shell.run("apis show", "ledger")).out == added.out
     called = await shell.run("apis test", "ledger", "--operation", "list_entries")
-    assert (called.code, [line.split()[:2] for line in called.out.splitlines()][1:3]) == (
+    assert (called.code, [line.split()[:2] for line in called.out.splitlines()][1:4]) == (
         0,
-        [["ok", "true"], ["answer", "[]"]],
+        [["ok", "true"], ["status", "200"], ["answer", "[]"]],
     )
     unknown = await shell.run("apis test", "ledger", "--operation", "none")
     assert (unknown.code, "none" in unknown.err) == (6, True)
